@@ -31,7 +31,7 @@ from uuid import uuid4
 from benchmarks.lock import jain
 from benchmarks.shaped_s3 import ROOT
 from benchmarks.table_children import ROWS, SCHEMA, rows
-from fsspec_cas import Store, Version
+from fsspec_cas import Store, Version, store
 from fsspec_cas.answer import Applied, Denied, Entry, Missing, NotNow, Page, Seen, Unchanged
 from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.capability import Capabilities
@@ -253,6 +253,17 @@ class Answer(Future[Any]):
         return super().result(0)
 
 
+class Behind:
+    """Calls that go on while nobody waits for them."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def begin(self, call: Callable[[], Any]) -> Answer:
+        """The answer of the call, which is under way."""
+        return Pool(1, scheduler=self._scheduler).submit(call)
+
+
 @contextlib.contextmanager
 def in_simulated_time(scheduler: Scheduler) -> Iterator[None]:
     """Threads and pools of the library are the scheduler's."""
@@ -260,10 +271,12 @@ def in_simulated_time(scheduler: Scheduler) -> Iterator[None]:
     pooled = [(module, module.ThreadPoolExecutor) for module in named if hasattr(module, "ThreadPoolExecutor")]
     for module, _ in pooled:
         module.ThreadPoolExecutor = partial(Pool, scheduler=scheduler)  # type: ignore[attr-defined]
+    background, store.BACKGROUND = store.BACKGROUND, Behind(scheduler)  # type: ignore[assignment]
     try:
         with scheduler.in_place_of_threads():
             yield
     finally:
+        store.BACKGROUND = background
         for module, real in pooled:
             module.ThreadPoolExecutor = real  # type: ignore[attr-defined]
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from fsspec_cas.waiting import pause
+
 
 class World(Protocol):
     """What code may ask of its surroundings.
@@ -123,7 +125,7 @@ class Machine:
 
         >>> machine.sleep(0.001)
         """
-        time.sleep(seconds)
+        pause(seconds)
 
 
 def time_ns() -> int:

@@ -8,10 +8,13 @@ itself, before this package sees it.)
 from __future__ import annotations
 
 import os
+import re
 
 from fsspec_cas.errors import InvalidInput, InvalidUrl
 
 _LOCAL = ("file", "local")
+_PASSWORD = re.compile(r"((?:cas::)?[\w.+-]+:/{1,2})(?!/|arn:)[^/?#@]*:[^@]*@")
+_SECRET = re.compile(r"[?&]([^=&]*(?:secret|token|passw|pwd|sig|credential|key)[^=&]*)=", re.IGNORECASE)
 _PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}  # where it is not the name of the backend
 
 
@@ -21,7 +24,8 @@ def check_url(url: object) -> str:
     A local path may be relative, but a ":" in its first step or a "?" is written `./a:b` and `file:///a?b`.
 
     Raises:
-        InvalidUrl: it is no text, empty, neither a URL nor a path, or leads out of its folder by "..".
+        InvalidUrl: it is no text, empty, neither a URL nor a path, leads out of its folder by "..", or has a password,
+            a token or a signature in it: URLs are shown in messages and logs.
 
     >>> check_url("s3:/bucket/x")
     Traceback (most recent call last):
@@ -29,6 +33,7 @@ def check_url(url: object) -> str:
     fsspec_cas.errors.InvalidUrl: 's3:/bucket/x' is neither a URL nor a path: write s3://bucket/x for a URL, ...
     """
     url = _text(url, InvalidUrl)
+    _check_secrets(url)
     plain = url.removeprefix("cas::")
     if not plain.strip():
         raise InvalidUrl(f"{url!r} names no place: write e.g. s3://bucket/folder, or ./folder for a local one")
@@ -85,6 +90,16 @@ def _text(given: object, kind: type[InvalidInput]) -> str:
     if not isinstance(found, str):
         raise kind(f"{given!r} is no text: give a URL or a path, as str or pathlib.Path")
     return found
+
+
+def _check_secrets(url: str) -> None:
+    """Before anything else: no other message may show them."""
+    if password := _PASSWORD.match(url):
+        shown = f"{password[1]}***@{url[password.end() :]}"
+        raise InvalidUrl(f"{shown!r} has a password in it: leave it out, and give credentials as storage options")
+    if secret := _SECRET.search(url):
+        shown = f"{url[: secret.start()]}{secret[0][0]}{secret[1]}=***"
+        raise InvalidUrl(f"{shown!r} has a secret in it: leave it out, and give credentials as storage options")
 
 
 def _check_local(path: str) -> None:

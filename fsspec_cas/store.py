@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore, check_backend
 from fsspec_cas.backends import Backend, backend_for, is_remote, place_of, split_url
-from fsspec_cas.bridge.background import Background, done
+from fsspec_cas.bridge.background import BACKGROUND, done
 from fsspec_cas.bridge.drive import Inline, OnLoop
 from fsspec_cas.bridge.twin import sync
 from fsspec_cas.capability import Capabilities
@@ -61,7 +61,6 @@ class Store:
         self._async = AsyncStore(backend, root, world=self._world, drive=self._drive, on_throttled=on_throttled)
         self._on_throttled = on_throttled
         self._isolated: Store | None = None
-        self._background = Background()
 
     @classmethod
     def from_url(
@@ -138,7 +137,7 @@ class Store:
         >>> reading.result().data
         b'1'
         """
-        return self._background.begin(call) if self.is_remote else done(call)
+        return BACKGROUND.begin(call) if self.is_remote else done(call)
 
     @property
     def is_remote(self) -> bool:

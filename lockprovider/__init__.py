@@ -8,10 +8,10 @@ with lockprovider.lock("s3://bucket/table") as lease:
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
+from fsspec_cas.bridge.tasks import on_thread
 from lockprovider.aio import Acquiring, AsyncLease, AsyncLock
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.lock import Lock
@@ -197,7 +197,7 @@ def async_lock(
     """
 
     async def take() -> AsyncLease:
-        found = await asyncio.to_thread(locate, url, on=on, settings=settings, storage_options=storage_options)
+        found = await on_thread(lambda: locate(url, on=on, settings=settings, storage_options=storage_options))
         place = found.over(timeout=timeout, validity=validity, max_hold=max_hold)
         return await place.open(AsyncLock, on_lost=on_lost, on_metric=on_metric).acquire()
 

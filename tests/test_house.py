@@ -26,6 +26,7 @@ MODULES = {
 # From the ground up; what stands in one line does not know its neighbours.
 FLOORS: dict[str, list[tuple[str, ...]]] = {
     "fsspec_cas": [
+        ("waiting",),
         ("attributes", "capability", "clock"),
         ("errors", "outcome", "version"),  # three nouns that are tied by annotations
         ("answer", "command", "content", "given", "naming"),
@@ -225,12 +226,15 @@ INNER = {
     "fsspec_cas.command": "commands of both packages end, complain and take storage options alike",
     "fsspec_cas.backends": "large files of a table are read through the filesystem that its store is opened on",
     "fsspec_cas.bridge.background": "threads that cannot be started any more at the end of the interpreter",
+    "fsspec_cas.bridge.later": "a result that another thread waits for is set as those of calls in the background",
+    "fsspec_cas.bridge.tasks": "tasks call what blocks in the same way, in all packages",
     "fsspec_cas.given": "numbers that a caller gave are refused in the same words",
     "fsspec_cas.outcome": "a write of a state that is settled later is told as one of the store's",
     "lockprovider.hudi_keys": "options of Spark reads are told from those of a writer by the same table of names",
     "lockprovider.recipes.errors": "a writer whose epoch is over is refused by tables as by the recipes",
     "lockprovider.recipes.values": "a fence is given to tables as to the recipes",
     "lockprovider.wal": "Spark reads a log as a stream",
+    "fsspec_cas.waiting": "threads of all packages wait for each other by the same signal",
     "fsspec_cas.send.retry": "a transaction that lost waits as a request does",
 }
 

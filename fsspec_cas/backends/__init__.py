@@ -5,12 +5,10 @@ A backend's module is imported only when its filesystem is used, so `fsspec` alo
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import weakref
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -20,6 +18,7 @@ from fsspec_cas.backends.attributes import AttributeRules, attributes_of
 from fsspec_cas.backends.base import WRITE_ID_KEY, Backend, PartRules, Uploads
 from fsspec_cas.backends.options import check_options
 from fsspec_cas.bridge.drive import Inline
+from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, InvalidUrl, NotSupported, Unavailable
@@ -56,7 +55,6 @@ _BACKENDS = {
     "abfss": ("azure", "AzureBackend", "azure"),
 }
 _OBSTORE = "obstore"
-_THREADS = 64  # that wait for a network; asyncio's own are as few as the machine has cores
 # Names that Hadoop users know -> what fsspec calls the same store.
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 
@@ -184,7 +182,6 @@ class _OffThread:
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
         self._inline = Inline(Machine())
-        self._threads = ThreadPoolExecutor(_THREADS, "fsspec_cas") if is_remote(inner) else None
 
     @property
     def name(self) -> str:
@@ -237,7 +234,7 @@ class _OffThread:
         await self._inner.close()
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._inline.run, coroutine)
+        return await on_thread(lambda: self._inline.run(coroutine), goes_on=True)
 
 
 class _UploadsOffThread:
@@ -264,4 +261,4 @@ class _UploadsOffThread:
         await self._run(self._inner.abort(upload, timeout_s=timeout_s))
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.to_thread(self._inline.run, coroutine)
+        return await on_thread(lambda: self._inline.run(coroutine), goes_on=True)

@@ -8,17 +8,16 @@ Ctrl-C cancels what is running and a cancelled call never looks like a finished 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from fsspec_cas.clock import World
 from fsspec_cas.errors import CasError
+from fsspec_cas.waiting import Signal, Stopped
 
 T = TypeVar("T")
 
 _CANCEL_S = 2.0  # for a cancelled call to unwind; it has nothing left to wait for
-_SLICE_S = 1.0
 
 
 class Drive(Protocol):
@@ -72,10 +71,11 @@ class OnLoop:
         call = _Call(coroutine)
         try:  # from before the call is submitted: a Ctrl-C may come at any time
             loop.call_soon_threadsafe(call.begin, loop)
-            call.wait()
-        except KeyboardInterrupt as stop:  # in this thread: do not let the call go on unseen
+            call.over.wait()
+        except BaseException as stop:  # in this thread: do not let the call go on unseen
             loop.call_soon_threadsafe(call.cancel)
-            call.over_within(_CANCEL_S)
+            if not isinstance(stop, Stopped):
+                call.over.wait(_CANCEL_S)
             raise stop from (call.error and call.error.__cause__)
         return call.result()
 
@@ -104,13 +104,12 @@ class _Call(Generic[T]):
         self._answer: T
         self._coroutine = coroutine
         self._task: asyncio.Task[Any] | None = None
-        self._cancelled = False
-        self._over = False
-        self._gate = threading.Lock()  # opens once
-        self._gate.acquire()
+        self._begun = self._cancelled = False
+        self.over = Signal()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """On the loop."""
+        self._begun = True
         loop.create_task(self._run())
 
     def cancel(self) -> None:
@@ -118,15 +117,9 @@ class _Call(Generic[T]):
         self._cancelled = True
         if self._task is not None:
             self._task.cancel()
-
-    def wait(self) -> None:
-        """In the calling thread: until it is over. A Ctrl-C just before a lock is waited for is seen after a slice."""
-        while not self.over_within(_SLICE_S):
-            pass
-
-    def over_within(self, timeout_s: float) -> bool:
-        """In the calling thread: whether it is over, now or then."""
-        return self._over or self._gate.acquire(timeout=timeout_s)
+        elif not self._begun:  # the caller was interrupted before it was submitted
+            self._coroutine.close()
+            self.over.set()
 
     def result(self) -> T:
         """What it came to; once."""
@@ -146,8 +139,7 @@ class _Call(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
             self.error = error
         finally:
-            self._over = True
-            self._gate.release()
+            self.over.set()
 
 
 def _fsspecs_loop() -> asyncio.AbstractEventLoop:

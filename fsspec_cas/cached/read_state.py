@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -22,11 +23,12 @@ T = TypeVar("T")
 class SharedLook(Generic[T]):
     """A request under way: has the object changed since `known`?
 
-    `asker` tells those apart who may ask; `after` is how many looks and writes were over when it began.
+    `asker` gives the one who asks, or None if that one is gone; `after` is how many looks and writes were over when it
+    began.
     """
 
     number: int
-    asker: object
+    asker: Callable[[], object]
     known: T | None
     after: int
     began_s: float
@@ -96,7 +98,7 @@ class ReadState(Generic[T]):
             return replace(self, waiting=self.waiting - 1)
         return replace(self, waiting=0, seen=None, failed=None)
 
-    def began(self, asker: object, now_s: float) -> tuple[ReadState[T], SharedLook[T]]:
+    def began(self, asker: Callable[[], object], now_s: float) -> tuple[ReadState[T], SharedLook[T]]:
         """A look begins."""
         look = SharedLook(self.begun + 1, asker, self.known, self.over, now_s)
         return replace(self, begun=look.number, look=look), look

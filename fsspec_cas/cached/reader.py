@@ -35,12 +35,17 @@ from fsspec_cas.naming import check_path
 from fsspec_cas.outcome import Outcome, Won
 from fsspec_cas.store import Store
 from fsspec_cas.version import Version
+from fsspec_cas.waiting import SLICE_S, Signal
 
-_SLICE_S = 1.0  # a Ctrl-C that comes just before a lock is waited for is seen after that
+
+class _Caller:
+    """One call; it is over, however it ends, when nobody refers to this any more."""
 
 
 class _Shared:
     """What is known of one object, for all callers of this process. Its methods are called under the guard."""
+
+    _new_signal: Callable[[], Any]
 
     def __init__(self, store: object, kind: type, path: str, timeout: float, world: World | None) -> None:
         if not isinstance(store, kind):
@@ -49,7 +54,8 @@ class _Shared:
         self._timeout_s = seconds(timeout)
         self._world = world or Machine()
         self._state: ReadState[Content] = ReadState()
-        self._guard = threading.Condition()
+        self._guard = threading.Lock()
+        self._woken = self._new_signal()
         _ALL.add(self)
 
     @property
@@ -60,9 +66,15 @@ class _Shared:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._path!r}>"
 
+    def _must_wait(self, number: int) -> bool:
+        """Whether a look is under way. An interrupt may have kept one from leaving who is gone."""
+        if self._state.look is not None and self._state.look.asker() is None:
+            self._state = self._state.interrupted()
+        return self._state.must_wait(number)
+
     def _leave(self, me: object, number: int) -> None:
         """Of a call, however it ends: nobody may wait for one that has gone."""
-        if self._state.look is not None and self._state.look.asker is me:
+        if self._state.look is not None and self._state.look.asker() is me:
             self._state = self._state.interrupted()
             self._wake()
         if number:
@@ -70,7 +82,8 @@ class _Shared:
 
     def _wake(self) -> None:
         """Let all who wait look at it."""
-        self._guard.notify_all()
+        self._woken.set()
+        self._woken = self._new_signal()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Writing]:
@@ -89,7 +102,8 @@ class _Shared:
 
     def _after_fork(self) -> None:
         """The guard may have been held, and a look be under way, in a thread that this process does not have."""
-        self._guard = threading.Condition()
+        self._guard = threading.Lock()
+        self._woken = self._new_signal()
         self._state = self._state.forked()
 
 
@@ -131,6 +145,8 @@ class Cached(_Shared):
     >>> version = flags.put_if_absent(b"{}").unwrap()
     """
 
+    _new_signal = Signal
+
     def __init__(self, store: Store, path: str, *, timeout: float = TIMEOUT_S, world: World | None = None) -> None:
         super().__init__(store, Store, path, timeout, world)
         self._store = store
@@ -151,17 +167,21 @@ class Cached(_Shared):
         max_age_s = seconds(max_age_s, "max_age_s")
         if not self._store.backend.blocking:
             refuse_on_fsspecs_loop()
-        me, number = object(), 0
+        me, number = _Caller(), 0
         try:
             with self._guard:
                 if self._state.recent(self._world.monotonic_s(), max_age_s):
                     return self._state.known
                 self._state, number = self._state.called()
-                while self._state.must_wait(number):
-                    self._guard.wait(_SLICE_S)
-                if (answer := self._state.answer(number)) is not None:
-                    return _given(answer)
-                self._state, look = self._state.began(me, self._world.monotonic_s())
+            while True:
+                with self._guard:
+                    if (answer := self._state.answer(number)) is not None:
+                        return _given(answer)
+                    if not self._must_wait(number):
+                        self._state, look = self._state.began(weakref.ref(me), self._world.monotonic_s())
+                        break
+                    woken = self._woken
+                woken.wait(SLICE_S)
             return self._ask(look)
         finally:
             with self._guard:
@@ -233,10 +253,11 @@ class AsyncCached(_Shared):
     >>> version = outcome.unwrap()
     """
 
+    _new_signal = asyncio.Event
+
     def __init__(self, store: AsyncStore, path: str, *, timeout: float = TIMEOUT_S, world: World | None = None) -> None:
         super().__init__(store, AsyncStore, path, timeout, world)
         self._store = store
-        self._woken = asyncio.Event()
 
     async def get(self, *, max_age_s: float = 0.0) -> Content | None:
         """See `Cached.get`.
@@ -248,14 +269,14 @@ class AsyncCached(_Shared):
         max_age_s = seconds(max_age_s, "max_age_s")
         if self._state.recent(self._world.monotonic_s(), max_age_s):
             return self._state.known
-        me = object()
+        me = _Caller()
         self._state, number = self._state.called()
         try:
-            while self._state.must_wait(number):
+            while self._must_wait(number):
                 await self._woken.wait()
             if (answer := self._state.answer(number)) is not None:
                 return _given(answer)
-            self._state, look = self._state.began(me, self._world.monotonic_s())
+            self._state, look = self._state.began(weakref.ref(me), self._world.monotonic_s())
             return await self._ask(look)
         finally:
             self._leave(me, number)
@@ -301,14 +322,6 @@ class AsyncCached(_Shared):
         with self._writing() as write:
             version = await self._store.update(self._path, write.by(fn), timeout=self._timeout_s)
             return write.came_to(Won(version)).unwrap()
-
-    def _wake(self) -> None:
-        self._woken.set()
-        self._woken = asyncio.Event()
-
-    def _after_fork(self) -> None:
-        super()._after_fork()
-        self._woken = asyncio.Event()
 
     async def _ask(self, look: SharedLook[Content]) -> Content | None:
         try:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from fsspec.asyn import AsyncFileSystem
 
 from fsspec_cas.answer import Content, Info
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
+from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.errors import InvalidInput, ObjectNotFound, OutcomeUnknown, Unavailable
 from fsspec_cas.exclusive import PART_BYTES
 from fsspec_cas.filesystem.forward import plain
@@ -189,7 +189,7 @@ class ConditionalCalls:
             if not await self.fs._isdir(source):  # noqa: SLF001
                 raise
             return await self.fs._makedirs(target, exist_ok=True)  # noqa: SLF001
-        return await asyncio.to_thread(self._copy_object, source, target)
+        return await on_thread(lambda: self._copy_object(source, target), goes_on=True)
 
     async def _copy(self, path1: Any, path2: Any, *args: Any, if_absent: bool = False, **kwargs: Any) -> Any:
         if not if_absent:

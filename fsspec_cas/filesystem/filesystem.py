@@ -15,7 +15,6 @@ promises: a plain write overwrites, and a bulk operation with `mode="create"` is
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from fsspec.implementations.chained import ChainedFileSystem
 
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import backend_for, off_thread
+from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AlreadyExists, InvalidInput, NotSupported, ObjectNotFound
 from fsspec_cas.exclusive import PART_BYTES
@@ -192,7 +192,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
     ) -> Any:
         if mode == _CREATE:  # reading the local file blocks
-            return await asyncio.to_thread(self.put_file, lpath, rpath, callback, mode, **kwargs)
+            return await on_thread(lambda: self.put_file(lpath, rpath, callback, mode, **kwargs), goes_on=True)
         return await self.fs._put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)  # noqa: SLF001
 
     def put(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from lockprovider.acquire.fifo import Turn
 from lockprovider.acquire.polling import (
     FIRST_S,
     Join,
@@ -30,9 +31,8 @@ from lockprovider.lease.states import Busy, Held, Idle
 from lockprovider.record.line import joined
 
 if TYPE_CHECKING:
-    import threading
-
     from fsspec_cas import Version, World
+    from fsspec_cas.waiting import Signal
     from lockprovider.record.record import LockRecord
     from lockprovider.settings import LockSettings
 
@@ -91,14 +91,15 @@ def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> 
         NotAcquired: it was held by others until the deadline; says by whom.
     """
     queue.asks()
-    if not queue.fifo.acquire(timeout=max(0.0, wish.deadline_s - world.monotonic_s())):
-        raise _not_acquired(client.where, queue.refusal(client.owner), world)
+    turn = Turn(queue.fifo)
     try:
+        if not turn.wait(max(0.0, wish.deadline_s - world.monotonic_s())):
+            raise _not_acquired(client.where, queue.refusal(client.owner), world)
         began_s = world.monotonic_s()
         _Acquisition(client, queue, world, wish).until_it_is_there()
         queue.took(client.held, client.known, world.monotonic_s() - began_s)
     finally:
-        queue.fifo.release()
+        turn.leave()
 
 
 class _Acquisition:
@@ -133,7 +134,7 @@ class _Acquisition:
     def _left_s(self) -> float:
         return self._wish.deadline_s - self._world.monotonic_s()
 
-    def _hear_from_queue(self) -> threading.Event | None:
+    def _hear_from_queue(self) -> Signal | None:
         """While one of us holds it, a look at the store is only for what the holder itself cannot know."""
         left_s = self._left_s()
         end_of_hold = self._queue.end_of_hold()

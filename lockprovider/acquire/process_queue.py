@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from fsspec_cas import Machine, Store, World
+from fsspec_cas.waiting import Signal
 from lockprovider.acquire.fifo import Fifo
 from lockprovider.acquire.polling import comes_again
 from lockprovider.lease.record_file import Known
@@ -33,16 +34,21 @@ class ProcessQueue:
         self._idle = Idle()
         self._known: Known | None = None
         self._holds: Callable[[], Held | None] | None = None
-        self._freed = threading.Event()
+        self._freed = Signal()
         self._released_s: float | None = None
         self._waited_s = 0.0
         self._gap_s: float | None = None  # of late, between a release here and the next wish
 
+    @staticmethod
+    def key(store: Store, path: str, world: World) -> Hashable:
+        """Equal for those who wait together, on whatever thread or event loop."""
+        clock = "machine" if isinstance(world, Machine) else id(world)
+        return os.getpid(), store.place, path, clock
+
     @classmethod
     def of(cls, store: Store, path: str, world: World) -> ProcessQueue:
         """The one of this process for this lock."""
-        clock = "machine" if isinstance(world, Machine) else id(world)
-        return _QUEUES.get((os.getpid(), store.place, path, clock), world)
+        return _QUEUES.get(cls.key(store, path, world), world)
 
     def comes_again(self) -> bool:
         """Whether somebody here will want the lock again, as far as can be known."""
@@ -82,7 +88,7 @@ class ProcessQueue:
         """One of us has the lock, after so long."""
         with self._guard:
             self._waited_s = waited_s
-            self._freed = threading.Event()
+            self._freed = Signal()
             self._holds, self._known, self._idle = holds, known, Idle()
 
     def freed(self, holds: Callable[[], Held | None], idle: Idle, known: Known | None) -> None:
@@ -94,12 +100,12 @@ class ProcessQueue:
             self._released_s = self._world.monotonic_s()
             self._freed.set()
 
-    def end_of_hold(self) -> threading.Event | None:
+    def end_of_hold(self) -> Signal | None:
         """Set once the one of us that holds the lock now has freed it; None if none does."""
         with self._guard:
             return self._freed if self._holds is not None else None
 
-    def wait(self, seconds: float, until: threading.Event | None) -> None:
+    def wait(self, seconds: float, until: Signal | None) -> None:
         """A pause; ended by `until`, which was asked for before the look that the pause follows: no news is missed."""
         if until is not None and isinstance(self._world, Machine):
             until.wait(seconds)

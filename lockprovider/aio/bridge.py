@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fsspec_cas import CasError, World
+from fsspec_cas import CasError
+from fsspec_cas.waiting import Signal, Stopped, ends_with
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.lock import Lock
 from lockprovider.errors import LeaseLost, LockError
@@ -44,20 +44,19 @@ def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
 class Attempt:
     """One acquisition in a thread of its own. Of the lease and the cancellation, the later one gives the lock back."""
 
-    def __init__(self, lock: Lock, world: Stoppable, timeout_s: float) -> None:
+    def __init__(self, lock: Lock, timeout_s: float) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="async-lease")
         self._lock = lock
-        self._world = world
         self._timeout_s = timeout_s
-        self._cancelled = threading.Event()
+        self._cancelled = Signal()
         self._meeting = threading.Lock()
         self._lease: Lease | None = None
 
     def run(self) -> Lease:
         """Acquire, in the thread."""
-        self._world.stop_here_on(self._cancelled)
         try:
-            lease = self._lock.acquire(self._timeout_s)
+            with ends_with(self._cancelled):
+                lease = self._lock.acquire(self._timeout_s)
         except BaseException:
             self.thread.shutdown(wait=False)
             raise
@@ -66,7 +65,7 @@ class Attempt:
                 self._lease = lease
                 return lease
         self._drop(lease)
-        raise Cancelled
+        raise Stopped
 
     def abandon(self) -> None:
         """Nobody waits for it any more."""
@@ -80,43 +79,3 @@ class Attempt:
         with contextlib.suppress(CasError, LockError):  # then it lapses: its thread is dead
             lease.release()
         self.thread.shutdown(wait=False)
-
-
-class Cancelled(concurrent.futures.CancelledError):
-    """The task that waited is gone."""
-
-
-class Stoppable:
-    """A world in which a thread's pauses end when its task is cancelled."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._here = threading.local()
-
-    def stop_here_on(self, cancelled: threading.Event) -> None:
-        """For the calling thread."""
-        self._here.cancelled = cancelled
-
-    def now_ms(self) -> int:
-        """See `World`."""
-        return self._world.now_ms()
-
-    def monotonic_s(self) -> float:
-        """See `World`."""
-        return self._world.monotonic_s()
-
-    def new_id(self) -> str:
-        """See `World`."""
-        return self._world.new_id()
-
-    def random(self) -> float:
-        """See `World`."""
-        return self._world.random()
-
-    def sleep(self, seconds: float) -> None:
-        """See `World`; cut short by a cancellation."""
-        cancelled: threading.Event | None = getattr(self._here, "cancelled", None)
-        if cancelled is None:
-            self._world.sleep(seconds)
-        elif cancelled.wait(seconds):
-            raise Cancelled

@@ -27,7 +27,9 @@ from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 from fsspec_cas import CasError, Machine, Store, World
-from lockprovider.aio.bridge import Attempt, Stoppable, finish, on_loop
+from fsspec_cas.bridge.tasks import on_thread
+from lockprovider.acquire.process_queue import ProcessQueue
+from lockprovider.aio.bridge import Attempt, finish, on_loop
 from lockprovider.aio.queue import TaskQueue
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.lock import Lock
@@ -42,10 +44,6 @@ from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings, check_functions, wait_s
 
 T = TypeVar("T")
-
-
-# One for all, so that the clients of a process know each other; see `lockprovider.acquire.process_queue`.
-_MACHINE = Stoppable(Machine())
 
 
 class AsyncLock:
@@ -68,11 +66,11 @@ class AsyncLock:
         audit: AuditLog | None = None,
     ) -> None:
         check_functions(on_lost=on_lost)
-        self._world = _MACHINE if world is None else Stoppable(world)
+        self._world = world or Machine()
         self._lock = Lock(store, path, settings, world=self._world, on_metric=on_metric, audit=audit)
         self.path = self._lock.path
         self._on_lost = on_lost
-        self._same = (store.place, self.path, id(self._world))
+        self._same = ProcessQueue.key(store, self.path, self._world)
         self._lease: AsyncLease | None = None
 
     def __getstate__(self) -> NoReturn:
@@ -110,7 +108,7 @@ class AsyncLock:
         >>> status.state
         'absent'
         """
-        return await asyncio.to_thread(self._lock.status)
+        return await on_thread(self._lock.status)
 
     async def locked(self) -> bool:
         """See `Lock.locked`.
@@ -118,7 +116,7 @@ class AsyncLock:
         >>> await lock.locked()
         False
         """
-        return await asyncio.to_thread(self._lock.locked)
+        return await on_thread(self._lock.locked)
 
     async def stage(self, path: str, data: bytes) -> Pending:
         """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet.
@@ -127,14 +125,14 @@ class AsyncLock:
         >>> async with lock.acquire() as lease:
         ...     await lease.publish_staged(pending)
         """
-        return await asyncio.to_thread(self._lock.stage, path, data)
+        return await on_thread(lambda: self._lock.stage(path, data), undo=self._lock.unstage)
 
     async def unstage(self, pending: Pending) -> None:
         """Remove bytes that were staged and will not be published after all.
 
         >>> await lock.unstage(await lock.stage("state/9", b"never mind"))
         """
-        await asyncio.to_thread(self._lock.unstage, pending)
+        await on_thread(lambda: self._lock.unstage(pending), goes_on=True)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
         mine, task = self._lease, asyncio.current_task()
@@ -156,7 +154,7 @@ class AsyncLock:
         return lease
 
     async def _attempt(self, queue: TaskQueue, timeout_s: float) -> AsyncLease:
-        attempt = Attempt(self._lock, self._world, timeout_s)
+        attempt = Attempt(self._lock, timeout_s)
         try:
             inner = await finish(attempt.thread, attempt.run)
         except BaseException:  # cancelled, closed, or failed: then there is nothing to give back

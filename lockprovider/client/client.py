@@ -12,15 +12,15 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 import weakref
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Store, Version, Won, World
+from fsspec_cas.waiting import Signal
 from lockprovider.acquire.acquire import LookedAt, Wish
-from lockprovider.acquire.fifo import Fifo
+from lockprovider.acquire.fifo import Fifo, Turn
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.client.observer import ClientObserver
 from lockprovider.client.own_process import command, user
@@ -79,9 +79,9 @@ class Client:
         self.pulse = Pulse()
         self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.queue.name, user(), command())
         self._lease: weakref.ref[Lease] | None = None  # so that one that is dropped is noticed
-        self._ends: threading.Event | None = None  # that lease's own
+        self._ends: Signal | None = None  # that lease's own
         self._store = store
-        asked_for_patience, metrics = threading.Event(), self.metrics
+        asked_for_patience, metrics = Signal(), self.metrics
 
         def throttled() -> None:
             metrics.throttled()
@@ -210,12 +210,13 @@ class Client:
         """The lease is over, one way or the other."""
         if self._ends is lease.lost:  # a reference may be gone already, while it is being dropped
             self.lease = None
-            self.leave()
+            self.leave(lease.turn)
 
-    def leave(self) -> None:
+    def leave(self, turn: Turn) -> None:
         """Let other threads of this client have their turn."""
-        self.step_aside()
-        self.turn.release()
+        if self.turn.first() is turn:
+            self.step_aside()
+        turn.leave()
 
     def step_aside(self) -> None:
         """Whatever we held is over: other clients of this process need not wait for us."""

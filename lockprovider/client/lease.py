@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from fsspec_cas import AlreadyExists, CasError
+from fsspec_cas.waiting import Signal
 from lockprovider.client.dropped import Renewed, end_at_exit, warn_and_give_back
 from lockprovider.client.telling import say_all
 from lockprovider.errors import (
@@ -34,6 +35,7 @@ from lockprovider.record.pending import Pending
 from lockprovider.record.record import LockRecord
 
 if TYPE_CHECKING:
+    from lockprovider.acquire.fifo import Turn
     from lockprovider.client.client import Client
 
 OnLost = Callable[[LeaseLost], None]  # what `check` raises from then on
@@ -55,18 +57,19 @@ class Lease:
     >>> lease = lock.acquire()
     """
 
-    def __init__(self, client: Client, on_lost: OnLost | None) -> None:
+    def __init__(self, client: Client, on_lost: OnLost | None, turn: Turn) -> None:
         held = client.held()
         assert held is not None  # noqa: S101 - only made by Lock.acquire
         self.epoch = held.record.epoch
         self.owner = client.owner
         self.thread = threading.current_thread()
-        self.lost = threading.Event()
+        self.lost = Signal()
         self._ended: Ended | None = None
         self._telling = threading.Lock()
         self._told_too: list[OnLost] = []
         self._depth = 1
         self._pid = os.getpid()
+        self.turn = turn  # among the threads of its client
         self._client = client
         self._on_lost = on_lost
         self._heartbeat = Heartbeat(
@@ -129,6 +132,7 @@ class Lease:
     def publish(self, path: str, data: bytes) -> None:
         """Create `path` with `data`, if and only if this lease still is the newest.
 
+        Three requests, where the bytes fit into the lock record (6144, deflated); else six, as they are staged first.
         Once this returns, `path` is there. No clock is involved: see `lockprovider.publish.steps`.
 
         Raises:
@@ -140,7 +144,7 @@ class Lease:
         >>> Store.from_url("memory://docs/lock").read("state/7").data
         b'seven'
         """
-        self.publish_staged(self._client.publisher.stage(path, data))
+        self.publish_staged(self._client.publisher.enclose(path, data))
 
     def publish_staged(self, pending: Pending) -> None:
         """The second half of `publish`: commit and apply.

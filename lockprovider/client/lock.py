@@ -17,6 +17,7 @@ from typing import Any
 
 from fsspec_cas import Machine, Store, World, check_bytes, check_path, require_safe_for_locks
 from lockprovider.acquire.acquire import Wish, acquire
+from lockprovider.acquire.fifo import Turn
 from lockprovider.client.client import Client
 from lockprovider.client.inspect import look
 from lockprovider.client.lease import Lease, OnLost
@@ -31,7 +32,6 @@ from lockprovider.lease.states import Busy
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import OnMetric, Recorder
 from lockprovider.observe.status import LockStatus
-from lockprovider.publish import steps
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.renamed import renamed
@@ -120,12 +120,12 @@ class Lock:
     @property
     def owner(self) -> str:
         """This client's UUID, as it stands in the lock record."""
-        return self._client.owner
+        return self._of_this_process().owner
 
     @property
     def metrics(self) -> Recorder:
         """What it has counted and timed."""
-        return self._client.metrics
+        return self._of_this_process().metrics
 
     @property
     def url(self) -> str:
@@ -149,6 +149,7 @@ class Lock:
 
         Raises:
             NotAcquired: it was held by others until the timeout; says by whom.
+            LeaseLost: this thread has acquired it before, that lease is lost, and is not released yet: release it.
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
 
@@ -168,22 +169,26 @@ class Lock:
             return mine.again(keeps_log=keeps_log)
         with client.telling(), client.metrics.acquisition():
             deadline_s = self._world.monotonic_s() + timeout_s
-            if not client.turn.acquire(max(0.0, deadline_s - self._world.monotonic_s())):
-                said = f"another thread of this process holds {client.where!r}: wait longer"
-                raise NotAcquired(said, owner=self.owner)
+            turn = Turn(client.turn)
             try:
+                self._must_come(turn, deadline_s)
                 self.require_safe_store(max(0.0, deadline_s - self._world.monotonic_s()))
                 # Who takes the lock before it is freed, as it is after a commit, has to wait for late writers of that.
                 client.committer.rest(min(_FREED_S, max(0.0, deadline_s - self._world.monotonic_s())))
                 acquire(client, client.queue, self._world, Wish(keeps_log, deadline_s))
                 client.got()
-                return self._begin(client)
+                return self._begin(client, turn)
             except BaseException:
-                client.leave()
+                client.leave(turn)
                 raise
 
-    def _begin(self, client: Client) -> Lease:
-        lease = Lease(client, self._on_lost)
+    def _must_come(self, turn: Turn, deadline_s: float) -> None:
+        if not turn.wait(max(0.0, deadline_s - self._world.monotonic_s())):
+            said = f"another thread of this process holds {self._client.where!r}: wait longer"
+            raise NotAcquired(said, owner=self.owner)
+
+    def _begin(self, client: Client, turn: Turn) -> Lease:
+        lease = Lease(client, self._on_lost, turn)
         try:
             lease.start()
         except BaseException:
@@ -281,7 +286,7 @@ class Lock:
         >>> lock.require_safe_store()
         """
         if self.settings.check_store and not self._store_is_safe:
-            records, folder = self._client.records, self.path.rpartition("/")[0]
+            records, folder = self._of_this_process().records, self.path.rpartition("/")[0]
             left_s = max(LAST_S, wait_s(timeout, self.settings.timeout_s))
             require_safe_for_locks(records.below(folder) if folder else records, timeout=left_s)
         self._store_is_safe = True
@@ -352,7 +357,7 @@ class Lock:
         >>> with lock as lease:
         ...     lease.publish_staged(pending)
         """
-        return self._client.publisher.stage(path, data, sole=sole)
+        return self._of_this_process().publisher.stage(path, data, sole=sole)
 
     def enclose(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
         """As `stage`; but what is small goes along in the lock record itself, and nothing is asked of the store.
@@ -360,7 +365,7 @@ class Lock:
         >>> with lock as lease:
         ...     lease.publish_staged(lock.enclose("state/8", b"eight"))
         """
-        return steps.enclose(path, data, sole=sole) or self.stage(path, data, sole=sole)
+        return self._of_this_process().publisher.enclose(path, data, sole=sole)
 
     def unstage(self, pending: Pending) -> None:
         """Remove bytes that were staged and will not be published after all, or are there.
@@ -372,7 +377,7 @@ class Lock:
 
         >>> lock.unstage(lock.stage("state/9", b"never mind"))
         """
-        self._client.publisher.unstage(pending)
+        self._of_this_process().publisher.unstage(pending)
 
     def wait_for_late(self) -> None:
         """Return once nobody puts anything there any more that was published under an earlier lease of this lock.
@@ -386,7 +391,7 @@ class Lock:
         >>> with lock:
         ...     lock.wait_for_late()  # now what was published before may be removed
         """
-        self._client.wait_for_late()
+        self._of_this_process().wait_for_late()
 
 
 def _at_most(timeout: float | None, *, blocking: bool) -> float | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from fsspec_cas import Store, World
+from fsspec_cas.waiting import Signal
 from lockprovider.group import combine
 from lockprovider.group.combine import Decided, Decider, Hold, Refused, Undecided, Void
 from lockprovider.group.intent import Intent
@@ -28,7 +28,7 @@ class CommitRequest:
     decider: Decider
     began_s: float
     deadline_s: float
-    done: threading.Event
+    done: Signal
     posted_s: float | None = None
     is_there: bool = False  # where it is posted; that is known
     came: CommitAnswer | None = None

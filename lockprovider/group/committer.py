@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from fsspec_cas import CasError, Store, World, check_path
+from fsspec_cas.waiting import Signal
 from lockprovider.errors import PublishUnknown
 from lockprovider.group.applying import Applying
 from lockprovider.group.combine import Decider, Hold
@@ -59,9 +60,9 @@ class Committer:
         self._path = path
         self._world = world
         self._intents = Intents(store, path.rpartition("/")[0])
-        self._wake = threading.Event()
+        self._wake = Signal()
         self._guard = threading.Lock()
-        self._rest = threading.Event()
+        self._rest = Signal()
         self._rest.set()
         self._new: list[tuple[CommitRequest, Known | None]] = []
         self._thread: threading.Thread | None = None
@@ -105,14 +106,13 @@ class Committer:
         if not intent.body or not tells(Pending.of_bytes(intent.stem, intent.body)):
             return Hold()
         now_s = self._world.monotonic_s()
-        request = CommitRequest(intent, decider, now_s, now_s + timeout_s, threading.Event())
+        request = CommitRequest(intent, decider, now_s, now_s + timeout_s, Signal())
         is_wanted = False
         try:
             with self._guard:
-                if self._thread is None:
-                    thread = threading.Thread(target=self._serve, name="group-commit", daemon=True)
-                    thread.start()  # if that fails nothing is wanted, and the next tries again
-                    self._thread = thread
+                if self._thread is None or not self._thread.is_alive():
+                    self._thread = threading.Thread(target=self._serve, name="group-commit", daemon=True)
+                    self._thread.start()  # if that fails nothing is wanted, and the next tries again
                     atexit.register(self._at_exit)
                 self._rest.clear()
                 self._new.append((request, known))

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from fsspec_cas import CasError
+from fsspec_cas.waiting import Signal
 from lockprovider.errors import LockError
 
 _RETRY_S = 1.0
@@ -26,7 +27,7 @@ class Beating(Protocol):
     """What a heartbeat keeps alive."""
 
     thread: threading.Thread
-    lost: threading.Event
+    lost: Signal
 
     def renew(self) -> bool:
         """Prolong once; False while the answer is not known."""
@@ -100,7 +101,7 @@ class Pulse:
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
         self._guard = threading.Lock()
-        self._end = threading.Event()
+        self._end = Signal()
         self._now: Heartbeat | None = None
         self._begun = 0
 
@@ -112,7 +113,7 @@ class Pulse:
             if self.thread is not None and self.thread.is_alive() and not self._end.is_set():
                 self.thread.name = _BEATS
                 return
-            self._end = threading.Event()
+            self._end = Signal()
             run = partial(self._run, self._end, heartbeat)
             self.thread = threading.Thread(target=run, name=_BEATS, daemon=True)
             self.thread.start()
@@ -125,13 +126,13 @@ class Pulse:
             if self._begun == 1:
                 self._end.set()
 
-    def _run(self, end: threading.Event, first: Heartbeat) -> None:
+    def _run(self, end: Signal, first: Heartbeat) -> None:
         try:
             self._beat_until(end, first)
         finally:
             end.set()
 
-    def _beat_until(self, end: threading.Event, known: Heartbeat | None) -> None:
+    def _beat_until(self, end: Signal, known: Heartbeat | None) -> None:
         slice_s = 0.0 if known is None else known.interval_s / _LOOKS
         pause_s, looks = slice_s, 0
         while not end.wait(pause_s):
@@ -147,7 +148,7 @@ class Pulse:
                 elif next_s < now.interval_s:
                     pause_s, looks = next_s, _LOOKS - 1
 
-    def _wanted(self, end: threading.Event, known: Heartbeat | None) -> Heartbeat | None:
+    def _wanted(self, end: Signal, known: Heartbeat | None) -> Heartbeat | None:
         """Whose turn it is; with the second look in vain it is over."""
         with self._guard:
             if self._now is None and known is None:

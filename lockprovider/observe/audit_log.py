@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from fsspec_cas import CasError, Machine, Store, Version, Won, World
+from fsspec_cas.waiting import Signal
 from lockprovider.observe.audit import AuditRecord, AuditStep, Places, decode_switch, encode_switch, places
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
 
@@ -54,7 +55,7 @@ class _Shared:
 
     pid: int
     guard: threading.Lock = field(default_factory=threading.Lock)
-    idle: threading.Event = field(default_factory=threading.Event)
+    idle: Signal = field(default_factory=Signal)
     began_ms: int = 0
     open_page: _Page | None = None
     pages: deque[_Page] = field(default_factory=lambda: deque(maxlen=_PAGES))

@@ -56,6 +56,10 @@ class Publisher:
         """Put the bytes of a later publish into the store."""
         return steps.stage(self._store, self._folder, self._world.new_id(), path, data, sole=sole)
 
+    def enclose(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
+        """What is small travels in the lock record; the rest is staged."""
+        return steps.enclose(path, data, sole=sole) or self.stage(path, data, sole=sole)
+
     def unstage(self, pending: Pending) -> None:
         """Remove them again.
 

@@ -4,6 +4,7 @@ CoordinationError
 ├── Fenced               stop: somebody with a newer epoch has written; nothing of this was written
 ├── StateLocked          an edit is being made: wait, or look at who (`owner`, `valid_until_ms`, `reason`)
 ├── StateConflict        it was changed during the edit, nothing was written: edit again (`current` is its serial)
+├── NestedUpdate         an update of a state waits for itself: the function of an update must ask for none
 ├── NoRevision           there is none of that serial, or not any more (a LookupError)
 ├── TermLost             stop: another may lead now (`reason` says why)
 ├── NotElected           another led until the timeout (`leader` says who)
@@ -65,6 +66,10 @@ class StateConflict(CoordinationError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class NestedUpdate(CoordinationError):
+    """The function of an update has asked for an update of the same state, which would wait for it."""
 
 
 class NoRevision(CoordinationError, LookupError):

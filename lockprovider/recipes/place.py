@@ -6,9 +6,10 @@ import inspect
 import os
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fsspec_cas import InvalidInput, Store, check_path, check_url
+from lockprovider.errors import NotPicklable
 
 T = TypeVar("T")
 
@@ -44,6 +45,15 @@ def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> t
     if not slash or not name or folder.endswith((":/", ":")):
         raise InvalidInput(f"{url!r} names no object: write it with its name, e.g. s3://bucket/folder/name.json")
     return Store.from_url(folder, storage_options), check_path(name)
+
+
+class OfThisProcess:
+    """What has threads here, and knows what it has written: it works in this process alone."""
+
+    def __getstate__(self) -> NoReturn:
+        raise NotPicklable(
+            f"{self!r} belongs to this process, and cannot be pickled or copied: open it where it is needed"
+        )
 
 
 def repr_at(one: object, store: Store, path: str, more: str = "") -> str:

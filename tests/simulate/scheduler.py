@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from fsspec_cas.waiting import Signal
+
 _SIMULATED = "simulated"
 ASIDE = 0.1  # how often a task that takes a lock lets others go first
 
@@ -253,7 +255,7 @@ class Scheduler:
             current_thread=inside(lambda: self.current, here),
         )
         exits = SimpleNamespace(register=lambda *_: None, unregister=lambda *_: None)
-        fakes = {"threading": threads, "atexit": exits}
+        fakes = {"threading": threads, "atexit": exits, "Signal": inside(self.event, Signal)}
         recipes = f"{package}.recipes"  # they know the lock by its public names, and have threads of earlier tests
         named = sys.modules.items()
         mine = [module for name, module in named if name.split(".")[0] == package and not name.startswith(recipes)]

@@ -18,8 +18,8 @@ from lockprovider.commands.place import Commands, add_object_command, say
 from lockprovider.commands.state import tflock
 from lockprovider.recipes.state.codecs import Json, Raw
 from lockprovider.recipes.state.difference import NOT_THERE
-from lockprovider.state import Revision, State
-from lockprovider.words import moment
+from lockprovider.state import Editor, Revision, State
+from lockprovider.words import moment, until
 
 
 class _Stored:
@@ -27,6 +27,8 @@ class _Stored:
 
     def encode(self, value: Any) -> Any:
         """See `Codec`."""
+        if value is None:
+            raise InvalidInput("null is no state: give {} or [] for an empty one")
         return Raw().encode(value) if isinstance(value, bytes) else Json().encode(value)
 
     def decode(self, stored: Any) -> Any:
@@ -146,9 +148,15 @@ def _who(arguments: Any) -> int:
         return tflock.say_holder(arguments)
     who = _opened(arguments).who()
     fields = {"state": who.state, "by": who.by, "since_ms": who.since_ms, "reason": who.reason}
-    words = "nobody edits it" if who.state != "held" else f"{who.by} since {moment(who.since_ms)}{_behind(who.reason)}"
+    fields["valid_until_ms"] = who.valid_until_ms
+    words = "nobody edits it" if who.state != "held" else _editing(who)
     say(arguments, fields, words)
     return DONE
+
+
+def _editing(who: Editor) -> str:
+    until_ms = until(who.valid_until_ms, who.status.now_ms)
+    return f"{who.by} since {moment(who.since_ms)}, until {until_ms} unless it is renewed{_behind(who.reason)}"
 
 
 def _unlock(arguments: Any) -> int:
@@ -161,7 +169,7 @@ def _unlock(arguments: Any) -> int:
     if shown.state != "held":
         say(arguments, {"outcome": "not_held"}, "nobody edits it: nothing was broken")
         return DONE
-    words = f"{shown.by} since {moment(shown.since_ms)}{_behind(shown.reason)}"
+    words = _editing(shown)
     if (refused := _refused(arguments, words)) is not None:
         return refused
     state.unlock(shown)

@@ -5,6 +5,10 @@ is cancelled before a write has taken it is dropped; after that it goes on, and 
 A bad operation does not spoil the others: `write` says for each what it came to. At the end of the interpreter what
 waits is written, for 5 s at most. A forked child starts with nobody waiting.
 
+An interrupt of a caller stops nobody else. A caller only appends to a deque, starts the writing thread if none writes,
+and waits for its own `Later`: there is no lock that it could leave taken. All else belongs to the writing thread,
+which is of this library, so that no signal handler and no exception of another's runs on it.
+
 Not promised: an order among callers, beyond that of arrival.
 """
 
@@ -15,21 +19,23 @@ import contextlib
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, Generic, TypeVar
 
 from fsspec_cas import World
+from fsspec_cas.bridge.later import Later
+from fsspec_cas.waiting import Signal
 from lockprovider.recipes.batching.line import Line, pace_at
 from lockprovider.recipes.errors import CoordinationError, Overloaded
 
 Op = TypeVar("Op")
 T = TypeVar("T")
-Waiting = tuple[Op, "Future[T]"]
+Waiting = tuple[Op, "Later[T]"]
 
 DRAIN_S = 5.0  # at the end of the interpreter
-_SLICE_S = 1.0  # a Ctrl-C that comes just before a lock is waited for is seen after that
+_END: Any = object()  # in the line: all before it are written
 
 
 class Batcher(Generic[Op, T]):
@@ -66,9 +72,10 @@ class Batcher(Generic[Op, T]):
         _ALL.add(self)
 
     def _be_new(self) -> None:
-        self._guard = threading.Condition()
-        self._line: Line[Waiting[Op, T]] = Line()
-        self._arrived: list[Waiting[Op, T]] = []  # since the writer looked; they are at the end of the line
+        self._arrived: deque[Waiting[Op, T]] = deque()  # since the writer looked; they are at the end of the line
+        self._line: Line[Waiting[Op, T]] = Line()  # the writer's
+        self._crowded = Signal()  # as many wait as the writer waits for
+        self._writing = threading.Lock()  # whoever has it writes
         self._writer: threading.Thread | None = None
 
     def throttled(self) -> None:
@@ -78,10 +85,14 @@ class Batcher(Generic[Op, T]):
     @property
     def waiting(self) -> int:
         """How many wait for a write to take them."""
-        with self._guard:
-            return len(self._line.waiting) + len(self._arrived)
+        return len(self._line.waiting) + len(self._arrived)
 
-    def submit(self, operation: Op, *, kept: bool = False) -> Future[T]:
+    @property
+    def is_writer(self) -> bool:
+        """Whether the calling thread is the one that writes: it would wait for itself."""
+        return self._writer is threading.current_thread()
+
+    def submit(self, operation: Op, *, kept: bool = False) -> Later[T]:
         """Put it into the line, and go on.
 
         `kept`: it cannot be cancelled. Dropped, it would be a hole below the numbers that come after it.
@@ -90,88 +101,113 @@ class Batcher(Generic[Op, T]):
             Overloaded: too many wait already; it was not taken.
             CoordinationError: it was closed.
         """
-        answer: Future[T] = Future()
+        answer: Later[T] = Later()
         if kept:
             answer.set_running_or_notify_cancel()
-        with self._guard:
-            if self._closed:
-                raise CoordinationError("it was closed, and takes nothing more: open another")
-            before = self.waiting
-            if before >= self._max_waiting:
-                raise Overloaded(f"{self._max_waiting} operations wait already: come later, or with fewer at once")
-            self._arrived.append((operation, answer))
-            if before + 1 >= self._line.crowd:  # the writer waits for no fewer
-                self._guard.notify()
-            if self._writer is not None:
-                return answer
-            self._writer = threading.Thread(target=self._run, name="batcher", daemon=True)
-            with contextlib.suppress(RuntimeError):  # the interpreter is ending and starts no threads
-                self._writer.start()  # under the guard: nobody can join it before that
-                return answer
-        self._run()
+        self._take(operation, answer)
         return answer
 
-    def do(self, operation: Op) -> T:
+    def do(self, operation: Op, answer: Later[T] | None = None) -> T:
         """Put it into the line and wait for its result. After a Ctrl-C it is dropped, or goes on if a write has it."""
-        return self.wait(self.submit(operation))
-
-    @staticmethod
-    def wait(answer: Future[T]) -> T:
-        """The result of an operation in the line; see `do` for a Ctrl-C."""
+        answer = answer or Later()
         try:
-            while not answer.done():
-                with contextlib.suppress(NotYet):
-                    answer.exception(_SLICE_S)
+            self._take(operation, answer)
+            return answer.result()
         finally:
             answer.cancel()  # of one that is done: nothing
-        return answer.result()
+
+    @staticmethod
+    def wait(answer: Later[T]) -> T:
+        """The result of an operation in the line; see `do` for a Ctrl-C."""
+        try:
+            return answer.result()
+        finally:
+            answer.cancel()  # of one that is done: nothing
 
     def close(self, timeout_s: float | None = None) -> None:
         """Take nothing more, and return when all that waits is written, or after so many seconds."""
-        with self._guard:
-            self._closed = True
-            writer = self._writer
-        if writer is not None and writer.ident is not None and writer is not threading.current_thread():
-            writer.join(timeout_s)
+        self._closed = True
+        writer = self._writer
+        if self.is_writer or not (self.waiting or self._writing.locked()):
+            return
+        end: Later[T] = Later()
+        self._arrived.append((_END, end))
+        self._have_written()
+        with contextlib.suppress(NotYet):
+            end.exception(timeout_s)
+            if writer is not None and writer.ident is not None:
+                writer.join(timeout_s)  # it has nothing left to do
+
+    def _take(self, operation: Op, answer: Later[T]) -> None:
+        if self._closed:
+            raise CoordinationError("it was closed, and takes nothing more: open another")
+        if self.waiting >= self._max_waiting:
+            raise Overloaded(f"{self._max_waiting} operations wait already: come later, or with fewer at once")
+        self._arrived.append((operation, answer))
+        if self.waiting >= self._line.crowd and not self._crowded.is_set():  # the writer waits for no fewer
+            self._crowded.set()
+        self._have_written()
+
+    def _have_written(self) -> None:
+        """Start the thread, unless one writes: that looks whether more has come after it has let go of `_writing`."""
+        if self._writing.locked():
+            return
+        try:
+            threading.Thread(target=self._run, name="batcher", daemon=True).start()
+        except RuntimeError:  # the interpreter is ending and starts no threads
+            self._run()
 
     def _run(self) -> None:
-        while batch := self._next():
-            began_s = self._world.monotonic_s()
-            taken = [one for one in batch if one[1].running() or one[1].set_running_or_notify_cancel()]
+        while self.waiting and self._writing.acquire(blocking=False):
             try:
-                results = self._write([operation for operation, _ in taken]) if taken else []
-                answers = zip(taken, results, strict=True)
-                given = [(future, result) for (_, future), result in answers]
-            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-                given = [(future, error) for _, future in taken]  # type: ignore[misc]
-            with self._guard:
-                self._line = self._line.answered(began_s, self._world.monotonic_s())
-            for future, result in given:
-                if isinstance(result, BaseException):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
+                self._writer = threading.current_thread()
+                while batch := self._next():
+                    self._send(batch)
+            finally:
+                self._writer = None
+                self._writing.release()
+
+    def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
+        began_s = self._world.monotonic_s()
+        taken = [one for one in batch if one[1].running() or one[1].set_running_or_notify_cancel()]
+        wanted = [one for one in taken if one[0] is not _END]
+        try:
+            results = self._write([operation for operation, _ in wanted]) if wanted else []
+            answers = zip(wanted, results, strict=True)
+            given = [(answer, result) for (_, answer), result in answers]
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            given = [(answer, error) for _, answer in wanted]  # type: ignore[misc]
+        self._line = self._line.answered(began_s, self._world.monotonic_s())
+        for answer, result in given:
+            if isinstance(result, BaseException):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+        for operation, answer in taken:
+            if operation is _END:
+                answer.set_exception(None)
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
         """What goes with the next write; nothing: there was nobody for a while, and the thread ends."""
-        with self._guard:
-            if patience_s := self._lined_up().patience_s(self._world.monotonic_s()):
-                self._guard.wait_for(lambda: self.waiting >= self._line.crowd, patience_s)
-            if not self.waiting:
-                self._writer = None
-                return ()
+        self._line_up()
+        if (patience_s := self._line.patience_s(self._world.monotonic_s())) and not self._closed:
+            self._crowded.clear()
+            if self.waiting < self._line.crowd:
+                self._crowded.wait(patience_s)
+            self._line_up()
+        if not self._line.waiting:
+            return ()
         now_s = self._world.monotonic_s()
         if rest_s := self._line.rest_s(now_s, pace_at(self._pace_s, self._throttled_s, now_s)):
             self._world.sleep(rest_s)
-        with self._guard:
-            self._line, batch = self._lined_up().took(self._most)
+        self._line_up()
+        self._line, batch = self._line.took(self._most)
         return batch
 
-    def _lined_up(self) -> Line[Waiting[Op, T]]:
-        """The line with all who have come; under the guard."""
-        self._line = self._line.came(*self._arrived)
-        self._arrived.clear()
-        return self._line
+    def _line_up(self) -> None:
+        """The line has all who have come."""
+        arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
+        self._line = self._line.came(*arrived)
 
 
 _ALL: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as NotYet
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from fsspec_cas import InvalidInput, World
+from fsspec_cas.bridge.later import Later
 from lockprovider.recipes.broker.frames import BrokenLink, NoFrame, has_hung_up, receive_frame, send_frame
 from lockprovider.recipes.broker.handing import (
     Bundle,
@@ -82,9 +85,7 @@ class Broker(Generic[T]):
         world: its clock and its ids.
     """
 
-    def __init__(
-        self, host: str, codec: WireCodec[T], submit: Callable[[Bundle[T]], Future[Any]], world: World
-    ) -> None:
+    def __init__(self, host: str, codec: WireCodec[T], submit: Callable[[Bundle[T]], Later[Any]], world: World) -> None:
         self._host = host
         self._place = "network" if host else socket.gethostname()
         self._codec = codec
@@ -220,9 +221,11 @@ class Broker(Generic[T]):
         except CoordinationError:  # too much waits, or it was closed
             return [said_of(NotHere("it takes no more"), str) for _ in bundle.operations]
         try:
-            while not wait([answer], _SIGN_S).done:
+            while True:
+                with contextlib.suppress(NotYet):
+                    results = answer.result(_SIGN_S)
+                    break
                 send_frame(peer, {"ask": number}, SILENCE_S)
-            results = answer.result()
         except BrokenLink:
             raise
         except (Exception, CancelledError) as error:  # noqa: BLE001 - of this process's store: the other asks its own

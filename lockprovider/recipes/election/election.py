@@ -17,18 +17,18 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from fsspec_cas import CasError, InvalidInput, Machine, OutcomeUnknown, Store, Unavailable, World, check_path
 from fsspec_cas.given import seconds
-from lockprovider.errors import NotPicklable
+from fsspec_cas.waiting import Signal
 from lockprovider.recipes.election.candidate import Candidate
 from lockprovider.recipes.election.decide import may_stand, pause_s
 from lockprovider.recipes.election.reports import Leader, LeaderChange, change_since, leads
 from lockprovider.recipes.election.term import Term
 from lockprovider.recipes.election.work import Ending, OnDeposed, work_under
 from lockprovider.recipes.errors import NotElected
-from lockprovider.recipes.place import me, open_at
+from lockprovider.recipes.place import OfThisProcess, me, open_at
 from lockprovider.recipes.values import json_copy
 from lockprovider.settings import LockSettings
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 VALIDITY_S, POLL_S = 30.0, 1.0
 
 
-class Election:
+class Election(OfThisProcess):
     """An election, and one candidate of it. Thread-safe; `open` it by a URL.
 
     `name` is what others call this candidate (default: host and process), `value` what it tells of itself, JSON.
@@ -96,13 +96,8 @@ class Election:
         """A candidate of its own, that was never elected."""
         self._candidate = Candidate(self._store, self.path, self.name, self.settings, self.world)
         self._standing = threading.Lock()
-        self._stopping = threading.Event()
+        self._stopping = Signal()
         self._term: Term | None = None
-
-    def __getstate__(self) -> NoReturn:
-        raise NotPicklable(
-            f"the candidate for {self.path!r} belongs to this process: open the election where it is needed"
-        )
 
     def __repr__(self) -> str:
         term = self._term

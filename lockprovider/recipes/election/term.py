@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from fsspec_cas import CasError
 from fsspec_cas.given import check_text, function
+from fsspec_cas.waiting import Signal
 from lockprovider.errors import LossReason, NotPicklable
 from lockprovider.lease.heartbeat import Heartbeat
 from lockprovider.recipes.election.candidate import Candidate
@@ -23,7 +24,7 @@ from lockprovider.recipes.values import json_copy
 _LOG = logging.getLogger("lockprovider")
 
 
-class LostEvent(threading.Event):
+class LostEvent(Signal):
     """Set once the term is over; `is_set` says so also when its time is past and nobody had a chance to set it."""
 
     def __init__(self, over: Callable[[], bool]) -> None:
@@ -54,7 +55,7 @@ class Term:
         self.epoch = leading.record.epoch
         self.name = leading.record.name
         self.thread = threading.current_thread()
-        self.lost: threading.Event = LostEvent(self._is_over)
+        self.lost: Signal = LostEvent(self._is_over)
         self._candidate = candidate
         self._leading = leading
         self._why: TermLost | None = None
@@ -158,7 +159,7 @@ class Term:
         """
         function(call, "call", "of nothing")
         with self._telling:
-            if not threading.Event.is_set(self.lost):
+            if not Signal.is_set(self.lost):
                 self._told.append(call)
                 return
         call()
@@ -177,7 +178,7 @@ class Term:
     def renew(self) -> bool:
         """Prolong it once."""
         with self._one_write:
-            if not threading.Event.is_set(self.lost):
+            if not Signal.is_set(self.lost):
                 with contextlib.suppress(TermLost):
                     self._renew({})
         return True
@@ -207,7 +208,7 @@ class Term:
 
     def _end(self, why: TermLost) -> None:
         with self._telling:
-            if threading.Event.is_set(self.lost):
+            if Signal.is_set(self.lost):
                 return
             self._why = why
             self.lost.set()

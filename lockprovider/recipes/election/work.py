@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from fsspec_cas import CasError, InvalidInput
+from fsspec_cas.waiting import Signal
 from lockprovider.recipes.election.term import Term
 from lockprovider.recipes.errors import Fenced, TermLost
 
@@ -96,7 +97,7 @@ class _Call:
     """One call on a thread of its own, that can be interrupted."""
 
     def __init__(self, main: Callable[[Term], Any], term: Term) -> None:
-        self.done = threading.Event()
+        self.done = Signal()
         self.result: Any = None
         self.error: BaseException | None = None
         self._main, self._term = main, term

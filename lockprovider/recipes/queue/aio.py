@@ -1,83 +1,46 @@
 """`AsyncQueue`: the same queue for tasks of an event loop.
 
-It is the very `Queue` of the threads, so every promise is the same. Each operation has a thread while it lasts. What is
-cancelled goes on there; a claim that it brings is given back.
+It is the very `Queue` of the threads, so every promise is the same. Each call has a thread while it lasts. One that is
+cancelled ends at once; what a write has taken by then goes on, and a message that it claims is given back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
 from fsspec_cas import Store
+from fsspec_cas.bridge.tasks import ForTasks, on_thread, threaded
 from fsspec_cas.given import function, whole
 from lockprovider.recipes.queue.job import Job
 from lockprovider.recipes.queue.queue import Queue
-from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
+from lockprovider.recipes.queue.reports import Worked
 from lockprovider.renamed import renamed
 
 
-class AsyncJob:
-    """A claimed message, for a task; see `Job`. Leave it with `async with`.
+class AsyncJob(ForTasks[Job]):
+    """A claimed message, for a task; see `Job`. Leave it with `async with`. A cancelled end of it goes on.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipt = await queue.put("mon")
     >>> job = await queue.claim()
+    >>> job.then("report of mon")
+    >>> await job.ack()
     """
 
     def __init__(self, job: Job) -> None:
+        super().__init__(job)
         self.job = job
         self.id, self.n, self.body, self.key = job.id, job.n, job.body, job.key
         self.attempt, self.epoch, self.error = job.attempt, job.epoch, job.error
+        self.check, self.then = job.check, job.then
 
-    def check(self) -> None:
-        """See `Job.check`.
-
-        >>> job.check()
-        """
-        self.job.check()
-
-    def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
-        """See `Job.then`.
-
-        >>> job.then("report of mon")
-        >>> await job.ack()
-        """
-        self.job.then(body, key=key, priority=priority, delay_s=delay_s)
-
-    async def ack(self) -> None:
-        """See `Job.ack`.
-
-        >>> await job.ack()
-        """
-        await asyncio.to_thread(self.job.ack)
-
-    async def nack(self, *, delay_s: float | None = None, error: str = "", counts: bool = True) -> None:
-        """See `Job.nack`.
-
-        >>> await job.nack(error="no file yet")
-        """
-        await asyncio.to_thread(self.job.nack, delay_s=delay_s, error=error, counts=counts)
-
-    async def bury(self, why: str) -> None:
-        """See `Job.bury`.
-
-        >>> await job.bury("no such day")
-        """
-        await asyncio.to_thread(self.job.bury, why)
-
-    async def extend(self, visible_s: float) -> None:
-        """See `Job.extend`.
-
-        >>> await job.extend(3600)
-        """
-        await asyncio.to_thread(self.job.extend, visible_s)
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self.job)[1:]}"
+    ack = threaded(Job.ack, goes_on=True)
+    nack = threaded(Job.nack, goes_on=True)
+    bury = threaded(Job.bury, goes_on=True)
+    extend = threaded(Job.extend)
 
     async def __aenter__(self) -> AsyncJob:
         return self
@@ -85,25 +48,20 @@ class AsyncJob:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self.job.__exit__, kind, error, trace)
+        await on_thread(lambda: self.job.__exit__(kind, error, trace), goes_on=True)
 
 
-def _give_back(claiming: asyncio.Future[Job | None]) -> None:
-    """The message that was claimed for a task that is gone."""
-    job = None if claiming.cancelled() or claiming.exception() is not None else claiming.result()
-    if job is not None:
-        threading.Thread(target=job.leave, name="queue-give-back", daemon=True).start()
-
-
-class AsyncQueue:
+class AsyncQueue(ForTasks[Queue]):
     """A queue, for tasks; the arguments are those of `Queue`.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipts = await queue.put_many(["mon", "tue"], producer="backfill-7")
+    >>> [letter.body for letter in await queue.peek()]
+    ['mon', 'tue']
     """
 
     def __init__(self, store: Store, path: str, **options: Any) -> None:
-        self._queue = Queue(store, path, **options)
+        super().__init__(Queue(store, path, **options))
 
     @classmethod
     async def create(cls, url: str, **options: Any) -> AsyncQueue:
@@ -111,7 +69,7 @@ class AsyncQueue:
 
         >>> other = await lockprovider.queue.AsyncQueue.create("memory://docs/other.json", visible_s=60)
         """
-        return cls._of(await asyncio.to_thread(Queue.create, url, **options))
+        return cls._over(await on_thread(lambda: Queue.create(url, **options)))
 
     @classmethod
     def open(cls, url: str, **options: Any) -> AsyncQueue:
@@ -121,38 +79,18 @@ class AsyncQueue:
         >>> stat.ready
         2
         """
-        return cls._of(Queue.open(url, **options))
+        return cls._over(Queue.open(url, **options))
 
-    async def put(self, body: Any, **how: Any) -> Receipt:
-        """See `Queue.put`, for what may be said beside the body.
-
-        >>> await queue.put("wed", dedupe="wed")
-        Receipt(n=3, again=False)
-        """
-        return await asyncio.to_thread(self._queue.put, body, **how)
-
-    async def put_many(
-        self,
-        bodies: Iterable[Any],
-        *,
-        producer: str | None = None,
-        key: Callable[[Any], str] | None = None,
-        fence: Any = None,
-    ) -> list[Receipt]:
-        """See `Queue.put_many`.
-
-        >>> [one.again for one in await queue.put_many(["mon", "tue"], producer="backfill-7")]
-        [True, True]
-        """
-        return await asyncio.to_thread(self._queue.put_many, bodies, producer=producer, key=key, fence=fence)
-
-    async def last_seq(self, producer: str) -> int:
-        """See `Queue.last_seq`.
-
-        >>> await queue.last_seq("backfill-7")
-        2
-        """
-        return await asyncio.to_thread(self._queue.last_seq, producer)
+    put = threaded(Queue.put)
+    put_many = threaded(Queue.put_many)
+    last_seq = threaded(Queue.last_seq)
+    stat = threaded(Queue.stat)
+    peek = threaded(Queue.peek)
+    dead = threaded(Queue.dead)
+    redrive = threaded(Queue.redrive)
+    purge = threaded(Queue.purge)
+    clean = threaded(Queue.clean)
+    close = threaded(Queue.close)
 
     @renamed(timeout_s="timeout")
     async def claim(self, *, visible_s: float | None = None, timeout: float = 0.0) -> AsyncJob | None:
@@ -162,12 +100,7 @@ class AsyncQueue:
         ...     job.body
         'mon'
         """
-        claiming = asyncio.ensure_future(asyncio.to_thread(self._queue.claim, visible_s=visible_s, timeout=timeout))
-        try:
-            job = await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            claiming.add_done_callback(_give_back)
-            raise
+        job = await on_thread(lambda: self._sync.claim(visible_s=visible_s, timeout=timeout), undo=_give_back)
         return None if job is None else AsyncJob(job)
 
     async def work(
@@ -192,7 +125,7 @@ class AsyncQueue:
         worked = Worked()
 
         async def live() -> None:
-            while not self._queue.stopping:
+            while not self._sync.stopping:
                 job = await self.claim(visible_s=visible_s, timeout=0.0 if until_empty else 1.0)
                 if job is None:
                     if until_empty:
@@ -216,68 +149,7 @@ class AsyncQueue:
 
         >>> queue.stop()
         """
-        self._queue.stop()
-
-    async def stat(self) -> QueueStat:
-        """See `Queue.stat`.
-
-        >>> stat = await queue.stat()
-        >>> stat.ready
-        2
-        """
-        return await asyncio.to_thread(self._queue.stat)
-
-    async def peek(self, limit: int = 20) -> list[Letter]:
-        """See `Queue.peek`.
-
-        >>> [letter.body for letter in await queue.peek()]
-        ['mon', 'tue']
-        """
-        return await asyncio.to_thread(self._queue.peek, limit)
-
-    async def dead(self) -> list[Letter]:
-        """See `Queue.dead`.
-
-        >>> await queue.dead()
-        []
-        """
-        return await asyncio.to_thread(self._queue.dead)
-
-    async def redrive(self, numbers: Iterable[int] | None = None) -> int:
-        """See `Queue.redrive`.
-
-        >>> await queue.redrive()
-        0
-        """
-        return await asyncio.to_thread(self._queue.redrive, numbers)
-
-    async def purge(self, *, expected: int) -> int:
-        """See `Queue.purge`.
-
-        >>> stat = await queue.stat()
-        >>> await queue.purge(expected=stat.rev)
-        2
-        """
-        return await asyncio.to_thread(self._queue.purge, expected=expected)
-
-    async def clean(self) -> int:
-        """See `Queue.clean`.
-
-        >>> await queue.clean()
-        0
-        """
-        return await asyncio.to_thread(self._queue.clean)
-
-    @renamed(timeout_s="timeout")
-    async def close(self, timeout: float | None = None) -> None:
-        """See `Queue.close`.
-
-        >>> await queue.close()
-        """
-        await asyncio.to_thread(self._queue.close, timeout)
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._queue)[1:]}"
+        self._sync.stop()
 
     async def __aenter__(self) -> AsyncQueue:
         return self
@@ -285,8 +157,8 @@ class AsyncQueue:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    @classmethod
-    def _of(cls, queue: Queue) -> AsyncQueue:
-        found = cls.__new__(cls)
-        found._queue = queue  # noqa: SLF001 - its own
-        return found
+
+def _give_back(job: Job | None) -> None:
+    """The message that was claimed for a task that is gone."""
+    if job is not None:
+        job.leave()

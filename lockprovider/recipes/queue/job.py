@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
 from fsspec_cas import CasError, InvalidInput, World
+from fsspec_cas.bridge.later import Later
 from fsspec_cas.given import check_text, seconds
+from fsspec_cas.waiting import Signal
 from lockprovider.recipes.errors import ClaimLost, CoordinationError, TooLarge
+from lockprovider.recipes.place import OfThisProcess
 from lockprovider.recipes.queue.contents import Claim, Message
 from lockprovider.recipes.queue.operations import Beat, End, New
 from lockprovider.recipes.values import check_name, json_copy, storable
@@ -22,13 +24,13 @@ _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
 _BEATS = 3  # in the time of a claim
 _JOBS = 16  # that have ended are dropped when there are so many, or twice as many as are worked on
-_LINGER_S = 1.0  # of the thread, with no jobs
+_LINGER_S = 1.0  # of the thread, with no jobs; so often it looks whether there are any
 _ERROR_CHARS = 500
 _BODY_BYTES = 256 << 10
 _LONGEST_DELAY_S = 300.0
 
 
-class Job:
+class Job(OfThisProcess):
     """A claimed message. Leave it (`with`) to ack it, or, after an exception, to give it back.
 
     Attributes:
@@ -57,7 +59,7 @@ class Job:
         self.epoch = claim.turn
         self.token = claim.token
         self.visible_s = claim.visible_ms / 1000
-        self.lost = threading.Event()
+        self.lost = Signal()
         self.ended: str | None = None
         self._then: list[New] = []
         self._do = do
@@ -215,51 +217,60 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
 class ClaimHeartbeat:
     """Prolongs the claims of all jobs of a process, with one operation, as long as there are some."""
 
-    def __init__(self, submit: Callable[[Beat], Future[Any]], world: World) -> None:
+    def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit
         self._world = world
         self.be_new()
 
     def be_new(self) -> None:
         """With no jobs: in a forked child, which holds no claims."""
-        self._guard = threading.Condition()
         self._jobs: dict[str, Job] = {}
-        self._every_s = 0.0  # it wakes up by itself after so long
+        self._every_s = 0.0  # the thread wakes up by itself after so long
         self._most = _JOBS  # before those that have ended are dropped
-        self._thread: threading.Thread | None = None
+        self._sooner = Signal()  # there is a job that has to be beaten for sooner than the others, or none any more
+        self._beating = threading.Lock()  # whoever has it beats
+        self._closed = False
 
     def add(self, job: Job) -> None:
         """Beat for it from now on."""
-        with self._guard:
-            self._jobs[job.token] = job
-            if len(self._jobs) > self._most:
-                self._drop_ended()
-                self._most = max(_JOBS, 2 * len(self._jobs))
-            if job.visible_s / _BEATS < self._every_s or not self._every_s:
-                self._guard.notify()  # it has to be beaten for sooner than the others
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="queue-heartbeat", daemon=True)
-                self._thread.start()
+        self._jobs[job.token] = job
+        if len(self._jobs) > self._most:
+            self._drop_ended()
+            self._most = max(_JOBS, 2 * len(self._jobs))
+        if job.visible_s / _BEATS < self._every_s or not self._every_s:
+            self._sooner.set()
+        if not self._beating.locked():
+            threading.Thread(target=self._run, name="queue-heartbeat", daemon=True).start()
+
+    def close(self) -> None:
+        """Beat no more; claims that are not ended lapse."""
+        self._closed = True
+        self._sooner.set()
 
     def _run(self) -> None:
+        while self._jobs and not self._closed and self._beating.acquire(blocking=False):
+            try:
+                self._beat_on()
+            finally:
+                self._beating.release()
+
+    def _beat_on(self) -> None:
+        """While there are jobs, and a little longer."""
         began_s = self._world.monotonic_s()
-        while True:
-            with self._guard:
-                self._drop_ended()
-                self._every_s = 0.0
-                if not self._jobs and not self._guard.wait(_LINGER_S):
-                    self._thread = None
+        while not self._closed:
+            self._sooner.clear()
+            self._drop_ended()
+            jobs = [*self._jobs.values()]
+            self._every_s = min((job.visible_s for job in jobs), default=0.0) / _BEATS
+            now_s = self._world.monotonic_s()
+            if not jobs:
+                if not self._sooner.wait(_LINGER_S):
                     return
-                self._drop_ended()
-                every_s = min((job.visible_s for job in self._jobs.values()), default=0.0) / _BEATS
-                self._every_s = every_s
-                left_s = began_s + every_s - self._world.monotonic_s()
-                if self._jobs and left_s > 0 and self._guard.wait(left_s):
-                    continue  # a new one
-                self._drop_ended()
-                jobs = [*self._jobs.values()]
-            began_s = self._world.monotonic_s()
-            if jobs:
+                began_s = now_s
+            elif (left_s := began_s + self._every_s - now_s) > 0:
+                self._sooner.wait(min(left_s, _LINGER_S))  # a new job, or all have ended
+            else:
+                began_s = now_s
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
@@ -276,4 +287,6 @@ class ClaimHeartbeat:
                 job.believe_until(sent_s)
 
     def _drop_ended(self) -> None:
-        self._jobs = {token: job for token, job in self._jobs.items() if job.ended is None and not job.lost.is_set()}
+        for token, job in [*self._jobs.items()]:
+            if job.ended is not None or job.lost.is_set():
+                self._jobs.pop(token, None)

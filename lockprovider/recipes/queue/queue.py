@@ -15,6 +15,7 @@ among messages without a key, beyond priority and the order of putting while nob
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -25,16 +26,19 @@ from concurrent.futures import Future
 from typing import Any
 
 from fsspec_cas import InvalidInput, Machine, Store, World, check_path
+from fsspec_cas.bridge.later import Later
 from fsspec_cas.given import function, seconds, several, whole
+from fsspec_cas.waiting import Signal
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, Bundle, check_broker
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.place import me, open_at, repr_at
-from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S, Contents, QueueSettings
+from lockprovider.recipes.place import OfThisProcess, me, open_at, repr_at
+from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S, Claim, Contents, QueueSettings
 from lockprovider.recipes.queue.crew import Crew
 from lockprovider.recipes.queue.job import ClaimHeartbeat, Job, new_message
 from lockprovider.recipes.queue.operations import (
     UNNAMED,
+    End,
     New,
     NothingReady,
     Purge,
@@ -57,7 +61,7 @@ _CHUNK = 1000
 _FIRST_POLL_S, _LAST_POLL_S = 0.05, 1.0
 
 
-class Queue:
+class Queue(OfThisProcess):
     """A queue. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
 
     `timeout` is for each operation with all its tries, `pace_s` the seconds between two writes (default: 1 on GCS).
@@ -105,7 +109,7 @@ class Queue:
         self._claims = itertools.count(1)
         self._unnamed = 0  # how many this client has put without a producer's name
         self._numbers = threading.Lock()  # a number and its place in the line are given together
-        self._stopping = threading.Event()
+        self._stopping = Signal()
         self._heartbeat.be_new()
         self._writer.be_new()
 
@@ -208,7 +212,7 @@ class Queue:
         ([True, True], 2)
         """
         receipts: list[Receipt] = []
-        waiting: deque[tuple[Put, Future[Any]]] = deque()
+        waiting: deque[tuple[Put, Later[Any]]] = deque()
         if key is not None:
             function(key, "key", "of a message, that returns its key")
         for number, body in enumerate(several(bodies, "bodies", "messages"), 1):
@@ -247,7 +251,7 @@ class Queue:
         while True:
             began_s = self.world.monotonic_s()
             token = f"{self._client[-17:]}-{next(self._claims)}"
-            claim = self._batcher.do(Take(token, me(), visible_ms))
+            claim = self._claimed(Take(token, me(), visible_ms))
             if not isinstance(claim, NothingReady):
                 job = Job(self._writer.id, claim, began_s, self._batcher.do, self.world)
                 self._heartbeat.add(job)
@@ -258,9 +262,24 @@ class Queue:
             waits_s = min(poll_s, left_s, self._writer.idle_s() + 0.001)
             if claim.until_ms:
                 waits_s = min(waits_s, max(0.001, (claim.until_ms - self.world.now_ms()) / 1000))
-            with self._writer.news:
-                self._writer.news.wait(waits_s)
+            self._writer.wait_for_news(waits_s)
             poll_s = min(poll_s * 2, _LAST_POLL_S)
+
+    def _claimed(self, take: Take) -> Claim | NothingReady:
+        """What came of it. A claim that comes after an interrupt is given back."""
+        answer: Later[Any] = Later()
+        try:
+            came: Claim | NothingReady = self._batcher.do(take, answer)
+        except BaseException:
+            answer.add_done_callback(lambda done: self._give_back(take.token, done))
+            raise
+        return came
+
+    def _give_back(self, token: str, done: Future[Any]) -> None:
+        claim = None if done.cancelled() or done.exception() is not None else done.result()
+        if isinstance(claim, Claim):
+            with contextlib.suppress(CoordinationError):  # it was closed, or too much waits: then it lapses
+                self._batcher.submit(End(claim.message.n, token, "nack", error=claim.message.error, counts=False))
 
     def jobs(self, *, visible_s: float | None = None, until_empty: bool = False) -> Iterator[Job]:
         """One message after another, until `stop`, or until there is none; leave each with `with`.
@@ -315,8 +334,7 @@ class Queue:
         True
         """
         self._stopping.set()
-        with self._writer.news:
-            self._writer.news.notify_all()
+        self._writer.tell(len(self._writer.news))
 
     @property
     def stopping(self) -> bool:
@@ -402,6 +420,7 @@ class Queue:
         limit_s = None if timeout is None else seconds(timeout)
         self.stop()
         self._batcher.close(limit_s)
+        self._heartbeat.close()
         self._writer.close()
 
     def __repr__(self) -> str:
@@ -418,7 +437,7 @@ class Queue:
 
     def _putting(
         self, new: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
-    ) -> tuple[Put, Future[Any]]:
+    ) -> tuple[Put, Later[Any]]:
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give a producer with its seq, or dedupe, or neither")
         epoch = 0 if fence is None else check_fence(fence)
@@ -438,7 +457,7 @@ class Queue:
             put = Put(new, name, number, self._client, number if was_told else self._known.get(name, 0), epoch)
             return put, self._batcher.submit(put, kept=producer is not None)
 
-    def _receipt(self, waiting: tuple[Put, Future[Any]]) -> Receipt:
+    def _receipt(self, waiting: tuple[Put, Later[Any]]) -> Receipt:
         put, answer = waiting
         result = self._batcher.wait(answer)
         if not put.producer.startswith(UNNAMED):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
-import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from fsspec_cas import (
     require_safe_for_locks,
 )
 from fsspec_cas.send.retry import delay_s
+from fsspec_cas.waiting import Signal
 from lockprovider.recipes.batching import Numbers
 from lockprovider.recipes.batching.numbers import NumberOf
 from lockprovider.recipes.broker import Broker, Bundle, Foreign, NotHere, flat, left_in_doubt, own, regrouped
@@ -111,7 +113,7 @@ class QueueWriter:
 
     def be_new(self) -> None:
         """In a forked child, and at first: nobody waits for anything."""
-        self.news = threading.Condition()  # told when messages become ready
+        self.news: deque[Signal] = deque()  # of those who wait until messages become ready
         self._order = Numbers()
         if self._broker is not None:
             self._broker.be_new()
@@ -324,9 +326,23 @@ class QueueWriter:
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms
             now_ms = now_ms if said_ms is None else said_ms
         self._watch.look(contents, self.world.monotonic_s(), now_ms)
-        if more > 0:
-            with self.news:
-                self.news.notify(more)
+        self.tell(more)
+
+    def tell(self, many: int) -> None:
+        """Wake so many of those who wait for messages."""
+        with contextlib.suppress(IndexError):
+            for _ in range(many):
+                self.news.popleft().set()
+
+    def wait_for_news(self, timeout_s: float) -> None:
+        """Until messages become ready."""
+        mine = Signal()
+        self.news.append(mine)
+        try:
+            mine.wait(timeout_s)
+        finally:
+            with contextlib.suppress(ValueError, IndexError):
+                self.news.remove(mine)
 
     def _malformed(self, gone: _SegmentGone) -> MalformedObject:
         said = f"the queue at {self.path!r} names the segment {gone.name}, which somebody has removed: "

@@ -48,6 +48,7 @@ class Editor:
     since_ms: int
     reason: str
     status: LockStatus
+    valid_until_ms: int = 0  # the edit is over then, if its lock is not renewed; by the holder's clock
 
 
 class Edit(Generic[V]):

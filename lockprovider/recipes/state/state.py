@@ -19,14 +19,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import TimeoutError as NotYet
+from contextvars import ContextVar
 from typing import Any, Generic, Literal, TypeVar
 
 from fsspec_cas import InvalidInput, Lost, Machine, OutcomeUnknown, Store, World, check_path
+from fsspec_cas.bridge.later import Later
 from fsspec_cas.given import check_text, seconds, whole
+from fsspec_cas.waiting import SLICE_S
 from lockprovider.client.inspect import break_lock, look
 from lockprovider.recipes.batching import Batcher
-from lockprovider.recipes.errors import NoRevision, StateConflict
-from lockprovider.recipes.place import open_at, repr_at
+from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
+from lockprovider.recipes.place import OfThisProcess, open_at, repr_at
 from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update, epoch_of
 from lockprovider.recipes.state.codecs import Codec, codec_of
 from lockprovider.recipes.state.difference import Difference, difference
@@ -39,11 +43,13 @@ from lockprovider.settings import LockSettings
 
 V = TypeVar("V")
 
+_UPDATED: ContextVar[frozenset[object]] = ContextVar("_UPDATED", default=frozenset())  # by functions that run here
+
 _TIMEOUT_S = 60.0
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 
 
-class State(Generic[V]):
+class State(OfThisProcess, Generic[V]):
     """A state file. Thread-safe; many threads share its writes.
 
     Args:
@@ -98,6 +104,8 @@ class State(Generic[V]):
         self._store = store.on_throttled(self._batcher.throttled)
         self._file = StateFile(self._store, self.path, self._timeout_s, self.world)
         self._writer = StateWriter(self._file, edits == "exclusive", self.keep, self._timeout_s, lock_settings)
+        self._place = (store.place, self.path)
+        self._calls_since_s: float | None = None  # the function of an update
 
     @classmethod
     def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> State[V]:
@@ -149,6 +157,7 @@ class State(Generic[V]):
         Raises:
             Fenced: `fence` is over.
             StateLocked: somebody edits it.
+            NestedUpdate: it is called by `fn` of another update of the same state.
             OutcomeUnknown: nobody can tell whether it was written; `settle` asks again.
             Unavailable: others were faster until the timeout, or the store failed; nothing was written.
 
@@ -158,7 +167,7 @@ class State(Generic[V]):
         >>> state.update(lambda old: lockprovider.state.UNCHANGED).serial == before
         True
         """
-        return self._revision(self._batcher.do(self._updating(fn, fence, reason)))
+        return self._do(self._updating(fn, fence, reason))
 
     def put(self, value: V, *, expected: int | None = None, fence: Any = None, reason: str = "") -> Revision[V]:
         """Replace the value, whatever it is, or only if its serial is `expected` (0: there is none).
@@ -170,7 +179,7 @@ class State(Generic[V]):
         >>> state.put({"day": "wed"}, expected=state.read().serial).value
         {'day': 'wed'}
         """
-        return self._revision(self._batcher.do(self._putting(value, expected, fence, reason)))
+        return self._do(self._putting(value, expected, fence, reason))
 
     @renamed(timeout_s="timeout")
     @contextlib.contextmanager
@@ -192,10 +201,10 @@ class State(Generic[V]):
         """
         check_text(reason, "reason")
         with self._writer.new_lock().acquire(timeout) as lease:
-            edit = Edit(lease, self._revision(self._batcher.do(self._beginning(lease.epoch, reason))))
+            edit = Edit(lease, self._do(self._beginning(lease.epoch, reason)))
             yield edit
             lease.check()
-            edit.revision = self._revision(self._batcher.do(self._ending(edit, reason)))
+            edit.revision = self._do(self._ending(edit, reason))
 
     def history(self, limit: int = 20) -> list[Revision[V]]:
         """The newest revisions, the current one first; one GET each.
@@ -223,12 +232,15 @@ class State(Generic[V]):
         >>> state.at(1).value
         {'day': 'mon'}
         """
+        return self._revision(self._at(serial))
+
+    def _at(self, serial: int) -> Document:
         whole(serial, "serial")
         now, _ = self._file.read()
         if now is not None and serial <= now.serial:
             then = now if now.serial == serial else self._file.at(now.lineage, serial)
             if then is not None:
-                return self._revision(then)
+                return then
         last = 0 if now is None else now.serial
         raise NoRevision(
             f"there is no serial {serial} of {self.path!r}: it is at {last}, and keeps {self.keep} before it"
@@ -255,7 +267,10 @@ class State(Generic[V]):
         >>> state.rollback(1).value
         {'day': 'mon'}
         """
-        return self.put(self.at(serial).value, fence=fence, reason=reason or f"rollback to {serial}")
+        then = self._at(serial).value  # as it is stored, also where the state was empty
+        return self._do(
+            Update(lambda _: then, epoch_of(fence), check_text(reason or f"rollback to {serial}", "reason"))
+        )
 
     def who(self) -> Editor:
         """Who edits the state, as the lock of edits shows it.
@@ -272,7 +287,9 @@ class State(Generic[V]):
         by = f"{holder.host}, pid {holder.pid}" if holder else ""
         of_mark = status.record is not None and mark is not None and mark.epoch == status.record.epoch
         since_ms = holder.since_ms if holder else 0
-        return Editor(status.state, by, since_ms, mark.reason if mark is not None and of_mark else "", status)
+        reason = mark.reason if mark is not None and of_mark else ""
+        until_ms = status.record.valid_until_ms if status.record is not None else 0
+        return Editor(status.state, by, since_ms, reason, status, until_ms)
 
     def unlock(self, shown: Editor) -> None:
         """Break the lock of edits, if its record still is the one that was shown; its holder's edit is refused then.
@@ -291,7 +308,7 @@ class State(Generic[V]):
         if isinstance(outcome, Lost):
             raise StateConflict(f"the lock of {self.path!r} has changed since it was shown: look again with who()")
         outcome.unwrap()
-        self._batcher.do(StopEdits(shown.status.record.epoch))
+        self._do(StopEdits(shown.status.record.epoch))
 
     def settle(self, error: OutcomeUnknown) -> Revision[V] | None:
         """What a write came to that raised this, here or elsewhere; None: it never was, and never will be.
@@ -332,12 +349,51 @@ class State(Generic[V]):
     def _commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
         return self._writer.commit(changes)
 
+    def _submit(self, change: StateChange) -> Later[Document | None]:
+        """Every change goes this way.
+
+        Raises:
+            NestedUpdate: it is asked for within a function of `update` of this state.
+        """
+        if self._place in _UPDATED.get():
+            raise NestedUpdate(
+                f"an update of {self.path!r} was asked for by a function that an update of it calls: return the new "
+                "value from that function, and update again after it"
+            )
+        return self._batcher.submit(change)
+
+    def _do(self, change: StateChange) -> Revision[V]:
+        answer = self._submit(change)
+        try:
+            while not answer.done():
+                with contextlib.suppress(NotYet):
+                    answer.exception(SLICE_S)
+                self._must_come(answer)
+            return self._revision(answer.result())
+        finally:
+            answer.cancel()  # of one that is done: nothing
+
+    def _must_come(self, answer: Later[Document | None]) -> None:
+        """Raise, if a function that updates this state has run so long that it may be waiting for this very change."""
+        since_s = self._calls_since_s
+        if since_s is not None and self.world.monotonic_s() - since_s > self._timeout_s and answer.cancel():
+            raise NestedUpdate(
+                f"the function of an update of {self.path!r} has run for {self._timeout_s:g} s, and all others wait: "
+                "does it wait for an update of the same state, on another thread?"
+            )
+
     def _updating(self, fn: Callable[[V], V | NotChanged], fence: Any, reason: str) -> Update:
         if not callable(fn):
             raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
 
         def next_value(stored: Any) -> Any:
-            made = fn(self._value(stored))
+            within = _UPDATED.set(_UPDATED.get() | {self._place})
+            self._calls_since_s = self.world.monotonic_s()
+            try:
+                made = fn(self._value(stored))
+            finally:
+                self._calls_since_s = None
+                _UPDATED.reset(within)
             return made if isinstance(made, NotChanged) else self.codec.encode(made)
 
         return Update(next_value, epoch_of(fence), check_text(reason, "reason"))

@@ -11,11 +11,12 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import Bytes, CasError, InvalidInput, check_bytes
+from fsspec_cas.bridge.later import Later
 from fsspec_cas.given import several, whole
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Bundle
 from lockprovider.recipes.errors import CoordinationError, TooLarge
-from lockprovider.recipes.place import repr_at
+from lockprovider.recipes.place import OfThisProcess, repr_at
 from lockprovider.recipes.wal.appending import UNNAMED, Append, LogOperation, Resign
 from lockprovider.recipes.wal.objects import LogObjects
 from lockprovider.recipes.wal.reports import Appended
@@ -26,7 +27,7 @@ _TOLD = 1000  # numbers that were acknowledged here are remembered
 _CHUNK = 1000
 
 
-class Appender:
+class Appender(OfThisProcess):
     """Appends as one producer. Thread-safe, and the numbers are in the order of the calls. `with` waits for all of it.
 
     Attributes:
@@ -56,7 +57,7 @@ class Appender:
         self._name = producer or f"{UNNAMED}{client}"
         self._highest = 0
         self._told: OrderedDict[int, None] = OrderedDict()
-        self._waiting: set[Future[Appended]] = set()
+        self._waiting: set[Later[Appended]] = set()
         self._guard = threading.Lock()  # a number and its place in the line are given together
 
     @property
@@ -83,7 +84,7 @@ class Appender:
         told: Appended = self._batcher.wait(self.append_later(data, seq=seq))
         return told
 
-    def append_later(self, data: Bytes, *, seq: int | None = None) -> Future[Appended]:
+    def append_later(self, data: Bytes, *, seq: int | None = None) -> Later[Appended]:
         """The same, without waiting for the write that takes it. Of a producer it cannot be cancelled any more.
 
         Raises:
@@ -101,11 +102,11 @@ class Appender:
         with self._guard:
             number = self._highest + 1 if seq is None else whole(seq, "seq", least=1)
             known = number if number <= self._highest and number in self._told else 0
-            answer: Future[Appended] = self._batcher.submit(
+            self._highest = max(self._highest, number)  # first: an interrupt must not let it be given again
+            answer: Later[Appended] = self._batcher.submit(
                 Append(given, self._name, number, self._client, known=known, epoch=self.epoch),
                 kept=self.producer is not None,
             )
-            self._highest = max(self._highest, number)
             self._waiting.add(answer)
         answer.add_done_callback(lambda done: self._done(number, done))
         return answer
@@ -124,7 +125,7 @@ class Appender:
         if self.producer is not None:
             whole(first, "first", least=1)
         told: list[Appended] = []
-        waiting: list[Future[Appended]] = []
+        waiting: list[Later[Appended]] = []
         for n, data in enumerate(several(records, "records", "bytes")):
             waiting.append(self.append_later(data, seq=None if first is None else first + n))
             if len(waiting) >= _CHUNK:

@@ -18,7 +18,7 @@ from typing import Any
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import seconds
 from lockprovider.recipes.errors import Fenced, MalformedObject
-from lockprovider.recipes.place import repr_at
+from lockprovider.recipes.place import OfThisProcess, repr_at
 from lockprovider.recipes.wal.manifest import LogManifest
 from lockprovider.recipes.wal.objects import LogObjects
 from lockprovider.recipes.wal.reading import follow_from, read_from
@@ -29,7 +29,7 @@ _NEW: Mapping[str, Any] = {"slot": 0, "offset": 0, "epoch": 0, "rev": 0}
 _SPARE = 8  # part of a ring that is freed at once, where nobody's reading is waited for
 
 
-class LogReader:
+class LogReader(OfThisProcess):
     """A reader whose position is kept in the log: it goes on where it had committed, in another process too.
 
     Attributes:

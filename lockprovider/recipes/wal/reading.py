@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from lockprovider.recipes.wal.objects import Found, LogObjects, behind
 from lockprovider.recipes.wal.reports import LogBatch, Position
@@ -60,17 +60,17 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
 
 def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
     slot, at_once = start.slot, 1
-    with ThreadPoolExecutor(_AT_ONCE, "log-reading") as pool:
-        while True:
-            wanted = range(slot, slot + at_once)
-            for place in [objects.look(slot)] if at_once == 1 else [*pool.map(objects.look, wanted)]:
-                if place is None or place.slot.head.slot < slot:
-                    return
-                yield (batch := _batch(objects, place, slot, start.offset))
-                if batch.sealed:
-                    return
-                slot += 1
-            at_once = min(at_once * 2, _AT_ONCE)
+    while True:
+        looks = [objects.store.in_background(partial(objects.look, slot + n)) for n in range(1, at_once)]
+        for look in (None, *looks):
+            place = objects.look(slot) if look is None else look.result()
+            if place is None or place.slot.head.slot < slot:
+                return
+            yield (batch := _batch(objects, place, slot, start.offset))
+            if batch.sealed:
+                return
+            slot += 1
+        at_once = min(at_once * 2, _AT_ONCE)
 
 
 def _batch(objects: LogObjects, place: Found, slot: int, offset: int) -> LogBatch:

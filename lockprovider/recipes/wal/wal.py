@@ -19,16 +19,16 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Literal
 
 from fsspec_cas import Bytes, InvalidInput, Machine, Store, World, check_path
+from fsspec_cas.bridge.later import Later
 from fsspec_cas.given import seconds, whole
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, Bundle, check_broker
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.place import open_at, repr_at
+from lockprovider.recipes.place import OfThisProcess, open_at, repr_at
 from lockprovider.recipes.values import check_fence, check_name
 from lockprovider.recipes.wal.appender import Appender, Leader
 from lockprovider.recipes.wal.appending import UNNAMED, Lead, LogOperation, Seal
@@ -44,7 +44,7 @@ _TIMEOUT_S = 60.0
 Start = Position | int | Literal["oldest", "end"]
 
 
-class Wal:
+class Wal(OfThisProcess):
     """A log. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
 
     `timeout` (s) is for each operation with all its tries, `pace_s` the seconds between two writes.
@@ -149,7 +149,7 @@ class Wal:
         """
         return self._unnamed().append(data)
 
-    def append_later(self, data: Bytes) -> Future[Appended]:
+    def append_later(self, data: Bytes) -> Later[Appended]:
         """The same, without waiting for the write that takes it.
 
         >>> waiting = [log.append_later(b"%d" % n) for n in range(100)]  # they share writes

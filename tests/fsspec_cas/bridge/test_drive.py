@@ -89,11 +89,11 @@ def test_ctrl_c_ends_the_coroutine_and_carries_what_it_says_about_that():
 
 def test_ctrl_c_before_the_coroutine_has_begun_ends_it_at_its_first_suspension(monkeypatch):
     waiting, go_on, went_on = threading.Event(), threading.Event(), []
-    over_within = drive._Call.over_within
+    wait = drive.Signal.wait
 
-    def watched(call: drive._Call, timeout_s: float) -> bool:
-        (go_on if timeout_s == drive._CANCEL_S else waiting).set()
-        return over_within(call, timeout_s)
+    def watched(over: drive.Signal, timeout: float | None = None) -> bool:
+        (go_on if timeout == drive._CANCEL_S else waiting).set()
+        return wait(over, timeout)
 
     async def two_steps() -> None:
         try:
@@ -102,7 +102,7 @@ def test_ctrl_c_before_the_coroutine_has_begun_ends_it_at_its_first_suspension(m
         except asyncio.CancelledError as stop:
             raise stop from Reason()
 
-    monkeypatch.setattr(drive._Call, "over_within", watched)
+    monkeypatch.setattr(drive.Signal, "wait", watched)
     fsspec.asyn.get_loop().call_soon_threadsafe(go_on.wait, LONG_S)
     with ctrl_c(waiting), pytest.raises(KeyboardInterrupt) as caught:
         OnLoop().run(two_steps())

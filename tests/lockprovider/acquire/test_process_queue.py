@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import threading
@@ -16,8 +17,8 @@ from patience import PATIENCE_S, until
 from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
-from lockprovider import HUDI_LOCK_PATH, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
-from lockprovider.acquire.fifo import Fifo
+from lockprovider import HUDI_LOCK_PATH, AsyncLock, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
+from lockprovider.acquire.fifo import Fifo, Turn
 from lockprovider.acquire.polling import FIRST_S
 from lockprovider.acquire.process_queue import ProcessQueue
 
@@ -48,7 +49,7 @@ class Counting:
 
 def waiting(queue: ProcessQueue, count: int) -> bool:
     """So many, besides the one who looks."""
-    return len(queue.fifo._waiting) == count
+    return len(queue.fifo._turns) == count + 1
 
 
 @pytest.fixture
@@ -78,6 +79,32 @@ def test_many_clients_of_one_process_cost_two_requests_each_and_go_in_the_order_
     assert store.backend.asked == ["get"] + ["put", "put"] * 9
 
 
+def test_threads_and_event_loops_of_a_process_hand_the_lock_over_without_a_look(store: Store) -> None:
+    """Each of two loops and a thread waited for a whole `poll` until it found that another had released."""
+    turns: list[str] = []
+
+    async def tasks(name: str) -> None:
+        for _ in range(5):
+            async with AsyncLock(store, settings=LAZY).acquire():
+                turns.append(name)
+                await asyncio.sleep(0)
+
+    def thread() -> None:
+        for _ in range(5):
+            with Lock(store, settings=LAZY):
+                turns.append("thread")
+
+    crew = [threading.Thread(target=asyncio.run, args=(tasks(name),)) for name in ("one loop", "another")]
+    crew.append(threading.Thread(target=thread))
+    with Lock(store, settings=LAZY):
+        for one in crew:
+            one.start()
+    for one in crew:
+        one.join(SOON_S)
+    assert sorted(turns) == ["another"] * 5 + ["one loop"] * 5 + ["thread"] * 5
+    assert store.backend.asked == ["get"] + ["put", "put"] * 16, "nobody has looked in between"
+
+
 def test_threads_that_share_a_client_go_in_the_order_of_asking_too(store: Store) -> None:
     lock, order, threads = Lock(store, settings=LAZY), [], []
 
@@ -89,7 +116,7 @@ def test_threads_that_share_a_client_go_in_the_order_of_asking_too(store: Store)
         for n in range(5):
             threads.append(threading.Thread(target=take, args=(n,)))
             threads[-1].start()
-            until(lambda n=n: len(lock._client.turn._waiting) == n + 1)
+            until(lambda n=n: len(lock._client.turn._turns) == n + 2)
     for thread in threads:
         thread.join(SOON_S)
     assert order == list(range(5))
@@ -300,27 +327,33 @@ def test_one_that_takes_the_lock_again_and_again_lets_another_process_in(store: 
 
 def test_a_fifo_is_passed_on_in_order_whoever_releases_it() -> None:
     fifo, order, threads = Fifo(), [], []
-    assert fifo.acquire(0)
-    assert not fifo.acquire(0)
+    turns = [Turn(fifo) for _ in range(5)]
+    assert turns[0].wait(0)
+    assert not turns[1].wait(0)
     for n in range(4):
-        threads.append(threading.Thread(target=lambda n=n: (fifo.acquire(SOON_S), order.append(n))))
+        threads.append(threading.Thread(target=lambda n=n: (turns[n + 1].wait(SOON_S), order.append(n))))
         threads[-1].start()
-        until(lambda n=n: len(fifo._waiting) == n + 1)
     for n, thread in enumerate(threads):
-        fifo.release()
+        turns[n].leave()
         thread.join(SOON_S)
         assert order == list(range(n + 1))
-    fifo.release()
+    turns[-1].leave()
     assert not fifo.taken
 
 
 def test_one_that_waited_too_long_is_passed_over() -> None:
-    fifo, got = Fifo(), threading.Event()
-    assert fifo.acquire(0)
-    assert not fifo.acquire(0.01)
-    last = threading.Thread(target=lambda: fifo.acquire(SOON_S) and got.set())
-    last.start()
-    until(lambda: len(fifo._waiting) == 1)
-    fifo.release()
-    assert got.wait(SOON_S)
-    last.join()
+    fifo = Fifo()
+    first, second, third = Turn(fifo), Turn(fifo), Turn(fifo)
+    assert not second.wait(0.01)
+    second.leave()
+    first.leave()
+    assert third.wait(0)
+
+
+def test_turn_that_nobody_refers_to_is_passed_on() -> None:
+    """An interrupt may come in the very `finally` that would have left it."""
+    fifo = Fifo()
+    first, second = Turn(fifo), Turn(fifo)
+    assert first.wait(0)
+    del first
+    assert second.wait(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -91,6 +92,27 @@ def test_acquire_and_release_cost_three_requests_cold_and_two_when_the_own_recor
     with lock.acquire() as lease:
         assert lease.renew()
     assert backend.asked == ["put", "put", "put"], "take, renew, release"
+
+
+def test_publish_of_what_fits_into_the_record_costs_three_requests(store: Store, backend: Counting) -> None:
+    with client(store).acquire() as lease:
+        backend.asked.clear()
+        lease.publish("state/1", b"small")
+        assert backend.asked == ["get", "put", "put"], "is it free, commit, apply"
+        lease.publish("state/2", os.urandom(10_000))
+    assert store.read("state/1").data == b"small"
+    assert len(store.read("state/2").data) == 10_000
+
+
+def test_acquire_after_a_lost_lease_is_refused_until_it_is_released(store: Store) -> None:
+    lock = client(store)
+    lease = lock.acquire()
+    lease._heartbeat.stop()
+    lease.abandon("for a test")
+    with pytest.raises(LeaseLost):
+        lock.acquire(0)
+    lease.release()
+    lock.acquire(SHORT.validity + SHORT.validity).release()
 
 
 def test_an_inner_release_does_not_free_the_outer(store: Store) -> None:

@@ -509,17 +509,20 @@ def test_what_belongs_to_a_loop_cannot_be_pickled(tmp_path: Path) -> None:
 
 FORKED = """
 import os, sys
+import lockprovider
 from lockprovider import LeaseLost, LockProvider
 provider = LockProvider.from_url(sys.argv[1])
 assert provider.try_lock()
 lease = provider.lease
+lock = lockprovider.lock(sys.argv[1])
+owner = lock.owner
 child = os.fork()
 if child == 0:
     try:
         lease.check()
     except LeaseLost as lost:
         print(lost.reason.name)
-    print(provider.get_lock(), provider.try_lock(), flush=True)
+    print(provider.get_lock(), provider.try_lock(), lock.owner != owner, flush=True)
     provider.unlock()
     provider.close()
     sys.exit(0)
@@ -533,4 +536,4 @@ provider.unlock()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_providers_child_holds_nothing_and_frees_nothing(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["FORKED", "None False", "True True"]
+    assert done.stdout.splitlines() == ["FORKED", "None False True", "True True"]

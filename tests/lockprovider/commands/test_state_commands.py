@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,16 @@ def test_bytes_come_back_as_they_were(url) -> None:
     assert b"not JSON" in state("put", url, stdin=b"\xff", code=2).stderr
 
 
+def test_empty_state_is_put_back_by_a_rollback_and_null_is_refused_in_words_of_the_command(url) -> None:
+    with State.open(url).edit() as edit:
+        edit.value = {"day": 1}
+    assert b"serial 3" in state("rollback", url, 1).stdout
+    assert b"there is no state" in state("get", url, code=1).stderr
+    said = state("put", url, stdin=b"null", code=2).stderr
+    assert b"null is no state" in said
+    assert b"UNCHANGED" not in said
+
+
 def test_an_older_fence_is_refused(url) -> None:
     state("put", url, "--fence", 7, stdin=b"{}")
     assert b"epoch 6 is over" in state("put", url, "--fence", 6, stdin=b"{}", code=1).stderr
@@ -85,6 +96,8 @@ def test_who_edits_is_shown_and_can_be_stopped(url) -> None:
     edit.__enter__()
     shown = json.loads(state("who", url, "--json").stdout)
     assert (shown["state"], shown["reason"]) == ("held", "migration 12")
+    assert shown["valid_until_ms"] > shown["since_ms"]
+    assert re.search(rb", until \S+ \(in [\d.]+ \w+.*\) unless it is renewed  migration 12", state("who", url).stdout)
     assert b"migration 12" in state("put", url, stdin=b"{}", code=1).stderr
     assert b"add --yes" in state("unlock", url, code=2).stderr
     assert b"held by" in state("edit", url, "--timeout", 0, "--editor", "true", code=1).stderr

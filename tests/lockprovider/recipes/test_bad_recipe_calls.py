@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 import lockprovider
-from fsspec_cas import InvalidInput, InvalidUrl, NotBytes, Store
-from lockprovider import InvalidSettings, election, queue, state, wal
+from fsspec_cas import InvalidInput, InvalidUrl, NotBytes, Store, check_url
+from lockprovider import InvalidSettings, NotPicklable, election, queue, state, wal
 from lockprovider.recipes.errors import NotElected, TooLarge
 
 INF, NAN = float("inf"), float("nan")
@@ -264,3 +265,36 @@ def test_a_bad_call_of_a_recipe_is_one_typed_error_and_changes_nothing(made: Mad
     assert not (made.folder / "n").exists()
     assert before == (made.queue.stat().ready, *made.seen()[1:])
     assert lockprovider.election.open(made.at("led.json")).leader() is None, "it can be led"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://KEY:s3/cret@bucket/folder/x.json",
+        "s3:/KEY:s3/cret@bucket/x.json",
+        "ftp://user:s3/cret@host/x.json",
+        "s3://KEY:s3/cret@bucket/../x.json",
+        "az://box/x.json?se=2027&sig=s3/cret",
+        "gs://box/x.json?access_token=s3/cret",
+    ],
+)
+@pytest.mark.parametrize("opens", [queue.open, wal.open, state.open, election.open, lockprovider.lock, Store.from_url])
+def test_url_with_a_secret_in_it_is_refused_without_showing_it(opens, url) -> None:
+    with pytest.raises(InvalidUrl, match="storage options") as caught:
+        opens(url)
+    assert "s3/cret" not in f"{caught.value} {caught.value!r}"
+
+
+def test_access_point_with_an_at_sign_in_a_name_is_no_password() -> None:
+    assert check_url("s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/name/a@b")
+    assert check_url("abfss://box@account.dfs.core.windows.net/x?on=2")
+
+
+def test_what_works_in_one_process_alone_is_not_pickled(tmp_path) -> None:
+    made = Made(tmp_path)
+    things = [made.queue, made.log, made.state, made.election, made.reader, made.log.appender("a"), made.queue.claim()]
+    things += [of.open(made.at("x")) for of in (queue.AsyncQueue, wal.AsyncWal, state.AsyncState)]
+    for one in things:
+        with pytest.raises(NotPicklable, match="belongs to this process"):
+            pickle.dumps(one)
+    made.close()

@@ -277,7 +277,7 @@ def test_a_claim_whose_client_has_hung_up_is_not_made(store, opened) -> None:
     crowd = queues(store, opened, 1)
     link = Link(*offer(store))
     broker = crowd[0]
-    with broker._batcher._guard:  # its batcher stands still, as a process does that was stopped
+    with broker._batcher._writing:  # its batcher stands still, as a process does that was stopped
         waits = threading.Event()
         submit = broker._writer._broker._submit
 

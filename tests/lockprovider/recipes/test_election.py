@@ -605,7 +605,7 @@ def test_a_cancelled_run_cancels_its_work_and_resigns(store) -> None:
 def test_a_term_that_is_won_for_a_task_that_is_gone_is_resigned(store) -> None:
     async def story() -> None:
         election = AsyncElection(store, PATH, **SOON)
-        inner = election._election
+        inner = election._sync
         may_go, won = threading.Event(), threading.Event()
         try_once = inner.try_once
 

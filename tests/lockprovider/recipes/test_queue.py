@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pickle
+import threading
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -319,7 +320,7 @@ def test_heartbeats_keep_the_jobs_of_a_process_and_a_late_one_does_not_stop_them
     jobs[0].ack()
     until(lambda: queue._heartbeat._jobs.keys() == {jobs[1].token})
     jobs[1].ack()
-    until(lambda: queue._heartbeat._thread is None)
+    until(lambda: not queue._heartbeat._beating.locked())
 
 
 def test_what_fails_too_often_is_a_dead_letter_with_its_last_error(store) -> None:
@@ -727,19 +728,37 @@ async def test_tasks_put_claim_and_work(store) -> None:
     await queue.close()
 
 
-async def test_a_claim_that_is_cancelled_is_given_back(store) -> None:
+async def test_waiting_claim_that_is_cancelled_takes_nothing_later(store) -> None:
     sync = made(store)
     queue = AsyncQueue(store, PATH)
     claiming = asyncio.create_task(queue.claim(timeout=240))
-    await asyncio.sleep(0)
+    await asyncio.to_thread(until, lambda: queue._sync._writer.news)
     claiming.cancel()
     with pytest.raises(asyncio.CancelledError):
         await claiming
+    await asyncio.to_thread(until, lambda: not queue._sync._writer.news)
     await asyncio.to_thread(sync.put, "a")
+    assert sync.claim().attempt == 1
 
-    def free() -> bool:
-        stat = sync.stat()
-        return (stat.ready, stat.claimed, stat.rev) == (1, 0, 3)
 
-    await asyncio.to_thread(until, free)
+async def test_claim_that_is_cancelled_while_it_is_written_is_given_back(store, monkeypatch) -> None:
+    sync = made(store)
+    sync.put("a")
+    queue = AsyncQueue(store, PATH)
+    reached, go = threading.Event(), threading.Event()
+    commit = queue._sync._writer.commit
+
+    def slowly(operations):
+        reached.set()
+        assert go.wait(240)
+        return commit(operations)
+
+    monkeypatch.setattr(queue._sync._writer, "commit", slowly)
+    claiming = asyncio.create_task(queue.claim(timeout=240))
+    await asyncio.to_thread(reached.wait, 240)
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    go.set()
+    await asyncio.to_thread(until, lambda: sync.stat().rev == 3)  # put, claimed, given back
     assert sync.claim().attempt == 1

@@ -35,6 +35,7 @@ from lockprovider.state import (
     AsyncState,
     Fenced,
     MalformedObject,
+    NestedUpdate,
     NoRevision,
     State,
     StateConflict,
@@ -533,7 +534,7 @@ async def test_tasks_share_writes_and_an_update_that_is_cancelled_early_is_dropp
     await asyncio.to_thread(reached.wait, 240)
     dropped = asyncio.create_task(state.update(added(8)))
     await asyncio.sleep(0)
-    until(lambda: state._state._batcher.waiting == 1)
+    until(lambda: state._sync._batcher.waiting == 1)
     dropped.cancel()
     with pytest.raises(asyncio.CancelledError):
         await dropped
@@ -541,3 +542,74 @@ async def test_tasks_share_writes_and_an_update_that_is_cancelled_early_is_dropp
     assert (await first).value == [7]
     await state.close()
     assert (await state.read()).value == [7]
+
+
+# -- an update inside an update ----------------------------------------------------------------------------------------
+
+
+def asked_by(state: State, ask) -> list[BaseException]:
+    """What a function of an update gets that asks for another."""
+    raised: list[BaseException] = []
+
+    def fn(value):
+        try:
+            ask()
+        except BaseException as error:  # noqa: BLE001 - it is looked at
+            raised.append(error)
+        return [*value, 1]
+
+    assert state.update(fn).value == [1]
+    return raised
+
+
+def test_update_within_an_update_is_refused_at_once_and_the_outer_one_is_done(store) -> None:
+    state, other = State(store, PATH, default=list), State(store, PATH, default=list)
+    for inner in (lambda: state.update(added(2)), lambda: other.put([9]), lambda: State(store, PATH).update(added(2))):
+        (error,) = asked_by(state, inner)
+        assert isinstance(error, NestedUpdate)
+        assert "return the new value" in str(error)
+        state.put([])
+    assert state.read().value == []
+
+
+def test_update_of_another_state_within_an_update_is_done(store) -> None:
+    state, other = State(store, PATH, default=list), State(store, "other.json", default=list)
+    assert asked_by(state, lambda: other.update(added(2))) == []
+    assert other.read().value == [2]
+
+
+async def test_task_that_updates_within_an_update_is_refused_at_once(store) -> None:
+    state = AsyncState(store, PATH, default=list)
+    loop = asyncio.get_running_loop()
+
+    def ask() -> None:
+        asyncio.run_coroutine_threadsafe(state.update(added(2)), loop).result(240)
+
+    (error,) = await asyncio.to_thread(asked_by, state._sync, ask)
+    assert isinstance(error, NestedUpdate)
+
+
+def test_update_on_a_thread_that_an_update_waits_for_is_refused_after_the_timeout(store) -> None:
+    """Whose thread it is cannot be known; that nobody gets a turn can."""
+    state = State(store, PATH, default=list, timeout=0.1)
+
+    def ask() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(state.update, added(2)).result()
+
+    (error,) = asked_by(state, ask)
+    assert isinstance(error, NestedUpdate)
+    assert "another thread" in str(error)
+
+
+def test_two_states_whose_updates_wait_for_each_other_come_to_an_end(store) -> None:
+    one, two = State(store, "a", default=list, timeout=0.1), State(store, "b", default=list, timeout=0.1)
+    both = threading.Barrier(2)
+
+    def crossed(mine: State, its: State) -> list[BaseException]:
+        return asked_by(mine, lambda: (both.wait(240), its.update(added(2))))
+
+    with ThreadPoolExecutor(2) as pool:
+        raised = [*pool.map(crossed, (one, two), (two, one))]
+    assert any(raised)
+    assert all(isinstance(error, NestedUpdate) for errors in raised for error in errors)

@@ -1,0 +1,144 @@
+"""Blocking calls for tasks of an event loop: each runs on a thread of this library, and ends with its task.
+
+    data = await on_thread(lambda: store.read("a"))
+
+    class AsyncQueue:
+        stat = threaded(Queue.stat)
+
+A task that is cancelled ends at once. Its call is told so: every wait in it raises `Stopped`, as a Ctrl-C does in a
+thread. What the call brings all the same goes to `undo`, on a thread, also when the loop is gone. A call that
+`goes_on` is not told, and comes to its end unseen. The call sees the task's context variables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from fsspec_cas.bridge.background import BACKGROUND
+from fsspec_cas.waiting import Signal, ends_with
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+C = TypeVar("C", bound="ForTasks[Any]")
+
+_END: Any = object()
+
+
+async def on_thread(call: Callable[[], T], *, undo: Callable[[T], object] | None = None, goes_on: bool = False) -> T:
+    """What the call returns or raises."""
+    one = _Call(call, undo)
+    BACKGROUND.run(one.run)
+    try:
+        return await one.came
+    except BaseException:
+        one.abandon(goes_on=goes_on)
+        raise
+
+
+class _Call(Generic[T]):
+    """One call. Its end and the cancellation of its task meet on the loop."""
+
+    def __init__(self, call: Callable[[], T], undo: Callable[[T], object] | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.came: asyncio.Future[T] = self._loop.create_future()
+        self._call = call
+        self._undo = undo
+        self._stop = Signal()
+        self._context = contextvars.copy_context()
+
+    def run(self) -> None:
+        """On the thread."""
+        result: Any = _END
+        error: BaseException | None = None
+        try:
+            with ends_with(self._stop):
+                result = self._context.run(self._call)
+        except BaseException as raised:  # noqa: BLE001 - it is raised where the call is awaited
+            error = raised
+        try:
+            self._loop.call_soon_threadsafe(self._tell, result, error)
+        except RuntimeError:  # the loop is closed
+            self._drop(result)
+
+    def abandon(self, *, goes_on: bool) -> None:
+        """On the loop: nobody waits for it any more."""
+        if not goes_on:
+            self._stop.set()
+        if self.came.done() and not self.came.cancelled() and self.came.exception() is None:
+            BACKGROUND.run(functools.partial(self._drop, self.came.result()))  # it was on its way to the task
+
+    def _tell(self, result: Any, error: BaseException | None) -> None:
+        if self.came.done():  # cancelled
+            BACKGROUND.run(functools.partial(self._drop, result))
+        elif error is None:
+            self.came.set_result(result)
+        else:
+            self.came.set_exception(error)
+
+    def _drop(self, result: Any) -> None:
+        if self._undo is not None and result is not _END and result is not None:
+            with contextlib.suppress(Exception):  # nobody is there to hear of it
+                self._undo(result)
+
+
+async def each(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+    """What an iterator gives, one after the other, each on a thread."""
+    items = await on_thread(begin)
+    while (item := await on_thread(functools.partial(next, items, _END))) is not _END:
+        yield item
+
+
+class ForTasks(Generic[S]):
+    """A class for tasks over one for threads, whose promises it has."""
+
+    def __init__(self, sync: S) -> None:
+        self._sync = sync
+
+    @classmethod
+    def _over(cls: type[C], sync: Any) -> C:
+        """One over what was made elsewhere."""
+        found = cls.__new__(cls)
+        found._sync = sync  # noqa: SLF001 - its own
+        return found
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._sync)[1:]}"
+
+
+def threaded(
+    method: Callable[Concatenate[S, P], T], *, goes_on: bool = False
+) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
+    """The same method for tasks, with its arguments, errors and promises. See `on_thread`."""
+
+    @functools.wraps(method)
+    async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await on_thread(functools.partial(method, self._sync, *args, **kwargs), goes_on=goes_on)
+
+    call.__doc__ = _for_tasks(method)
+    return call
+
+
+def iterated(
+    method: Callable[Concatenate[S, P], Iterator[T]],
+) -> Callable[Concatenate[ForTasks[S], P], AsyncIterator[T]]:
+    """The same method of an iterator for tasks, to be used with `async for`."""
+
+    @functools.wraps(method)
+    async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        async for item in each(functools.partial(method, self._sync, *args, **kwargs)):
+            yield item
+
+    call.__doc__ = _for_tasks(method)
+    return call
+
+
+def _for_tasks(method: Callable[..., Any]) -> str:
+    """The docstring of a method for tasks: that of the method for threads, without its example."""
+    text = (method.__doc__ or "").partition(">>> ")[0].rstrip()
+    return f"{text}\n\n        This is `{method.__qualname__}` for tasks.\n        "

@@ -1,0 +1,143 @@
+"""Waiting that no interrupt can break, and that the owner of a call can end.
+
+    done = Signal()
+    done.set()              # by one thread
+    done.wait(timeout=10)   # by others
+
+A Ctrl-C, a signal handler that raises and an asynchronous exception come between two bytecodes of a thread, anywhere.
+`threading.Event`, `Condition`, `Semaphore` and `concurrent.futures.Future` take their lock in a method that is written
+in Python (`Condition.__enter__`). An exception between the acquire in that method and the block that it opens leaves
+the lock taken for good, and every other thread that sets or waits stops there, without a bound.
+
+Why that cannot happen here: a `Signal` has no lock that one thread could keep from another. Each waiting thread makes
+a lock of its own, and puts it into a deque. To set the signal is to write a flag, then to take those locks out and to
+release them. All of these are single calls of C functions: an interrupt comes before or after, never inside. Where it
+comes between them, a waiting thread has not been woken; it looks at the flag again after `SLICE_S`.
+
+`with lock:` around a plain `threading.Lock` or `RLock` is as safe, because its enter and exit are C functions.
+
+A call that is made for a task of an event loop runs on a thread, under `ends_with(stop)`. Once `stop` is set, every
+wait in that call raises `Stopped`: the same as a Ctrl-C in a thread of the caller's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+
+SLICE_S = 1.0  # a waiting thread that was not woken looks again after this
+
+_HERE = threading.local()
+
+
+class Stopped(BaseException):
+    """The task for which this call was made does not wait for it any more. Not an `Exception`, as a Ctrl-C is none."""
+
+
+class Signal:
+    """A flag that threads wait for: `threading.Event`, which an interrupt cannot leave locked.
+
+    >>> over = Signal()
+    >>> over.wait(0.001), over.set(), over.wait(), over.is_set()
+    (False, None, True, True)
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._gates: deque[threading.Lock] = deque()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, {'set' if self._is_set else 'not set'}>"
+
+    def is_set(self) -> bool:
+        """Whether it is set.
+
+        >>> over.is_set()
+        True
+        """
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, and wake all threads that wait for it.
+
+        >>> over.set()
+        """
+        self._is_set = True
+        gates = self._gates
+        while gates:
+            try:
+                gates.popleft().release()
+            except (IndexError, RuntimeError):  # another thread was faster
+                continue
+
+    def clear(self) -> None:
+        """Unset it.
+
+        >>> over.clear()
+        >>> over.is_set()
+        False
+        """
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return True once it is set, False if it is not after `timeout` seconds.
+
+        Raises:
+            Stopped: in a call under `ends_with`, which is to end.
+
+        >>> Signal().wait(timeout=0)
+        False
+        """
+        stop: Signal | None = getattr(_HERE, "stop", None)
+        if self._is_set and stop is None:
+            return True
+        gate = threading.Lock()
+        gate.acquire()
+        self._gates.append(gate)
+        if stop is not None:
+            stop._gates.append(gate)  # noqa: SLF001 - its own class
+        end_s = float("inf") if timeout is None else time.monotonic() + timeout
+        try:
+            while not self._is_set:
+                if stop is not None and stop.is_set():
+                    raise Stopped
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    return False
+                gate.acquire(timeout=min(left_s, SLICE_S))
+            return True
+        finally:
+            _forget(self._gates, gate)
+            if stop is not None:
+                _forget(stop._gates, gate)  # noqa: SLF001
+
+
+def pause(seconds: float) -> None:
+    """Let the calling thread sleep.
+
+    Raises:
+        Stopped: in a call under `ends_with`, which is to end.
+    """
+    if getattr(_HERE, "stop", None) is None:
+        time.sleep(seconds)
+    elif seconds > 0:
+        Signal().wait(seconds)
+
+
+@contextlib.contextmanager
+def ends_with(stop: Signal) -> Iterator[None]:
+    """Once `stop` is set, the waits of the calling thread raise `Stopped`."""
+    before = getattr(_HERE, "stop", None)
+    _HERE.stop = stop
+    try:
+        yield
+    finally:
+        _HERE.stop = before
+
+
+def _forget(gates: deque[threading.Lock], gate: threading.Lock) -> None:
+    with contextlib.suppress(ValueError, IndexError):  # it was taken out
+        gates.remove(gate)

@@ -300,14 +300,16 @@ class Table(TableContext):
         commits finish in; see `Order` for other orders than that of completion, and what they promise.
 
         Args:
-            after: a checkpoint, or a version, see `version`; None for the beginning, when every row is an insert.
+            after: a checkpoint, or a version, see `version`; None for the beginning, when every row is an insert. A
+                text is the time of a commit of this table: a feed does not go on over another table at its path.
             until: a version; None for all there is.
             order: `completion`, `fenced` or `begin`.
             columns: all without Hudi's own, or these; the operation comes first in any case.
             partitions: paths of partitions; all if None.
 
         Raises:
-            HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
+            HistoryGone: files were cleaned or commits archived since `after`, or the table was restored, or `after` is
+                no commit's.
             InvalidInput: a time or column that does not exist.
 
         >>> table.delete("city = 'ulm'").deleted

@@ -41,6 +41,7 @@ from lockprovider.table.timeline.view import Snapshot
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
+_DIGITS = 17
 _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
 
@@ -132,7 +133,7 @@ def changes_since(
         latest = latest_checkpoint(table.timeline(), order)
         now = table.timeline()
         start, end = (_time(table, now, given, order) for given in (after, until))
-        check_since(table, now, start, order)
+        check_since(table, now, start, order, is_checkpoint=isinstance(after, str) and is_instant(after))
         given = window(now, start, min(latest, end) if end else latest, order)
         found = partial(_changes, table, now, given, continues=bool(start), columns=columns, only=only)
         return unless_stale(table, now, found)
@@ -142,6 +143,11 @@ def changes_since(
 
 def _time(table: TableContext, now: Timeline, given: TableVersion | None, order: Order) -> str:
     return "" if given is None or given == "" else checkpoint_of(now, given, order, reached(table))
+
+
+def is_instant(text: str) -> bool:
+    """Whether it is written as instants of the timeline are; other texts are times for people."""
+    return len(text) == _DIGITS and text.isdigit()
 
 
 def _order(given: Order | str) -> Order:
@@ -185,15 +191,25 @@ def _changes(
     return Changes(given.checkpoint, given.commits, wanted, tuple(parts), table.place)
 
 
-def check_since(table: TableContext, now: Timeline, start: str, order: Order) -> None:
+def check_since(table: TableContext, now: Timeline, start: str, order: Order, *, is_checkpoint: bool = True) -> None:
     """Refuse to continue from a checkpoint that commits were archived or taken back after; empty is the beginning.
 
+    A checkpoint is the time of a commit, so the history of its table has that commit. Another table at the same path,
+    or this one put back from a copy, has not.
+
     Raises:
-        HistoryGone: what happened since is not known any more.
+        HistoryGone: what happened since is not known any more, or `start` is no commit's.
     """
-    if start:
-        refuse_archived(table, start, order)
-        _refuse_restored(now, start, order)
+    if not start:
+        return
+    archived = refuse_archived(table, start, order)
+    _refuse_restored(now, start, order)
+    if is_checkpoint and start != archived and not any(start in (one.begin, one.completion) for one in now.instants):
+        raise HistoryGone(
+            f"checkpoint {start} is no commit of the table at {table.url!r}: it was made anew or put back from a copy, "
+            f"or the checkpoint is another table's, or of another order than {order.value!r}; read the whole table "
+            "again, or give a datetime for what completed after a time"
+        )
 
 
 def _only(scan: Scan, partition: str, file_ids: frozenset[str]) -> Scan:

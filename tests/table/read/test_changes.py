@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -384,3 +385,35 @@ def test_in_the_order_of_begin_times_a_late_finisher_is_missed() -> None:
         assert perform(table, late, consumer)
         missed[order] = content(table) - consumer.content
     assert missed == {Order.COMPLETION: set(), Order.FENCED: set(), Order.BEGIN: {(1, "a", 1)}}
+
+
+@pytest.mark.parametrize("order", Order)
+def test_a_feed_does_not_go_on_over_another_table_at_its_path(tmp_path: Path, order: Order) -> None:
+    """K3: rows that were gone stayed in the mirror for ever."""
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    upsert(table, (1, "a", 1))
+    shutil.copytree(tmp_path / "t", tmp_path / "copy")
+    upsert(table, (2, "a", 2))
+    checkpoint = table.changes(order=order).checkpoint
+    assert table.changes(after=checkpoint, order=order).commits == ()
+
+    shutil.rmtree(tmp_path / "t")
+    anew = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    upsert(anew, (3, "a", 3))
+    with pytest.raises(HistoryGone, match=f"{checkpoint} is no commit"):
+        anew.changes(after=checkpoint, order=order)
+
+    shutil.rmtree(tmp_path / "t")
+    shutil.copytree(tmp_path / "copy", tmp_path / "t")
+    back = Table.open(str(tmp_path / "t"), settings=SETTINGS)
+    for _ in range(2):
+        with pytest.raises(HistoryGone, match=f"{checkpoint} is no commit"):
+            back.changes(after=checkpoint, order=order)
+        upsert(back, (4, "a", 4))
+
+
+def test_a_checkpoint_of_the_future_is_refused(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    upsert(table, (1, "a", 1))
+    with pytest.raises(HistoryGone, match="20990101000000000 is no commit"):
+        table.changes(after="20990101000000000")

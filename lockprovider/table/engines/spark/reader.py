@@ -36,6 +36,7 @@ from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.incremental import OPERATION, Order
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import checkpoint_of
+from lockprovider.table.timeline.view import AsOf
 
 _OFFSET = "completion"
 _START = ""  # before every completion time
@@ -86,19 +87,24 @@ def snapshot_scan(
     return plan_scan(seen, schema, table.config(), columns=columns, where=where, partitions=only, known=known)
 
 
-def changed(table: TableContext, options: SparkOptions, columns: Sequence[str], begin: str, end: str) -> list[Piece]:
+def changed(
+    table: TableContext, options: SparkOptions, columns: Sequence[str], begin: str, end: str, *, streams: bool = False
+) -> list[Piece]:
     """What commits completed in `(begin, end]` did: the changed rows as they were at `end`, or all changes.
+
+    `streams`: `begin` is where a stream stands, so it is a commit of this table.
 
     Raises:
         HistoryGone: commits were archived, or taken back, since `begin`, or a file was cleaned.
     """
     if options.changes:
         wanted = [name for name in columns if name != OPERATION]
-        found = changes_since(table, begin or None, end or None, columns=wanted, partitions=options.partitions)
+        after = None if begin == _START else begin if streams else AsOf(begin)
+        found = changes_since(table, after, end or None, columns=wanted, partitions=options.partitions)
         place = table.place
         return [Piece(place, part) for part in found.parts]
     now = table.timeline()
-    check_since(table, now, begin, Order.COMPLETION)
+    check_since(table, now, begin, Order.COMPLETION, is_checkpoint=streams)
     made = [i for i in now.writes if begin < (i.completion or "") <= end]
     if not made:
         return []
@@ -191,7 +197,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @in_one_sentence()
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[Piece]:
         """One a file; the same for the same offsets, as long as the files are there."""
-        return changed(self._opened(), self._options, self._schema.names, start[_OFFSET], end[_OFFSET])
+        names = self._schema.names
+        return changed(self._opened(), self._options, names, start[_OFFSET], end[_OFFSET], streams=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one file."""

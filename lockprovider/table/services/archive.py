@@ -28,7 +28,7 @@ from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import MARKERS, TIMELINE
 from lockprovider.table.format.lsm import Archived
 from lockprovider.table.format.metadata import decode_rollback_plan
-from lockprovider.table.services import archive_files, archive_removal, recover
+from lockprovider.table.services import archive_files, archive_removal, plans, recover
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.metadata_table import last_compaction
 from lockprovider.table.state.parallel import at_once
@@ -41,7 +41,7 @@ from lockprovider.table.timeline.archival import (
     archival_plan,
     surplus,
 )
-from lockprovider.table.timeline.retention import earliest_retained
+from lockprovider.table.timeline.retention import KeepHours, earliest_retained
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, replaced_groups
 
@@ -72,7 +72,8 @@ def archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResul
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     keep, now = _checked(table, keep), table.listed_timeline()
-    if not surplus(now, _earliest(table, now), keep) and archive_index.reach(table.archived).begin < now.first_active:
+    earliest = _earliest(table, now, under_lock=False)
+    if not surplus(now, earliest, keep) and archive_index.reach(table.archived).begin < now.first_active:
         return ArchiveResult(())  # also nothing that a dead archiver has left
     if _may_have_dead(now):
         recover.sweep(table)
@@ -105,7 +106,7 @@ def would_archive(table: TableContext, keep: KeepActive | None = None) -> Archiv
         InvalidSettings: what is to be kept cannot be.
     """
     keep = _checked(table, keep)
-    planned = archival_plan(_facts(table), keep, at_most=len(table.listed_timeline().instants))
+    planned = archival_plan(_facts(table, under_lock=False), keep, at_most=len(table.listed_timeline().instants))
     return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
 
 
@@ -137,15 +138,17 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
     return planned, writes < _ROUND
 
 
-def _facts(table: TableContext) -> ArchivalFacts:
-    """The files first: then a file of no instant never gets one."""
+def _facts(table: TableContext, *, under_lock: bool = True) -> ArchivalFacts:
+    """The files first: then a file of no instant never gets one. `under_lock`: it was taken just now."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
     now = table.listed_timeline()
     replaced = {done.begin: groups for done, groups in replaced_groups(now, table.metadata_of).items()}
     logs = _unsafe_logs(table.snapshot_of(now, files)) if table.config().is_merge_on_read else frozenset[str]()
     listed = last_compaction(table.store) if table.config().named_metadata else None
-    return ArchivalFacts(now, paths, replaced, _victims(table, now), _earliest(table, now), logs, listed)
+    return ArchivalFacts(
+        now, paths, replaced, _victims(table, now), _earliest(table, now, under_lock=under_lock), logs, listed
+    )
 
 
 def _unsafe_logs(seen: Snapshot) -> frozenset[str]:
@@ -154,9 +157,13 @@ def _unsafe_logs(seen: Snapshot) -> frozenset[str]:
     return frozenset(found) & frozenset(seen.timeline.completions)
 
 
-def _earliest(table: TableContext, now: Timeline) -> str:
+def _earliest(table: TableContext, now: Timeline, *, under_lock: bool) -> str:
     """The begin time of the oldest write that the retention needs; empty if it needs none."""
-    found = earliest_retained(table.settings.retention, now, table.world.now_ms())
+    policy = table.settings.retention
+    if not isinstance(policy, KeepHours):
+        return found.begin if (found := earliest_retained(policy, now, 0)) else ""
+    now_ms = plans.store_ms(table) if under_lock else table.world.now_ms()
+    found = earliest_retained(policy, now, now_ms, plans.written_ms(table, policy, now_ms))
     return found.begin if found else ""
 
 

@@ -123,6 +123,7 @@ def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Ti
         replaced_by={group: done.begin for done, groups in replaced.items() for group in groups},
         protected=frozenset(path for savepoint in kept.values() for path in savepoint.paths),
         archived=table.current.completions_of(now, paths),
+        written_ms=plans.written_ms(table, policy, now_ms),
     )
     last = max((instant.begin for instant in now.writes), default="")
     earliest = None if found.earliest is None else (found.earliest.begin, found.earliest.action.value)

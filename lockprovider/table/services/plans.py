@@ -25,6 +25,7 @@ from lockprovider.table.format.properties import TableConfig, encode_properties,
 from lockprovider.table.services import listing
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim, last_beats
 from lockprovider.table.timeline.liveness import dead
+from lockprovider.table.timeline.retention import KeepHours, Policy
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -129,6 +130,19 @@ def store_ms(table: TableContext) -> int:
     """The store's clock, by the lock taken just now, should this machine's be ahead: hours are not to fly by."""
     by_store = table.store.head(LOCK).modified_ms
     return min(table.world.now_ms(), by_store) if by_store else table.world.now_ms()
+
+
+def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, int]:
+    """When the completed files were written, for a policy that goes by hours: by the store, or as this process knows.
+
+    A writer whose clock is behind gives its commits times of long ago.
+    """
+    if not isinstance(policy, KeepHours):
+        return {}
+    prefix, now_s = f"{TIMELINE}/", table.world.monotonic_s()
+    found = {entry.path.removeprefix(prefix): entry.modified_ms or 0 for entry in table.store.list(prefix)}
+    mine = {name: now_ms - round((now_s - done_s) * 1000) for name, done_s in table.memory.committed_s.items()}
+    return found | {name: max(ms, found.get(name, 0)) for name, ms in mine.items()}
 
 
 def check_no_write(table: TableContext) -> None:

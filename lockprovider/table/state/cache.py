@@ -69,6 +69,7 @@ class Memory:
         self._raw: dict[str, bytes] = {}
         self._metadata: dict[str, CommitMetadata] = {}
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
+        self.committed_s: dict[str, float] = {}  # when this handle completed them, by a clock that does not step
         self._looked_s: float | None = None
         self._beats: dict[str, tuple[Version | None, float]] = {}
 

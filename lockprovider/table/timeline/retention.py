@@ -81,13 +81,15 @@ def removable(
     replaced_by: Mapping[FileGroup, str],
     protected: frozenset[str],
     archived: Mapping[str, str] = MappingProxyType({}),
+    written_ms: Mapping[str, int] = MappingProxyType({}),
 ) -> Removable:
     """The files that may go. `paths` were listed BEFORE `now`, so that a file without an instant never gets one.
 
     `replaced_by` maps file groups to the begin time of the completed replacecommit that ended them; `protected` are the
-    paths that savepoints list; `archived` has the completion times of archived writes that wrote logs.
+    paths that savepoints list; `archived` has the completion times of archived writes that wrote logs; `written_ms` as
+    for `earliest_retained`.
     """
-    earliest = earliest_retained(policy, now, now_ms)
+    earliest = earliest_retained(policy, now, now_ms, written_ms)
     floors = (earliest.begin if earliest else None, _first_pending(now))
     since = min((floor for floor in floors if floor), default=None)
     taken = _orphans(now, paths)
@@ -97,8 +99,14 @@ def removable(
     return Removable(earliest, names_by_partition(sorted(taken - protected)))
 
 
-def earliest_retained(policy: Policy, now: Timeline, now_ms: int) -> Instant | None:
-    """Of the retained commits the one that began first; of none, the last commit. By versions there is none."""
+def earliest_retained(
+    policy: Policy, now: Timeline, now_ms: int, written_ms: Mapping[str, int] = MappingProxyType({})
+) -> Instant | None:
+    """Of the retained commits the one that began first; of none, the last commit. By versions there is none.
+
+    `written_ms`: when completed files were written by a better clock than that of the writer that named them. Of the
+    two times the later one counts.
+    """
     match policy:
         case KeepVersions():
             return None
@@ -106,7 +114,9 @@ def earliest_retained(policy: Policy, now: Timeline, now_ms: int) -> Instant | N
             retained = now.writes[-commits:]
         case KeepHours(hours):
             border = format_ms(now_ms - round(hours * _HOUR_MS))
-            retained = tuple(i for i in now.writes if (i.completion or "") >= border) or now.writes[-1:]
+            late = {name for name, ms in written_ms.items() if format_ms(ms) >= border}
+            retained = tuple(i for i in now.writes if (i.completion or "") >= border or i.file_name in late)
+            retained = retained or now.writes[-1:]
     return min(retained, key=lambda instant: instant.begin, default=None)
 
 

@@ -168,6 +168,7 @@ class Committing:
         if isinstance(came, Decided):
             name = came.path.removeprefix(f"{TIMELINE}/")
             table.memory.remember(name, self._data)
+            table.memory.committed_s[name] = table.world.monotonic_s()
             checkpoint.write_if_due(table, came.place)
             return self._ended(name.partition("_")[2].partition(".")[0], came.posted)
         return _Again(hold=isinstance(came, Hold))
@@ -240,6 +241,7 @@ class Committing:
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
         lease.publish_new(replace(staged, path=f"{TIMELINE}/{name}", first=first), self._data)
         table.memory.remember(name, self._data)
+        table.memory.committed_s[name] = table.world.monotonic_s()
         table.tell("committed", proposal.begin, completion=completion)
         return completion
 

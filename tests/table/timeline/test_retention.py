@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from fsspec_cas import Entry
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
-from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy, Removable, removable
+from lockprovider.table.timeline.retention import (
+    KeepCommits,
+    KeepHours,
+    KeepVersions,
+    Policy,
+    Removable,
+    earliest_retained,
+    removable,
+)
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import AsOf, FileSlice, rewound, snapshot_of
 
@@ -248,3 +256,13 @@ def test_the_check_of_random_histories_can_fail() -> None:
     moment = AsOf(instants[-1].completion or "")
     assert seen(now, paths - {base("f", at(1))}, {}, moment) != seen(now, paths, {}, moment)
     assert replace(moment, by="begin").includes(instants[0])
+
+
+def test_hours_are_counted_from_when_a_commit_was_written_not_from_its_name() -> None:
+    """K2: a writer whose clock was 25 h behind named a commit so, and a right cleaner removed what it superseded."""
+    done = InstantState.COMPLETED
+    writes = [Instant(f"2026010100000{n}000", Action.COMMIT, done, f"2026010100000{n}500") for n in (1, 2)]
+    now, a_day_later = Timeline(tuple(writes)), to_ms("20260102010000000")
+    assert earliest_retained(KeepHours(24), now, a_day_later) == writes[1]
+    written = {writes[0].file_name: a_day_later - 1000}
+    assert earliest_retained(KeepHours(24), now, a_day_later, written) == writes[0]

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.read.literals import Misfit, Place, placed
+from lockprovider.table.read.literals import LiteralMisfit, Place, placed
 
 AND, OR, NOT = "and", "or", "not"
 _MOST_BOUNDS = 256  # questions in a bound
@@ -465,7 +465,7 @@ def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
             return (_listed(column, kind, value, negated=sign == "not in"),)
         if sign in {"=", "!="} or sign in _COMPARE:
             return (compared(column, kind, sign, placed(value, kind)),)
-    except Misfit as error:
+    except LiteralMisfit as error:
         raise InvalidInput(f"filter {_shown(term)} does not fit the table: {error}; {column!r} is {kind}") from error
     signs = "=, !=, <, <=, >, >=, in, not in"
     raise InvalidInput(f"filter {_shown(term)} does not fit the table: {sign!r} is none of {signs}")
@@ -473,7 +473,7 @@ def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
 
 def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> OneOf:
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise Misfit(f"`in` takes a list of values: [{value!r}]")
+        raise LiteralMisfit(f"`in` takes a list of values: [{value!r}]")
     values = value.to_pylist() if isinstance(value, (pa.Array, pa.ChunkedArray)) else list(value)
     places = (placed(one, kind) for one in values if one is not None)
     has_null = any(one is None for one in values)

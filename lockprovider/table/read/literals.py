@@ -37,7 +37,7 @@ _WIDE = Context(prec=100)  # more digits than any column has
 _LARGEST_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
-class Misfit(ValueError):
+class LiteralMisfit(ValueError):
     """A literal that cannot be compared with a column; the text says what to write."""
 
 
@@ -70,7 +70,7 @@ def time_of(text: str) -> TimeLiteral:
     """The moment that ISO text tells, to any fraction of a second; a day is its midnight.
 
     Raises:
-        Misfit: it tells none.
+        LiteralMisfit: it tells none.
     """
     found = _TIME.fullmatch(text.strip())
     try:
@@ -78,21 +78,21 @@ def time_of(text: str) -> TimeLiteral:
             return _moment(found)
     except (ValueError, OverflowError):
         pass
-    raise Misfit(f"{text!r} is no time; write it as 2026-01-02 12:30:00, or with a zone as 2026-01-02T12:30:00Z")
+    raise LiteralMisfit(f"{text!r} is no time; write it as 2026-01-02 12:30:00, or with a zone as 2026-01-02T12:30:00Z")
 
 
 def day_of(text: str) -> date:
     """The day that ISO text tells.
 
     Raises:
-        Misfit: it tells none, or has a time of day.
+        LiteralMisfit: it tells none, or has a time of day.
     """
     try:
         if re.fullmatch(_DAY, text, re.ASCII):
             return date.fromisoformat(text)
     except ValueError:
         pass
-    raise Misfit(f"{text!r} is no day; write it as 2026-01-02")
+    raise LiteralMisfit(f"{text!r} is no day; write it as 2026-01-02")
 
 
 def _moment(found: re.Match[str]) -> TimeLiteral:
@@ -123,12 +123,12 @@ def placed(value: Any, kind: pa.DataType) -> Place:
     pyarrow.
 
     Raises:
-        Misfit: values of this type cannot be compared with it.
+        LiteralMisfit: values of this type cannot be compared with it.
     """
     family, find = _family(kind)
     found = find(_plain(value), kind)
     if found is None:
-        raise Misfit(f"{_shown(value)} is no {family}")
+        raise LiteralMisfit(f"{_shown(value)} is no {family}")
     return found
 
 
@@ -156,7 +156,7 @@ def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place 
     for belongs, called, find in _FAMILIES:
         if belongs(kind):
             return called, find
-    raise Misfit(f"values of type {kind} cannot be compared; `is null` is all that can be asked of them")
+    raise LiteralMisfit(f"values of type {kind} cannot be compared; `is null` is all that can be asked of them")
 
 
 def _in_integers(value: Any, kind: pa.DataType) -> Place | None:
@@ -230,7 +230,7 @@ def _in_days(value: Any, _: pa.DataType) -> Place | None:
         value = day_of(value)
     if isinstance(value, TimeLiteral):
         if value.zoned:
-            raise Misfit("a moment with a time zone is no day; leave the zone out, or write date '2026-01-02'")
+            raise LiteralMisfit("a moment with a time zone is no day; leave the zone out, or write date '2026-01-02'")
         days, rest = divmod(value.units, value.per_second * _SECONDS_OF_DAY)
         return Place(days, not rest)
     return Place(value.toordinal() - _EPOCH, exact=True) if isinstance(value, date) else None
@@ -245,7 +245,7 @@ def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
         return None
     if value.zoned is not None and value.zoned != (kind.tz is not None):
         had, wanted = ("has a", "none") if value.zoned else ("has no", "one")
-        raise Misfit(f"it {had} time zone, and times of type {kind} have {wanted}")
+        raise LiteralMisfit(f"it {had} time zone, and times of type {kind} have {wanted}")
     units, rest = divmod(value.units * _PARTS[kind.unit], value.per_second)
     found = _within(units, -(1 << 63) + 1, (1 << 63) - 1)
     return found if not rest else Place(found.floor, exact=False)
@@ -253,7 +253,7 @@ def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, (float, Decimal)) and math.isnan(value):
-        raise Misfit("NaN is equal to no number; ask by an expression, pc.field(...).is_nan()")
+        raise LiteralMisfit("NaN is equal to no number; ask by an expression, pc.field(...).is_nan()")
     return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
 
 

@@ -45,7 +45,7 @@ from lockprovider.table.read.filters import (
     compared,
     negate,
 )
-from lockprovider.table.read.literals import Misfit, Place, day_of, placed, time_of
+from lockprovider.table.read.literals import LiteralMisfit, Place, day_of, placed, time_of
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _TOKEN = re.compile(
@@ -264,7 +264,7 @@ class _Parser:
     def _placed(self, value: Any, name: str, kind: pa.DataType, at: int, read: Any = None) -> Place:
         try:
             return placed(value if read is None else read(value), kind)
-        except Misfit as error:
+        except LiteralMisfit as error:
             raise InvalidInput(f"filter {self._near(at)}: {error}; {name!r} is {kind}") from error
 
     # -- tokens --------------------------------------------------------------------------------------------------------

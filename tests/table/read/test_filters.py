@@ -178,6 +178,16 @@ def test_no_read_loses_a_row_of_nan_or_of_zero(table: Table, where: pc.Expressio
     )
 
 
+def test_text_filters_lose_no_row_of_nan(table: Table) -> None:
+    found = {text: ids(table.to_arrow(["id"], text)) for text in ("x != 0", "not x < 5", "not x in (0, 4)")}
+    odd = [(100 * part + n, x) for part in range(2) for n, x in enumerate(ODD) if x is not None]
+    assert found == {
+        "x != 0": [n for n, x in odd if x != 0],
+        "not x < 5": [n for n, x in odd if not x < 5],
+        "not x in (0, 4)": [n for n, x in odd if x not in {0, 4}],
+    }
+
+
 def test_statistics_of_floats_would_lose_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockprovider.table.read.filters.has_floats", lambda _: False)
     whole = table.to_arrow()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import random
 import threading
@@ -10,11 +11,18 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fsspec_cas import InvalidInput
+from lockprovider.table import TableSpec
+from lockprovider.table.files.place import TablePlace
+from lockprovider.table.format.data_files import BaseFile
 from lockprovider.table.read.filters import Filter, OneOf
+from lockprovider.table.read.scan import plan_scan, to_table
 from lockprovider.table.read.sql_where import parse_where
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice, Snapshot
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
 TABLE = pa.table(
@@ -310,14 +318,18 @@ def a_filter(drawn: random.Random, depth: int) -> str:  # noqa: PLR0911 - one fo
     return f"{name} {drawn.choice(['=', '!=', '<>', '<', '<=', '>', '>='])} {a_literal(name, drawn)}"
 
 
-def test_random_filters_keep_what_duckdb_keeps(seed: int) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    drawn = random.Random(seed)
+def random_rows(drawn: random.Random) -> pa.Table:
     columns = {
         name: pa.array([None if drawn.random() < 0.2 else a_value(name, drawn) for _ in range(60)], kind)
         for name, kind in TYPES.items()
     }
-    rows = pa.table({"row": pa.array(range(60), pa.int64()), **columns})
+    return pa.table({"row": pa.array(range(60), pa.int64()), **columns})
+
+
+def test_random_filters_keep_what_duckdb_keeps(seed: int) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    drawn = random.Random(seed)
+    rows = random_rows(drawn)
     with duckdb.connect() as connection:
         connection.register("rows", rows)
         for _ in range(200):
@@ -332,3 +344,23 @@ def test_random_filters_keep_what_duckdb_keeps(seed: int) -> None:
 def check_bound(found: Filter, rows: pa.Table, text: str) -> None:
     bound = found.bound()
     assert bound is None or found.kept(rows.filter(bound)) == found.kept(rows), text
+
+
+# -- files and their statistics ----------------------------------------------------------------------------------------
+
+
+def test_random_filters_lose_no_row_to_statistics_of_older_files(seed: int) -> None:
+    """Of columns that were narrower when the file was written, too."""
+    drawn = random.Random(seed)
+    whole = random_rows(drawn).sort_by(drawn.choice(["n", "d", "s", "y", "t"]))
+    stored, out = whole.set_column(2, "n", whole["n"].cast(pa.int32())), io.BytesIO()
+    pq.write_table(stored, out, row_group_size=5)
+    place, base = TablePlace("memory://older", None), BaseFile("f-0", "0-0-0", "20240101000000000")
+    place.store.delete(base.name)
+    place.store.put_if_absent(base.name, out.getvalue()).unwrap()
+    snapshot = Snapshot(Timeline(), (FileSlice("", "f-0", base.begin, base.name, len(out.getvalue())),))
+    config = TableSpec("t", whole.schema, "row").config()
+    texts = ["n < 3000000000", "n > 3000000000", "n in (1, 3000000000)", "n = 2.5", "d > 1.005", "s like 'a%'"]
+    for text in [*texts, *(a_filter(drawn, drawn.randrange(3)) for _ in range(60))]:
+        scan = plan_scan(snapshot, whole.schema, config, columns=["row"], where=text)
+        assert to_table(place, scan)["row"].to_pylist() == kept(text, whole, "row"), text

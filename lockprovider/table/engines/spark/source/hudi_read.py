@@ -131,6 +131,8 @@ def _time(text: str) -> str:
     given = text.strip()
     if given and not given.strip("0"):
         return ""  # before all commits
+    if found := re.fullmatch(r"(\d{4})0{10}(?:000)?", given):
+        return f"{int(found[1]) - 1:04}1231235959999"  # before all commits of that year
     if found := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(\.\d{1,3})?)?", given):
         day, clock = "-".join(found.groups()[:3]), ":".join(part or "00" for part in found.groups()[3:6])
         return f"{day}T{clock}{(found[7] or '.0').ljust(4, '0')}Z"

@@ -57,6 +57,8 @@ def test_incremental_query_reads_what_was_committed_after_a_version(table: Table
     assert read(table, {**INCREMENTAL, BEGIN: first.instant, END: second.instant}) == [1]
     assert read(table, {**INCREMENTAL, BEGIN: "000", END: second.completion, FORMAT: "latest_state"}) == [0, 1]
     assert read(table, {**INCREMENTAL, BEGIN: "2026-01-02"}) == [0, 1, 2]
+    assert read(table, {**INCREMENTAL, BEGIN: "20100000000000", END: "29990000000000"}) == [0, 1, 2]
+    assert read(table, {**INCREMENTAL, BEGIN: second.instant, END: second.instant}) == []
     assert read(table, {**INCREMENTAL, BEGIN: table.version}) == []
     assert read(table, {"begin": first.instant, "end": second.completion}) == [1]
 

@@ -136,6 +136,7 @@ PURE: dict[str, set[str]] = {
     "lockprovider.table.errors": set(),
     "lockprovider.table.html": {"html"},
     "lockprovider.table.format": {"numpy", "pyarrow", "fastavro", "fsspec_cas", "io"},
+    "lockprovider.table.convert": {"numpy", "pyarrow", "fsspec_cas"},
     "lockprovider.table.timeline": {"pyarrow", "fsspec_cas"},
     "lockprovider.table.state.events": set(),
     "lockprovider.table.transaction.proposal": set(),

@@ -40,10 +40,14 @@ class NotNow:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Nobody knows: a timeout, a reset, any 5xx after the request left."""
+    """Nobody knows: a timeout, a reset, an answer that nothing shows to be the store's.
+
+    `stranger`: such an answer, and what answers here has never shown that it is a store.
+    """
 
     why: str
     retry_after_s: float | None = None
+    stranger: bool = False
 
 
 def throttled(answer: object) -> bool:

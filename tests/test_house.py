@@ -90,6 +90,7 @@ PURE: dict[str, set[str]] = {
     "fsspec_cas.outcome": set(),
     "fsspec_cas.answer": set(),
     "fsspec_cas.capability": set(),
+    **{f"fsspec_cas.backends.http.{name}": set() for name in ("reply", "headers", "meaning", "s3", "gcs", "azure")},
     "fsspec_cas.send.resolve": set(),
     "fsspec_cas.cached.read_state": set(),
     "fsspec_cas.send.retry": set(),
@@ -136,7 +137,6 @@ PURE: dict[str, set[str]] = {
     "lockprovider.table.errors": set(),
     "lockprovider.table.html": {"html"},
     "lockprovider.table.format": {"numpy", "pyarrow", "fastavro", "fsspec_cas", "io"},
-    "lockprovider.table.convert": {"numpy", "pyarrow", "fsspec_cas"},
     "lockprovider.table.timeline": {"pyarrow", "fsspec_cas"},
     "lockprovider.table.state.events": set(),
     "lockprovider.table.transaction.proposal": set(),
@@ -307,6 +307,33 @@ def test_pure_modules_touch_nothing(module: str) -> None:
     assert roots & IMPURE <= pure[module]
     own = {name for name in modules_imported(module, at_run_time_only=True) if name.partition(".")[0] == package}
     assert own <= {*pure}
+
+
+DIALECTS = {f"fsspec_cas.backends.http.{name}" for name in ("s3", "gcs", "azure")}
+OPENED_BY = DIALECTS | {"fsspec_cas.backends.http.reply"}
+MEANT_BY = {"fsspec_cas.backends.http.meaning"}
+# What a caller acts on -> who may build it among the backends that speak HTTP.
+BUILT_BY = {
+    **dict.fromkeys(("Applied", "Denied", "Missing", "Unchanged", "Gone"), MEANT_BY),
+    **dict.fromkeys(("Page", "Seen"), DIALECTS),
+    "Upload": DIALECTS | {"fsspec_cas.backends.azure.backend"},  # nothing is asked to begin one there
+    "Spoken": DIALECTS,
+}
+
+
+def test_no_backend_believes_an_answer_by_its_status() -> None:
+    """Only a dialect opens a reply, and what it has not heard cannot become an answer that a caller acts on."""
+    vendors = ("http", "s3", "gcs", "azure")
+    spoken = {m for m in MODULES if m.startswith(tuple(f"fsspec_cas.backends.{name}" for name in vendors))}
+    wrong = []
+    for module in spoken:
+        for node in ast.walk(parsed(module)):
+            if isinstance(node, ast.Attribute) and node.attr in ("_status", "_headers", "_body"):
+                of_its_own = isinstance(node.value, ast.Name) and node.value.id == "self"
+                wrong += [f"{module} opens a reply"] if module not in OPENED_BY and not of_its_own else []
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BUILT_BY:
+                wrong += [f"{module} builds {node.func.id}"] if module not in BUILT_BY[node.func.id] else []
+    assert wrong == []
 
 
 def test_engines_do_not_know_each_other() -> None:

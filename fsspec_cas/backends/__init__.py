@@ -46,13 +46,13 @@ _BACKENDS = {
     "file": ("local", "LocalBackend", ""),
     "local": ("local", "LocalBackend", ""),
     "memory": ("memory", "MemoryBackend", ""),
-    "s3": ("s3", "S3Backend", "s3"),
-    "s3a": ("s3", "S3Backend", "s3"),
-    "gs": ("gcs", "GcsBackend", "gcs"),
-    "gcs": ("gcs", "GcsBackend", "gcs"),
-    "az": ("azure", "AzureBackend", "azure"),
-    "abfs": ("azure", "AzureBackend", "azure"),
-    "abfss": ("azure", "AzureBackend", "azure"),
+    "s3": ("s3.backend", "S3Backend", "s3"),
+    "s3a": ("s3.backend", "S3Backend", "s3"),
+    "gs": ("gcs.backend", "GcsBackend", "gcs"),
+    "gcs": ("gcs.backend", "GcsBackend", "gcs"),
+    "az": ("azure.backend", "AzureBackend", "azure"),
+    "abfs": ("azure.backend", "AzureBackend", "azure"),
+    "abfss": ("azure.backend", "AzureBackend", "azure"),
 }
 _OBSTORE = "obstore"
 # Names that Hadoop users know -> what fsspec calls the same store.
@@ -116,7 +116,7 @@ def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, st
         raise InvalidInput(f"client={client!r} is none: give client='obstore', or leave it out")
     if not url.startswith("s3://"):
         raise NotSupported(f"obstore serves s3:// here, and {url!r} is none: leave client='obstore' out")
-    kind = import_module("fsspec_cas.backends.obstore").S3OverObstore
+    kind = import_module("fsspec_cas.backends.s3.lean").S3OverObstore
     return kind(**options), kind._strip_protocol(url)  # noqa: SLF001 - fsspec's own calls it so
 
 
@@ -131,7 +131,7 @@ def backend_for(fs: Any) -> Backend:
     if own is not None:
         return own
     if any(kind.__module__ == "obstore.fsspec" for kind in type(fs).__mro__):
-        served: Backend = import_module("fsspec_cas.backends.obstore").ObstoreBackend(fs)
+        served: Backend = import_module("fsspec_cas.backends.s3.lean").LeanS3Backend(fs)
         return served
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
     for protocol in protocols:

@@ -1,7 +1,8 @@
 """What the backends that speak HTTP through aiohttp have in common.
 
 A connection belongs to the event loop it was made on and to the process; `PerLoop` keeps one for each. `sends_once`
-takes away aiohttp's own second send. `Trip` tells what failed before a request left, and so was certainly not done.
+takes away aiohttp's own second send, `Refusing` its redirects. `Trip` tells what failed before a request left, and so
+was certainly not done, and keeps the reply that a transport has read.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import asyncio
 import os
 import sys
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime
-from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from fsspec_cas.answer import NoAnswer, NotNow
+import aiohttp
+
+from fsspec_cas.backends.http.reply import HttpReply
 from fsspec_cas.bridge.drive import close_from_any_thread
 from fsspec_cas.errors import NotSupported
 
@@ -27,53 +28,60 @@ if sys.version_info >= (3, 11):
 else:
     from async_timeout import timeout as within  # comes with aiohttp
 
-__all__ = ["Ask", "PerLoop", "Trip", "epoch_ms", "http_date_ms", "no_refusal", "retry_after_s", "sends_once", "within"]
+__all__ = ["AIOHTTP_UNSENT", "Answered", "PerLoop", "Refusing", "Trip", "sends_once", "within"]
 
-A = TypeVar("A")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
-P = ParamSpec("P")
 
-
-class Ask(Protocol[P]):
-    """Sends once and translates what comes back; `refusal` says what a status and the store's code for it mean."""
-
-    async def __call__(
-        self,
-        path: str,
-        send: Callable[P, Coroutine[Any, Any, A]],
-        refusal: Callable[[int, str], A | None],
-        timeout_s: float,
-    ) -> A | NotNow | NoAnswer:
-        """Ask for what `send` does, within so many seconds."""
-
-
-def no_refusal(*_: object) -> None:
-    """The refusal that says nothing in particular, of requests without a condition."""
+_LONG_S = 1e6
+AIOHTTP_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
 
 
 class Trip:
-    """One call of a backend, from `begin` in the task that makes it; `leave` is called where the request goes out."""
+    """One request of a backend, from `begin` in the task that makes it; `leave` is called where the request goes out.
 
-    __slots__ = ("left",)
+    Attributes:
+        left: the request has gone out, so nobody knows, until there is a reply.
+        reply: what came back, as it was before the client library read it.
+        patience_s: how long the reply may keep silent.
+    """
+
+    __slots__ = ("left", "patience_s", "reply")
 
     _now: ClassVar[ContextVar[Trip | None]] = ContextVar("trip", default=None)
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float) -> None:
         self.left = False
+        self.patience_s = patience_s
+        self.reply: HttpReply | None = None
 
     @classmethod
-    def begin(cls) -> Trip:
-        """What is sent from here on is this call's."""
-        trip = cls()
+    def begin(cls, patience_s: float) -> Trip:
+        """Start; what this task sends from here on belongs to this trip."""
+        trip = cls(patience_s)
         cls._now.set(trip)
         return trip
 
     @classmethod
-    def leave(cls) -> None:
-        """From now on nobody knows, until there is an answer."""
-        trip = cls._now.get()
-        if trip is not None:
-            trip.left = True
+    def leave(cls) -> Trip:
+        """Note that the request goes out now; this task's trip."""
+        trip = cls._now.get() or cls(_LONG_S)
+        trip.left, trip.reply = True, None
+        return trip
+
+
+class Answered(Exception):
+    """The reply was read in the transport, and the client library need not parse it."""
+
+
+class Refusing:
+    """An aiohttp session that follows no redirect: a followed redirect is a second send, and to another host."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def request(self, method: str, **kwargs: Any) -> Any:
+        """As the session's."""
+        return self._session.request(method, **{**kwargs, "allow_redirects": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,24 +137,6 @@ def sends_once(session: Any) -> Any:
         raise NotSupported("this aiohttp re-sends requests unseen and cannot be told not to; use aiohttp >= 3.11")
     session._retry_connection = False  # noqa: SLF001 - see above
     return session
-
-
-def epoch_ms(moment: datetime | None) -> int | None:
-    """Epoch ms of a time with a zone."""
-    return None if moment is None else int(moment.timestamp() * 1000)
-
-
-def http_date_ms(text: str | None) -> int | None:
-    """Epoch ms of a `Date` header; None for none, and for one that is no date."""
-    try:
-        return epoch_ms(parsedate_to_datetime(text)) if text else None
-    except ValueError:
-        return None
-
-
-def retry_after_s(text: str | None) -> float | None:
-    """Seconds of a `Retry-After` header; None for none, and for one that is a date."""
-    return float(text) if text and text.isdigit() else None
 
 
 def _here() -> tuple[int, int]:

@@ -7,7 +7,18 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
-from fsspec_cas.answer import Applied, FinishAnswer, Missing, NoAnswer, NotNow, Seen, Unchanged, WriteAnswer, throttled
+from fsspec_cas.answer import (
+    Applied,
+    FinishAnswer,
+    Missing,
+    NoAnswer,
+    NotNow,
+    ReadAnswer,
+    Seen,
+    Unchanged,
+    WriteAnswer,
+    throttled,
+)
 from fsspec_cas.backends import Backend
 from fsspec_cas.clock import World
 from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
@@ -31,6 +42,7 @@ from fsspec_cas.version import Absent, Version
 T = TypeVar("T")
 
 _LOG = logging.getLogger("fsspec_cas")
+_STRANGERS = 5  # answers of somebody who has never shown to be a store, until a call gives up
 _SMALL_BYTES = 1 << 20  # more may take its time, and nobody need be told
 
 Ask = Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]]
@@ -74,11 +86,15 @@ class Sender:
             Unavailable: there was none within `timeout`.
         """
         tries, failures, why, floor = self._tries(path, timeout), 0, "the timeout had passed", None
+        strangers = 0
         while left := await tries.pause(failures, floor, why):
             answer = self._heard("request", path, await tries.spend(ask(left), small=small))
             if not isinstance(answer, (NotNow, NoAnswer)):
                 return answer
             failures, why, floor = failures + 1, answer.why, answer.retry_after_s
+            strangers += _is_strange(answer)
+            if strangers >= _STRANGERS:
+                raise Unavailable(f"what answers for {path!r} is no store: {why}; check the endpoint", path=path)
         raise Unavailable(f"the store did not answer for {path!r} within {timeout:g} s: {why}", path=path)
 
     async def head(self, path: str, timeout: float) -> Looked:
@@ -117,7 +133,7 @@ class Sender:
         small: bool = True,
     ) -> Outcome:
         """Do what `resolve` says until it knows, or until the deadline; `data` is for whoever takes it up later."""
-        tries = self._tries(progress.write.path, timeout)
+        tries, strangers = self._tries(progress.write.path, timeout), 0
         small = small and len(data or b"") <= _SMALL_BYTES
         try:
             while True:
@@ -131,9 +147,11 @@ class Sender:
                     case Send() | ReadHead() | Adapt():
                         floor = None if isinstance(step, Adapt) else step.retry_after_s
                         left = await tries.pause(step.after_failures, floor, progress.why)
-                if left <= 0:
+                if left <= 0 or strangers >= _STRANGERS:
                     return _out_of_time(progress, data)
-                progress, step = await tries.spend(self._do(progress, step, send, left), small=small)
+                answer = await tries.spend(self._do(progress, step, send, left), small=small)
+                strangers += _is_strange(answer)
+                progress, step = _after(progress, step, answer)
         except (StoreError, NotSupported) as error:
             if progress.unsure:  # the store cannot be asked: that does not mean "lost"
                 return Unknown(progress.write, f"{progress.why}; then: {error}", data, progress.resent)
@@ -142,22 +160,17 @@ class Sender:
             raise stop from _interrupted(progress, data)
 
     async def _do(
-        self,
-        progress: WriteProgress,
-        step: Send | ReadHead | Adapt,
-        send: Sending,
-        left: float,
-    ) -> tuple[WriteProgress, Next]:
+        self, progress: WriteProgress, step: Send | ReadHead | Adapt, send: Sending, left: float
+    ) -> FinishAnswer | ReadAnswer:
+        path = progress.write.path
         if isinstance(step, ReadHead):
-            path = progress.write.path
             seen = await self._backend.head(path, timeout_s=left)
             if isinstance(seen, Missing) and progress.write.removes and not progress.unsure:
                 seen = await self._backend.get(path, None, timeout_s=left)  # a HEAD cannot say "there is no bucket"
-            return on_look_answer(progress, self._heard("look", path, seen))
+            return self._heard("look", path, seen)
         if isinstance(step, Adapt):
             self._backend.adapt(step.refused)
-        what = "delete" if progress.write.removes else "write"
-        return on_write_answer(progress, self._heard(what, progress.write.path, await send(left)))
+        return self._heard("delete" if progress.write.removes else "write", path, await send(left))
 
     def _heard(self, what: str, path: str, answer: T) -> T:
         if _LOG.isEnabledFor(logging.DEBUG):
@@ -168,6 +181,15 @@ class Sender:
 
     def _tries(self, path: str, timeout: float) -> Tries:
         return Tries(self._world, self._drive, path, seconds(timeout))
+
+
+def _after(progress: WriteProgress, step: Next, answer: FinishAnswer | ReadAnswer) -> tuple[WriteProgress, Next]:
+    looked = isinstance(step, ReadHead)
+    return on_look_answer(progress, answer) if looked else on_write_answer(progress, answer)  # type: ignore[arg-type]
+
+
+def _is_strange(answer: object) -> bool:
+    return isinstance(answer, NoAnswer) and answer.stranger
 
 
 def _short(answer: object) -> str:

@@ -7,7 +7,6 @@ Engines (`lockprovider.table.engines`) read and write rows; `Table.transact` run
 """
 
 from lockprovider.table import extras as extras
-from lockprovider.table.doctor.facts import TableFinding
 from lockprovider.table.errors import (
     Aborted,
     Corrupt,
@@ -64,7 +63,6 @@ __all__ = [
     "TableError",
     "TableEvent",
     "TableExists",
-    "TableFinding",
     "TableNotFound",
     "TableSettings",
     "TableSpec",

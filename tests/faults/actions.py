@@ -50,13 +50,15 @@ Action = Callable[[Hop], Awaitable[Outcome]]
 
 
 def error(status: int, code: str, *, dialect: str = "s3", headers: Lines = ()) -> Answer:
-    """An error answer as the vendor words it; `code` as S3 and Azure name it (GCS has only the status)."""
+    """An error as the vendor itself gives it, with its proofs; `code` as S3 and Azure name it (GCS has the status)."""
     if dialect == "gs":
-        kind, body = "application/json", f'{{"error":{{"code":{status},"message":"{code}"}}}}'.encode()
+        each = f'[{{"reason":"{code}"}}]'
+        kind, body = "application/json", f'{{"error":{{"code":{status},"message":"{code}","errors":{each}}}}}'.encode()
     else:
         xml = '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{}</Code><Message>injected</Message></Error>'
         kind, body = "application/xml", xml.format(escape(code)).encode()
-    vendor = (("x-ms-error-code", code),) if dialect == "az" else ()
+    named = (("x-ms-error-code", code), ("x-ms-request-id", "injected"))
+    vendor = named if dialect == "az" else (("x-amz-request-id", "injected"),) if dialect == "s3" else ()
     own = (("Content-Type", kind), ("Content-Length", str(len(body))), *vendor)
     return Answer(status, set_headers(own, headers), body)
 

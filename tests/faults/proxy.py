@@ -245,7 +245,9 @@ class _Upstream:
             (name, value.replace(theirs, self.proxy.endpoint) if name.lower() == "location" else value)
             for name, value in answer.lines
         )
-        return replace(answer, lines=lines)
+        # Google gives an id with each answer, and fake-gcs-server does not.
+        google = (("X-GUploader-UploadID", "proxy"),) if self.proxy.dialect == "gs" else ()
+        return replace(answer, lines=(*lines, *google))
 
     def close(self) -> None:
         if self.streams:

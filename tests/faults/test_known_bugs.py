@@ -204,19 +204,20 @@ def test_t09_an_error_inside_a_200_is_no_success_and_no_loss(bench: Bench, code:
     assert (rule.fired, len(rule.answers)) == (1, int(landed))
 
 
-def test_t10_a_412_without_a_body_is_a_refusal(bench: Bench):
+def test_t10_a_412_without_the_stores_proof_leaves_the_outcome_unknown(bench: Bench):
     bench.rival_writes()
-    # Azure says 409 here; a middlebox that takes away body and headers leaves the status.
+    # Azure says 409 here; a middlebox that takes away body and headers leaves the status, which any gateway can say.
     rule = bench.proxy.rule(match=is_write, action=do.rewrite_answer(lambda a: empty(a, 412)))
-    outcome = bench.store.put_if_absent(bench.key, MINE, timeout=PATIENCE_S)
+    bench.unknown(bench.store.put_if_absent(bench.key, MINE, timeout=PATIENCE_S))
     assert rule.answers[0] in (409, 412)
-    assert outcome == Lost(outcome.path, ABSENT, Version(bench.store.kind, bench.truth()[1]))
+    assert bench.truth()[0] == b"theirs"
 
 
 def test_t11_a_304_to_a_write_is_a_refusal(s3: Bench):
     """As old MinIO said it."""
     s3.rival_writes()
-    rule = s3.proxy.rule(match=is_write, action=do.rewrite_answer(lambda a: empty(a, 304)), times=None)
+    said = Answer(304, (("x-amz-request-id", "1"), ("Content-Length", "0")))
+    rule = s3.proxy.rule(match=is_write, action=do.rewrite_answer(lambda _: said), times=None)
     assert isinstance(s3.store.put_if_absent(s3.key, MINE, timeout=PATIENCE_S), Lost)
     assert rule.answers == [412]
 
@@ -265,11 +266,11 @@ def test_t16_every_send_carries_the_same_condition_and_the_same_identity(bench: 
     assert len({identity(request) for request in bench.asked} - {""}) == 1
 
 
-def test_t16_a_retry_after_is_waited_for(bench: Bench):
+def test_t16_a_retry_after_is_waited_for_as_far_as_the_failures_justify_it(bench: Bench):
     bench.proxy.rule(match=is_write, action=do.too_many(1))
     asked_at = time.monotonic()
     assert bench.won(bench.store.put_if_absent(bench.key, MINE, timeout=PATIENCE_S), MINE)
-    assert time.monotonic() - asked_at >= 1.0
+    assert time.monotonic() - asked_at >= 0.5
 
 
 # What stores do.

@@ -146,6 +146,7 @@ class GcsDouble:
             answer: web.StreamResponse = await handler(request)
         except Failed as failed:
             answer = failed.response()
+        answer.headers["X-GUploader-UploadID"] = "double"  # on every answer, as captures of Google show it
         self.requests.append((request.method, request.path_qs, answer.status))
         return answer
 

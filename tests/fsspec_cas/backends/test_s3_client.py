@@ -17,7 +17,7 @@ ETAG = '"1"'
 
 @pytest.fixture
 def listener() -> Iterator[Wire]:
-    with Wire(http(200, ETag=ETAG)) as listener:
+    with Wire(http(200, ETag=ETAG, x_amz_request_id=1)) as listener:
         yield listener
 
 

@@ -1,7 +1,8 @@
 """The client that S3 requests go through: as the user's s3fs would make it, but it sends once, and at once.
 
 Every layer that would send again by itself is off: s3fs's loop is not used, botocore's retries are set to one attempt,
-and aiohttp's re-send of a PUT whose connection broke is switched off on the session that is made here.
+aiohttp's re-send of a PUT whose connection broke is switched off on the session that is made here, and redirects are
+not followed. The reply is read in the transport, below botocore, which would take a gateway's page for an answer.
 
 What botocore does for each request, and a small request does not need, is left out: it asks first whether it may send
 a body ("Expect: 100-continue"), a way there and back for every PUT; it puts the same User-Agent together twice; and it
@@ -26,8 +27,9 @@ from s3fs import S3FileSystem
 from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import WRITE_ID_KEY
-from fsspec_cas.backends.s3_answers import EVENT, read_listing
-from fsspec_cas.backends.wire import Trip, sends_once
+from fsspec_cas.backends.http.reply import HttpReply
+from fsspec_cas.backends.http.s3 import S3Dialect
+from fsspec_cas.backends.wire import Answered, Refusing, Trip, sends_once, within
 from fsspec_cas.errors import InvalidInput
 
 _OURS = ("Bucket", "Key", "Body", "IfMatch", "IfNoneMatch", "UploadId", "PartNumber", "MultipartUpload")
@@ -42,6 +44,7 @@ S3_RULES = AttributeRules(
     same={"ContentType": "content_type", "Metadata": "metadata"},
     refused=dict.fromkeys(("SSECustomerAlgorithm", "SSECustomerKey", "SSECustomerKeyMD5"), _OF_ALL),
 )
+_DIALECT = S3Dialect()
 _SMALL_BYTES = 64 * 1024  # on its way before a server that refuses it could have said so
 
 
@@ -113,7 +116,6 @@ async def connect(given: Any) -> Connection:
     }
     fs = S3FileSystem(*given.storage_args, **options)
     client = await fs.set_session()
-    client.meta.events.register(EVENT, read_listing)
     client.meta.events.register_last("before-call.s3", _send_at_once)
     # It would count to one; under another name it stays, and does that.
     client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
@@ -132,14 +134,23 @@ def _session(given: Any) -> Any:
 
 
 class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base
-    """botocore's session over aiohttp sessions that send once."""
+    """botocore's session over aiohttp sessions that send once; it keeps each reply for the trip, unread by botocore.
+
+    A reply in which the store itself names the bucket's region goes on to botocore, which sends again there, once.
+    """
 
     async def _get_session(self, proxy_url: str | None) -> Any:
-        return sends_once(await super()._get_session(proxy_url))
+        return Refusing(sends_once(await super()._get_session(proxy_url)))
 
     async def send(self, request: Any) -> Any:
-        Trip.leave()
-        return await super().send(request)
+        trip = Trip.leave()
+        async with within(trip.patience_s):
+            response = await super().send(request)
+        body = await response.content
+        trip.reply = HttpReply(response.status_code, response.raw.headers.items(), body)
+        if _DIALECT.names_region(trip.reply):
+            return response
+        raise Answered
 
 
 def _send_at_once(params: dict[str, Any], **_: object) -> None:

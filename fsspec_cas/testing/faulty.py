@@ -1,14 +1,4 @@
-"""For tests, yours too: a world that stands still, and a backend that loses, delays and repeats what it is told.
-
-    clock = ManualClock()
-    backend = Faulty(MemoryBackend(fs), {"put": [LoseAnswer()]}, world=clock)
-    store = Store(backend, "/tests", world=clock)
-    assert isinstance(store.put_if_absent("a", b"1"), Won)  # the answer was lost, the look found my write
-    assert backend.fired == [("put", LoseAnswer())]
-
-A fault answers as the network would: the backend below really does, or does not do, what was asked. Assert on `fired`:
-a fault that did not happen has tested nothing.
-"""
+"""A world that stands still, and a backend that loses, delays and repeats what it is told."""
 
 from __future__ import annotations
 
@@ -36,21 +26,6 @@ from fsspec_cas.version import Condition, Version
 A = TypeVar("A")
 Ask = Callable[[], Coroutine[Any, Any, A]]
 Operation = Literal["put", "head", "get", "delete", "list_page", "begin", "add", "finish"]
-
-__all__ = [
-    "Delay",
-    "DeliverLate",
-    "DeliverTwice",
-    "Fault",
-    "Faulty",
-    "Interrupt",
-    "LoseAnswer",
-    "LoseRequest",
-    "ManualClock",
-    "Operation",
-    "Pass",
-    "Refuse",
-]
 
 
 @dataclass(slots=True)

@@ -1,0 +1,294 @@
+"""Azure Blob Storage, with the account and credential of the given adlfs filesystem.
+
+Every layer that would send again by itself is off: azure-core's retries are set to none, and aiohttp's re-send of a PUT
+whose connection broke is switched off on the session of the transport that this module makes. Each reply is read in
+that transport, below the SDK, which would take a gateway's page for an answer.
+
+The version is the ETag, which Azure makes anew with every write. Promised only for block blobs written as a whole, up
+to the service's 5000 MiB for one Put Blob.
+
+Uploads are staged blocks: they go without conditions, the block list with If-None-Match: *. Staged blocks belong to the
+blob's name, so their ids carry the identity of the write. Whoever commits the blob drops the blocks of all others, who
+then see that it exists, or, if it was deleted since, that their blocks are gone. Blocks that are never committed cannot
+be removed without a blob that readers see; the service drops them with the next commit of that blob, or after a week.
+Until then they are in nobody's way: not in that of `put_if_absent` (see `put`), and other programs' Put Blob goes
+through on Azure, not on Azurite. All ids at one name must have the same length, so only the unfinished upload of
+another program can stop one of ours.
+
+Sources: Azure Blob Storage REST reference, "Specifying conditional headers for Blob service operations", "Put Blob",
+"Get Blob", "Delete Blob", "Put Block", "Put Block List"; "Scalability targets for Blob storage".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+from azure.core import MatchConditions
+from azure.core.exceptions import (
+    AzureError,
+    HttpResponseError,
+    ServiceRequestError,
+    ServiceRequestTimeoutError,
+    ServiceResponseError,
+)
+from azure.core.pipeline.transport import AioHttpTransport
+from azure.storage.blob import BlobBlock, ContentSettings
+from azure.storage.blob.aio import BlobServiceClient
+
+from fsspec_cas.answer import Denied, Gone, NoAnswer, NotNow, Upload, UploadAnswer, WriteAnswer
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules
+from fsspec_cas.backends.base import PartRules
+from fsspec_cas.backends.http.azure import BLOB_ID_KEY, AzureDialect, block_id
+from fsspec_cas.backends.http.backend import HttpBackend, HttpUploads
+from fsspec_cas.backends.http.reply import HttpReply, StoreRequest, Verb
+from fsspec_cas.backends.reach import patience_s, unreached
+from fsspec_cas.backends.wire import AIOHTTP_UNSENT, Answered, PerLoop, Trip, sends_once, within
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.errors import AccessDenied, CasError, InvalidInput
+from fsspec_cas.version import Absent, Condition
+
+_CAPABILITIES = Capabilities(
+    create=True,
+    match=True,
+    delete_match=True,
+    read_changed=True,
+    unique_versions=True,
+    keeps_write_id=True,
+    own_clock=True,
+)
+_OF_ALL = "later looks at the blob need it too, and adlfs has no place for it"
+AZURE_RULES = AttributeRules(
+    own=frozenset({"content_settings", "immutability_policy", "legal_hold", "standard_blob_tier", "tags"}),
+    refused=dict.fromkeys(("cpk", "encryption_scope"), _OF_ALL),
+    instead={"content_settings": "content_type"},
+    hyphens=False,
+    reserved=BLOB_ID_KEY,
+)
+_ONE_REQUEST_BYTES = 5000 * 1024 * 1024  # the most that one Put Blob takes
+_FAILURES = (
+    AzureError,
+    asyncio.TimeoutError,
+    aiohttp.ClientError,
+    OSError,
+    ValueError,
+)  # ValueError: what the SDK cannot read
+_HINT = "set SSL_CERT_FILE to the file of the authority's certificate"
+_DIALECT = AzureDialect()
+
+
+class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so mypy sees no type
+    """Sends once, and keeps each reply for the trip, unread by the SDK.
+
+    A 401 in which the store itself names a tenant goes on to the SDK, which asks for that one's token and sends again.
+    """
+
+    async def open(self) -> None:
+        await super().open()
+        sends_once(self.session)  # aiohttp would send a PUT or DELETE again, unseen, when its connection breaks
+
+    async def send(self, request: Any, **kwargs: Any) -> Any:
+        trip = Trip.leave()
+        async with within(trip.patience_s):
+            response = await super().send(request, **{**kwargs, "stream": True})
+        raw = response.internal_response
+        async with raw:
+            body = await raw.read()
+        trip.reply = HttpReply(raw.status, raw.headers.items(), body)
+        if _DIALECT.challenges(trip.reply):
+            return response
+        raise Answered
+
+
+class AzureBackend(HttpBackend):
+    """Conditional writes over the Blob API."""
+
+    name = "azure"
+    capabilities = _CAPABILITIES
+    attribute_rules = AZURE_RULES
+    part_rules = PartRules(most_parts=50_000, tail_with_finish=False)
+
+    def __init__(self, fs: Any) -> None:
+        super().__init__(_DIALECT, signs=True)
+        self._given = fs
+        self._unfinished: set[str] = set()  # where a create was refused though no blob is there
+        self._services: PerLoop[BlobServiceClient] = PerLoop()
+
+    def isolated_connections(self) -> AzureBackend:
+        """The same store over connections of its own."""
+        return AzureBackend(self._given)
+
+    @property
+    def uploads(self) -> StagedBlocks:
+        """Staged blocks."""
+        return StagedBlocks(self._listener, self.part_rules)
+
+    def _form(self, path: str, condition: Condition) -> str:
+        return path if isinstance(condition, Absent) else ""
+
+    async def put(
+        self,
+        path: str,
+        data: bytes,
+        condition: Condition,
+        write_id: str,
+        *,
+        timeout_s: float,
+        attributes: Attributes | None = None,
+    ) -> WriteAnswer:
+        """Put Blob with If-None-Match: * or If-Match; see `_create_in_a_block` for the other way to create."""
+        if isinstance(condition, Absent) and path in self._unfinished:
+            self._unfinished.discard(path)
+            return await self._create_in_a_block(
+                Upload(path, write_id, write_id, attributes=attributes), data, timeout_s
+            )
+        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, attributes=attributes)
+
+    async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
+        """Put Block and Put Block List with If-None-Match: *, which looks at nothing but committed blobs.
+
+        Azurite takes a blob's staged blocks for the blob and refuses Put Blob while an upload is open, or was left. The
+        blocks of that upload are dropped with the commit; whoever still sends it sees that the blob exists.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_s
+        staged = await self.uploads.add(upload, data, timeout_s=timeout_s)
+        if isinstance(staged, (NotNow, NoAnswer)):
+            return NotNow(staged.why, staged.retry_after_s)  # a staged block is nobody's to see
+        if isinstance(staged, Denied):
+            return replace(staged, dialect=upload.path)
+        answer = await self.uploads.finish(staged, b"", timeout_s=deadline - clock())
+        if isinstance(answer, Gone):
+            return NotNow(answer.why)  # another commit dropped my block before mine
+        return replace(answer, dialect=upload.path) if isinstance(answer, Denied) else answer
+
+    def adapt(self, refused: str = "") -> bool:
+        """Create at the path `refused` by a block next time; conditions have one dialect."""
+        if refused:
+            self._unfinished.add(refused)
+        return bool(refused)
+
+    async def close(self) -> None:
+        """Close the client that belongs to the running loop."""
+        await self._services.close()
+
+    async def _open(self) -> BlobServiceClient:
+        """A client for the same account and credential, sending once."""
+        given = self._given.service_client
+        return BlobServiceClient(
+            given.url,
+            credential=given.credential,
+            transport=_SendsOnce(),
+            retry_total=0,
+            max_single_put_size=_ONE_REQUEST_BYTES,
+            max_single_get_size=_ONE_REQUEST_BYTES,
+        )
+
+    async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
+        trip = Trip.begin(patience_s(timeout_s, asked))
+        settings = dict(getattr(self._given, "_timeout_kwargs", {}))
+        try:
+            service = await self._services.get(self._open)
+            async with within(timeout_s):
+                await _sent(service, asked, settings)
+        except CasError:
+            raise
+        except (Answered, *_FAILURES) as error:
+            if trip.reply is None:
+                return self._failed(error, asked.path, left=trip.left, timeout_s=timeout_s)
+        return trip.reply or NoAnswer("the client library kept the reply to itself")
+
+    def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:
+        if not left:
+            return _unsent(error, path)
+        if isinstance(error, asyncio.TimeoutError):
+            return NoAnswer(f"no answer within {timeout_s:.3g} s")
+        # The SDK says "request error" also when the connection broke after the request had left.
+        why = unreached(error, _HINT, path, proven=self._listener.proven, unsent=AIOHTTP_UNSENT)
+        if why or isinstance(error, ServiceRequestTimeoutError):
+            return NotNow(why or f"could not connect: {error}")
+        cause = getattr(error, "inner_exception", None)
+        return NoAnswer(f"{type(cause or error).__name__}: {error}")
+
+
+class StagedBlocks(HttpUploads):
+    """Uploads of Azure: nothing opens one."""
+
+    __slots__ = ()
+
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
+        """Nothing to ask for: the first block begins it."""
+        del timeout_s
+        return Upload(path, write_id, write_id, attributes=attributes)
+
+    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
+        """Nothing can be done, nothing is visible, and no other create is in its way."""
+        del upload, timeout_s
+
+
+async def _sent(service: BlobServiceClient, asked: StoreRequest, settings: dict[str, Any]) -> None:
+    container, _, key = asked.path.partition("/")
+    version = asked.version
+    if asked.verb is Verb.LIST:
+        limit: dict[str, Any] = {} if asked.limit is None else {"results_per_page": asked.limit}
+        found = service.get_container_client(container).list_blobs(
+            name_starts_with=key or None, include=["metadata"], **limit, **settings
+        )
+        pages: Any = found.by_page(continuation_token=asked.token)
+        await anext(pages)
+        return
+    try:
+        blob = service.get_blob_client(container, key)
+    except ValueError as error:
+        raise InvalidInput(f"Azure does not accept {asked.path!r}: {error}", path=asked.path) from error
+    upload = asked.upload
+    same: dict[str, Any] = {"etag": version.token, "match_condition": MatchConditions.IfNotModified} if version else {}
+    match asked.verb:
+        case Verb.CREATE | Verb.MATCH:
+            made = _described(asked.write_id, asked.attributes)
+            # Without `overwrite` the SDK sends If-None-Match: *
+            await blob.upload_blob(
+                asked.data, length=len(asked.data), overwrite=bool(version), **made, **same, **settings
+            )
+        case Verb.HEAD:
+            await blob.get_blob_properties(**settings)
+        case Verb.GET:
+            other: dict[str, Any] = (
+                {"etag": version.token, "match_condition": MatchConditions.IfModified} if version else {}
+            )
+            await blob.download_blob(**other, **settings, raw_request_hook=_ask_for_all)
+        case Verb.DELETE | Verb.DELETE_MATCH:
+            await blob.delete_blob(**same, **settings)
+        case Verb.PART if upload is not None:
+            await blob.stage_block(block_id(upload), asked.data, length=len(asked.data), **settings)
+        case Verb.FINISH if upload is not None:
+            blocks = [BlobBlock(tag) for tag in upload.tags]
+            made = _described(upload.write_id, upload.attributes)
+            await blob.commit_block_list(blocks, **made, match_condition=MatchConditions.IfMissing, **settings)
+
+
+def _ask_for_all(request: Any) -> None:
+    """Ask for the whole blob: the SDK would ask for a range, and again without one where a blob is empty."""
+    request.http_request.headers.pop("x-ms-range", None)
+
+
+def _described(write_id: str, attributes: Attributes | None) -> dict[str, Any]:
+    """What a request that makes a blob says of it."""
+    more = attributes or Attributes()
+    own = dict(more.own)
+    if more.content_type:
+        own["content_settings"] = ContentSettings(content_type=more.content_type)
+    return {**own, "metadata": {**more.metadata, BLOB_ID_KEY: write_id}}
+
+
+def _unsent(error: Exception, path: str) -> NotNow:
+    """The credential failed, for now or for good: nothing was sent."""
+    passing = (asyncio.TimeoutError, ServiceRequestError, ServiceResponseError)
+    if isinstance(error, passing) or (isinstance(error, HttpResponseError) and (error.status_code or 0) >= 500):
+        return NotNow(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
+    raise AccessDenied(f"no usable Azure credentials for {path!r}, nothing was sent: {error}", path=path) from error

@@ -1,0 +1,279 @@
+"""Google Cloud Storage through its JSON API, with the credentials and settings of the given gcsfs filesystem.
+
+gcsfs's own calls are wrapped in a retry loop that repeats a conditional upload and then reports the caller's own object
+as somebody else's, so the requests are made here: one aiohttp session per event loop, each request sent once, with
+gcsfs's endpoint, headers, credentials, requester-pays project, session settings and client certificate.
+
+The version is the generation: it grows with every write and never comes back. A read takes it from the
+`x-goog-generation` header of the response that carries the bytes.
+
+Sources: Cloud Storage documentation, "Request preconditions", "JSON API: Objects", "HTTP status and error codes",
+"Quotas and limits" (one write per second to the same object name).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+import gcsfs.core
+import google.auth.exceptions
+from gcsfs.retry import HttpError, NonRetryableError
+from yarl import URL
+
+from fsspec_cas.answer import NoAnswer, NotNow, Upload
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules
+from fsspec_cas.backends.base import WRITE_ID_KEY, PartRules
+from fsspec_cas.backends.http.backend import HttpBackend
+from fsspec_cas.backends.http.gcs import GcsDialect
+from fsspec_cas.backends.http.reply import HttpReply, StoreRequest, Verb
+from fsspec_cas.backends.reach import patience_s, unreached
+from fsspec_cas.backends.wire import AIOHTTP_UNSENT, PerLoop, sends_once, within
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.errors import AccessDenied
+from fsspec_cas.version import Absent
+
+_CAPABILITIES = Capabilities(
+    create=True,
+    match=True,
+    delete_match=True,
+    read_changed=True,
+    unique_versions=True,
+    keeps_write_id=True,
+    own_clock=True,
+    writes_per_s=1.0,
+)
+_IN_THE_QUERY = ("kmsKeyName", "predefinedAcl")
+GCS_RULES = AttributeRules(
+    own=frozenset(
+        {"cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "customTime", "storageClass"}
+        | {"eventBasedHold", "temporaryHold", *_IN_THE_QUERY}
+    ),
+    same={"contentType": "content_type"},
+)
+_HEAD_FIELDS = "kind,generation,size,updated,metadata,contentType"
+_LIST_FIELDS = "kind,items(name,size,updated,generation),nextPageToken"
+_MADE_FIELDS = "kind,generation"
+_HINT = "set SSL_CERT_FILE to the file of the authority's certificate"
+
+
+class GcsBackend(HttpBackend):
+    """Conditional writes over the JSON API of Cloud Storage."""
+
+    name = "gcs"
+    capabilities = _CAPABILITIES
+    attribute_rules = GCS_RULES
+    part_rules = PartRules(least_bytes=256 * 1024, multiple_bytes=256 * 1024)
+
+    def __init__(self, fs: Any) -> None:
+        self._given = fs
+        super().__init__(GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - where gcsfs sends its own requests
+        self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
+
+    def isolated_connections(self) -> GcsBackend:
+        """The same store over connections of its own."""
+        return GcsBackend(self._given)
+
+    async def close(self) -> None:
+        """Close the session that belongs to the running loop."""
+        await self._sessions.close()
+
+    async def _open(self) -> aiohttp.ClientSession:
+        """A session as gcsfs would make it, but sending once, and leaving bytes as they are stored."""
+        given = self._given
+        settings = {**given.session_kwargs, "auto_decompress": False}
+        if "connector" in settings:
+            settings["connector_owner"] = False  # the user's own; closing it is not ours to do
+        elif getattr(given, "_use_client_cert", False) and given._location.startswith("https://"):  # noqa: SLF001
+            context = await asyncio.to_thread(gcsfs.core._client_cert_ssl_context)  # noqa: SLF001 - mutual TLS
+            settings["connector"] = aiohttp.TCPConnector(ssl=context)
+        return sends_once(await gcsfs.core.get_client(**settings))  # type: ignore[no-any-return]
+
+    async def _headers(self, request: GcsRequest) -> dict[str, str]:
+        """With credentials; refreshing them blocks, so that is done in a thread."""
+        make = self._given._get_headers  # noqa: SLF001 - how gcsfs signs its own requests
+        if self._given.credentials.credentials is None:
+            return dict(make(request.headers))
+        return dict(await asyncio.to_thread(make, request.headers))
+
+    async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_s
+        request = _request(asked)
+        try:
+            session, headers = await asyncio.wait_for(self._ready(request, asked.path), timeout_s)
+        except (asyncio.TimeoutError, _RefreshFailed) as error:
+            return NotNow(f"no fresh credentials: {error or 'no answer in time'}")
+        left = max(0.0, deadline - clock())
+        try:
+            async with within(left):
+                return await self._send(session, request, headers, patience_s(left, asked))
+        except asyncio.TimeoutError:
+            return NoAnswer(f"no answer within {timeout_s:.3g} s")
+        except (aiohttp.ClientError, OSError) as error:
+            why = unreached(error, _HINT, asked.path, proven=self._listener.proven, unsent=AIOHTTP_UNSENT)
+            return NotNow(why) if why else NoAnswer(f"{type(error).__name__}: {error}")
+
+    async def _ready(self, request: GcsRequest, path: str) -> tuple[aiohttp.ClientSession, dict[str, str]]:
+        try:
+            return await self._sessions.get(self._open), await self._headers(request)
+        except (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthError, OSError, ValueError) as error:
+            cause = error.__cause__ if isinstance(error, HttpError) else error
+            if isinstance(cause, google.auth.exceptions.TransportError) or getattr(cause, "retryable", False):
+                raise _RefreshFailed(f"{type(cause).__name__}: {cause}") from error
+            raise AccessDenied(
+                f"no usable Google credentials for {path!r}, nothing was sent: {cause or error}", path=path
+            ) from error
+
+    async def _send(
+        self, session: aiohttp.ClientSession, request: GcsRequest, headers: dict[str, str], silent_s: float
+    ) -> HttpReply:
+        query = urlencode(self._given._get_params(request.query))  # noqa: SLF001 - adds userProject
+        url = URL(request.url or f"{self._given._location}/{request.path}?{query}", encoded=True)  # noqa: SLF001
+        asking = session.request(
+            request.method,
+            url,
+            headers=headers,
+            data=request.body,
+            allow_redirects=False,  # a followed redirect is a second send
+            # Half for connecting: then a host that does not answer is known not to have got the request.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=silent_s / 2),
+        )
+        async with within(silent_s):
+            answer = await asking
+        async with answer:
+            body = await answer.read()
+        if request.packed and answer.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        return HttpReply(answer.status, answer.headers.items(), body)
+
+
+@dataclass(frozen=True, slots=True)
+class GcsRequest:
+    """One HTTP request. `path` begins after the endpoint and is quoted; `url`, if given, stands for all of it.
+
+    `packed`: the reply may be compressed on its way.
+    """
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    url: str = ""
+    packed: bool = False
+
+
+class _RefreshFailed(Exception):
+    """The credentials could not be refreshed now; nothing was sent."""
+
+
+def _request(asked: StoreRequest) -> GcsRequest:
+    plain = {"Accept-Encoding": "identity"}
+    match asked.verb:
+        case Verb.CREATE | Verb.MATCH:
+            return _write(asked)
+        case Verb.HEAD:  # the JSON API has no HEAD
+            return GcsRequest("GET", _object(asked.path), {"fields": _HEAD_FIELDS}, plain)
+        case Verb.GET:
+            query = {"alt": "media"}
+            if asked.version is not None:
+                query["ifGenerationNotMatch"] = asked.version.token
+            # With gzip the bytes come as they are stored; an object that is public comes from no cache.
+            headers = {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"}
+            return GcsRequest("GET", _object(asked.path), query, headers)
+        case Verb.DELETE | Verb.DELETE_MATCH:
+            matching = {} if asked.version is None else {"ifGenerationMatch": asked.version.token}
+            return GcsRequest("DELETE", _object(asked.path), matching, plain)
+        case Verb.LIST:
+            return _list(asked)
+        case Verb.BEGIN:
+            return _begin(asked)
+    upload = asked.the_upload()
+    if asked.verb is Verb.ABORT:
+        return GcsRequest("DELETE", "", {}, {"Content-Length": "0"}, url=upload.token)
+    total = "*" if asked.verb is Verb.PART else str(upload.sent + len(asked.data))
+    return _chunk(upload, asked.data, total)
+
+
+def _write(asked: StoreRequest) -> GcsRequest:
+    """A multipart upload with ifGenerationMatch; zero stands for "nothing is there"."""
+    bucket, _, key = asked.path.partition("/")
+    condition = asked.condition
+    generation = "0" if condition is None or isinstance(condition, Absent) else condition.token
+    resource, query = _resource(key, asked.write_id, asked.attributes)
+    kind, body = _multipart(resource, asked.data, asked.write_id)
+    return GcsRequest(
+        "POST",
+        f"upload/storage/v1/b/{_quote(bucket)}/o",
+        {"uploadType": "multipart", "ifGenerationMatch": generation, "fields": _MADE_FIELDS, **query},
+        {"Content-Type": kind, "Accept-Encoding": "identity"},
+        body,
+    )
+
+
+def _list(asked: StoreRequest) -> GcsRequest:
+    bucket, _, prefix = asked.path.partition("/")
+    after = (asked.start_after or "").partition("/")[2]
+    query = {"prefix": prefix, "startOffset": after, "pageToken": asked.token or "", "fields": _LIST_FIELDS}
+    sent = {name: value for name, value in query.items() if value}
+    return GcsRequest("GET", f"storage/v1/b/{_quote(bucket)}/o", sent, {"Accept-Encoding": "gzip"}, packed=True)
+
+
+def _begin(asked: StoreRequest) -> GcsRequest:
+    """Open a session of a resumable upload, with ifGenerationMatch=0.
+
+    Chunks go to the session. The store says how far it has got, ignores bytes that it has already, and looks at the
+    condition when the object is made; it may also refuse to open the session.
+    """
+    bucket, _, key = asked.path.partition("/")
+    resource, query = _resource(key, asked.write_id, asked.attributes)
+    return GcsRequest(
+        "POST",
+        f"upload/storage/v1/b/{_quote(bucket)}/o",
+        {"uploadType": "resumable", "ifGenerationMatch": "0", "name": key, **query},
+        {"Content-Type": "application/json", "X-Upload-Content-Type": resource["contentType"]},
+        json.dumps(resource).encode(),
+    )
+
+
+def _chunk(upload: Upload, data: bytes, total: str) -> GcsRequest:
+    span = f"{upload.sent}-{upload.sent + len(data) - 1}" if data else "*"
+    headers = {"Content-Range": f"bytes {span}/{total}", "Accept-Encoding": "identity"}
+    return GcsRequest("PUT", "", {}, headers, data, upload.token)
+
+
+def _resource(key: str, write_id: str, attributes: Attributes | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The resource of an object that is to be made, and what goes into the query with it."""
+    more = attributes or Attributes()
+    query = {name: str(more.own[name]) for name in _IN_THE_QUERY if name in more.own}
+    own = {name: value for name, value in more.own.items() if name not in query}
+    kind = more.content_type or "application/octet-stream"
+    return {**own, "name": key, "contentType": kind, "metadata": {**more.metadata, WRITE_ID_KEY: write_id}}, query
+
+
+def _multipart(resource: dict[str, Any], data: bytes, boundary: str) -> tuple[str, bytes]:
+    """Content type and body. Lines end in CRLF, as RFC 2046 wants; servers differ in forgiving less."""
+    mark = f"cas-{boundary}"
+    while mark.encode() in data:
+        mark += "-"
+    head = (
+        f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(resource)}\r\n"
+        f"--{mark}\r\nContent-Type: {resource['contentType']}\r\n\r\n"
+    )
+    return f'multipart/related; boundary="{mark}"', b"".join((head.encode(), data, f"\r\n--{mark}--\r\n".encode()))
+
+
+def _quote(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _object(path: str) -> str:
+    bucket, _, key = path.partition("/")
+    return f"storage/v1/b/{_quote(bucket)}/o/{_quote(key)}"

@@ -1,0 +1,161 @@
+"""What Azure Blob Storage says. Pure.
+
+The proof is `x-ms-request-id`, which is documented for every answer; Azurite sends it, too.
+
+Sources: Blob Storage REST reference, "Troubleshooting API operations", "Status and error codes", "Specifying
+conditional headers for Blob service operations", "List Blobs", "Put Block List".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import MappingProxyType
+from urllib.parse import unquote
+from xml.etree import ElementTree as ET
+
+from fsspec_cas.answer import Entry, Page, Seen, Upload
+from fsspec_cas.backends.http.headers import header_flaw, http_date_ms, later_s, one
+from fsspec_cas.backends.http.reply import Confirm, Heard, HttpReply, Says, Spoken, StoreRequest, Verb
+from fsspec_cas.version import Version
+
+_ID = "x-ms-request-id"
+_CODE = "x-ms-error-code"
+_META = "x-ms-meta-"
+BLOB_ID_KEY = "cas_id"  # Azure wants names of metadata to be C# identifiers, so no hyphen
+_FOLDER_MARK = "hdi_isfolder"  # how an account with a hierarchical namespace marks its directories
+
+AZURE_STATUSES = MappingProxyType(
+    {
+        **dict.fromkeys((Verb.CREATE, Verb.MATCH, Verb.PART, Verb.FINISH), 201),
+        **dict.fromkeys((Verb.HEAD, Verb.GET, Verb.LIST), 200),
+        **dict.fromkeys((Verb.DELETE, Verb.DELETE_MATCH), 202),
+    }
+)
+AZURE_CODES = MappingProxyType(
+    {
+        "BlobNotFound": Says.ABSENT,
+        "ContainerNotFound": Says.NO_BUCKET,
+        "BlobAlreadyExists": Says.EXISTS,
+        "ConditionNotMet": Says.FALSE,
+        "TargetConditionNotMet": Says.FALSE,
+        "InvalidBlockList": Says.GONE,
+        **dict.fromkeys(("ServerBusy", "OperationTimedOut", "InternalError"), Says.BUSY),
+        **dict.fromkeys(("ContainerBeingDeleted", "ContainerBeingCreated"), Says.BUSY),
+    }
+)
+_UNDONE = ("ContainerBeingDeleted", "ContainerBeingCreated")
+_ADVICE = MappingProxyType(
+    {
+        "BlobArchived": "the blob is archived: restore it first",
+        "InvalidBlobOrBlock": "it has the unfinished upload of another program, whose blocks stop ours: let it finish, "
+        "or write and delete the blob there once to drop it; Azure does so after a week",
+    }
+)
+
+
+class AzureDialect:
+    """The Blob API."""
+
+    vendor = "Azure"
+
+    def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
+        """What the store said. It always gives request ids."""
+        del signs
+        status, headers = reply._status, reply._headers
+        if wrong := header_flaw(headers, reading=asked.verb in (Verb.HEAD, Verb.GET) and status == 200):
+            return reply.unproven(wrong)
+        if _ID not in headers:
+            return reply.unproven("no x-ms-request-id")
+        spoken = Spoken(Says.DONE, str(status), str(status), retry_after_s=later_s(headers), signed=True)
+        if status == AZURE_STATUSES.get(asked.verb):
+            return _success(asked, reply, spoken)
+        return _refusal(asked, reply, spoken)
+
+    def challenges(self, reply: HttpReply) -> bool:
+        """Whether the store itself, proven, names the tenant whose token it wants."""
+        return reply._status == 401 and _ID in reply._headers and "www-authenticate" in reply._headers
+
+
+def _success(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
+    headers = reply._headers
+    upload = asked.upload
+    if asked.verb is Verb.LIST:
+        return _listed(asked, reply, spoken)
+    if asked.verb in (Verb.DELETE, Verb.DELETE_MATCH):
+        return spoken
+    if asked.verb is Verb.PART and upload is not None:
+        tag = block_id(upload)
+        return replace(spoken, document=replace(upload, tags=(*upload.tags, tag), sent=upload.sent + len(asked.data)))
+    etag = one(headers, "etag")
+    if not etag:
+        return reply.unproven("no ETag")
+    version = Version("azure", etag)
+    if asked.verb.writes:
+        return replace(spoken, version=version)
+    metadata = {name.removeprefix(_META): values[0] for name, values in headers.items() if name.startswith(_META)}
+    data = reply._body if asked.verb is Verb.GET else None
+    size = int(one(headers, "content-length") or 0) if data is None else len(data)
+    seen = Seen(
+        version,
+        size,
+        http_date_ms(one(headers, "last-modified")),
+        metadata.pop(BLOB_ID_KEY, None),
+        data,
+        http_date_ms(one(headers, "date")),
+        one(headers, "content-type"),
+        metadata,
+    )
+    return replace(spoken, document=seen)
+
+
+def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
+    status, headers = reply._status, reply._headers
+    code = one(headers, _CODE) or ""
+    why = f"{status} {code}".strip()
+    if status == 304 and asked.verb is Verb.GET and asked.version is not None and code:
+        return replace(spoken, says=Says.UNCHANGED, code=code, why=why)
+    if not code and asked.verb is Verb.HEAD and 300 <= status < 500:
+        return Confirm("get", reply.brief())
+    if status < 300 or (not code and status < 500):
+        return reply.unproven("neither the success of this request nor an x-ms-error-code")
+    says = AZURE_CODES.get(code)
+    if says is None:
+        says = Says.FORBIDDEN if status in (401, 403) else Says.BUSY if status in (408, 429) else Says.OTHER
+        says = Says.UNSUPPORTED if status == 501 else Says.BUSY if status >= 500 else says
+    undone = status == 429 or code in _UNDONE
+    advice = _ADVICE.get(code, "check account, key and roles" if says is Says.FORBIDDEN else "")
+    return replace(spoken, says=says, code=code or str(status), why=why, undone=undone, advice=advice)
+
+
+def _listed(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
+    """A page, in which `NextMarker` must stand, if only empty. It cannot start after a name: what comes before goes."""
+    container = asked.path.partition("/")[0]
+    after = (asked.start_after or "").partition("/")[2]
+    try:
+        root = ET.fromstring(reply._body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - expat limits expansion
+        marker = root.find("NextMarker")
+        if root.tag != "EnumerationResults" or marker is None:
+            return reply.unproven("no EnumerationResults with a NextMarker")
+        entries = tuple(entry for entry in _entries(container, root) if entry.path.partition("/")[2] > after)
+    except (ET.ParseError, ValueError, TypeError) as error:
+        return reply.unproven(f"a listing that cannot be read: {type(error).__name__}: {error}")
+    return replace(spoken, document=Page(entries, marker.text or None))
+
+
+def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
+    for blob in root.iterfind("Blobs/Blob"):
+        if (blob.findtext(f"Metadata/{_FOLDER_MARK}") or "").lower() == "true":
+            continue
+        named = blob.find("Name")
+        name = (named.text or "") if named is not None else ""
+        name = unquote(name) if named is not None and named.get("Encoded") == "true" else name
+        etag = (blob.findtext("Properties/Etag") or "").strip('"')  # listed without its quotes
+        version = Version("azure", f'"{etag}"') if etag else None
+        size = int(blob.findtext("Properties/Content-Length") or 0)
+        yield Entry(f"{container}/{name}", size, http_date_ms(blob.findtext("Properties/Last-Modified")), version)
+
+
+def block_id(upload: Upload) -> str:
+    """The id of the next block. All ids of one blob must have the same length."""
+    return f"{upload.write_id}-{len(upload.tags):05d}"

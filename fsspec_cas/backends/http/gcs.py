@@ -1,0 +1,209 @@
+"""What the JSON API of Cloud Storage says. Pure.
+
+Proofs, of which one is needed: the id `x-guploader-uploadid` in the headers; a JSON document whose `kind` is
+`storage#object` or `storage#objects`, or whose `error.code` is the status; `x-goog-generation` with the bytes of an
+object. Emulators give no id. There another request decides what only a status says.
+
+Sources: Cloud Storage documentation, "HTTP status and error codes for JSON", "Performing resumable uploads",
+"Transcoding of gzip-compressed files", "Caching".
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+from fsspec_cas.answer import Entry, Page, Seen, Upload
+from fsspec_cas.backends.http.headers import Headers, header_flaw, http_date_ms, iso_ms, later_s, one
+from fsspec_cas.backends.http.reply import Confirm, Heard, HttpReply, Says, Spoken, StoreRequest, Verb
+from fsspec_cas.version import Version
+
+_ID = "x-guploader-uploadid"
+_META = "x-goog-meta-"
+_IDENTITY = "cas-id"
+# Old projects get "slow down" as 403 with one of these reasons.
+_THROTTLE_REASONS = ("rateLimitExceeded", "userRateLimitExceeded")
+_NO_BUCKET = "bucket does not exist"
+_PACE_S = 0.5  # half of what has to lie between two writes of one object; GCS says no Retry-After
+
+GCS_STATUSES = MappingProxyType(
+    {
+        401: Says.FORBIDDEN,
+        403: Says.FORBIDDEN,
+        404: Says.ABSENT,
+        408: Says.BUSY,
+        409: Says.CONFLICT,
+        410: Says.GONE,
+        412: Says.FALSE,
+        429: Says.BUSY,
+        500: Says.BUSY,
+        501: Says.UNSUPPORTED,
+        502: Says.BUSY,
+        503: Says.BUSY,
+        504: Says.BUSY,
+    }
+)
+KINDS = MappingProxyType(
+    {
+        Verb.CREATE: "storage#object",
+        Verb.MATCH: "storage#object",
+        Verb.HEAD: "storage#object",
+        Verb.LIST: "storage#objects",
+        Verb.FINISH: "storage#object",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GcsDialect:
+    """The JSON API. `host` is where requests go: a session of an upload elsewhere needs the id."""
+
+    host: str = ""
+    vendor: str = "GCS"
+
+    def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
+        """What the store said. It is the same whether it gives ids or not."""
+        del signs
+        status, headers, body = reply._status, reply._headers, reply._body
+        reading = asked.verb is Verb.GET and status == 200
+        if wrong := header_flaw(headers, reading=reading):
+            return reply.unproven(wrong)
+        signed = _ID in headers
+        spoken = Spoken(Says.DONE, str(status), str(status), retry_after_s=later_s(headers), signed=signed)
+        if reading:
+            return _media(reply, spoken)
+        if status in (200, 201) and asked.verb in KINDS:
+            return _resource(asked, reply, spoken)
+        if asked.verb in (Verb.DELETE, Verb.DELETE_MATCH) and status in (200, 204):
+            deleted = not body.strip() or body.strip() == b"null"
+            if signed and deleted:
+                return spoken
+            return Confirm("head", reply.brief()) if asked.verb is Verb.DELETE else reply.unproven("no upload id")
+        if asked.verb is Verb.BEGIN and status == 200:
+            return self._begun(asked, reply, spoken, signed=signed)
+        if asked.verb in (Verb.PART, Verb.FINISH) and status == 308:
+            return _kept(asked, reply, spoken, signed=signed)
+        if asked.verb is Verb.PART and status in (200, 201) and _json(body).get("kind") == "storage#object":
+            early = "the store ended the upload before its last byte"
+            return replace(spoken, says=Says.OTHER, advice=early)
+        if asked.verb is Verb.GET and status == 304 and asked.version is not None:
+            same = one(headers, "x-goog-generation") in (None, asked.version.token)
+            return replace(spoken, says=Says.UNCHANGED) if signed and same else Confirm("get", reply.brief())
+        return _refusal(asked, reply, spoken, signed=signed)
+
+    def _begun(self, asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool) -> Heard:
+        place = one(reply._headers, "location") or ""
+        parts = urlsplit(place)
+        if "upload_id=" not in parts.query or not (signed or parts.netloc == self.host):
+            return reply.unproven("no session of an upload")
+        return replace(spoken, document=Upload(asked.path, asked.write_id, place))
+
+
+def _media(reply: HttpReply, spoken: Spoken) -> Heard:
+    headers, body = reply._headers, reply._body
+    generation = one(headers, "x-goog-generation")
+    if not (generation or "").isdigit() or generation is None:
+        return reply.unproven("no generation")
+    stored = one(headers, "x-goog-stored-content-length")
+    if stored is not None and stored.isdigit() and len(body) < int(stored):
+        return reply.unproven(f"{len(body)} of {stored} bytes")
+    metadata = {name.removeprefix(_META): values[0] for name, values in headers.items() if name.startswith(_META)}
+    identity = metadata.pop(_IDENTITY, None)
+    modified = http_date_ms(one(headers, "last-modified"))
+    return replace(spoken, document=Seen(Version("gcs", generation), len(body), modified, identity, body))
+
+
+def _resource(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
+    found = _json(reply._body)
+    if found.get("kind") != KINDS[asked.verb]:
+        return reply.unproven(f"no {KINDS[asked.verb]}")
+    try:
+        if asked.verb is Verb.LIST:
+            return replace(spoken, document=_page(asked, found))
+        version = Version("gcs", str(int(found["generation"])))
+        if asked.verb is not Verb.HEAD:
+            return replace(spoken, version=version)
+        return replace(spoken, document=_seen(version, found, reply._headers))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return reply.unproven(f"a {KINDS[asked.verb]} that cannot be read: {type(error).__name__}: {error}")
+
+
+def _page(asked: StoreRequest, found: dict[str, Any]) -> Page:
+    """`startOffset` is inclusive, so the object named by it is dropped."""
+    bucket = asked.path.partition("/")[0]
+    after = (asked.start_after or "").partition("/")[2]
+    items = [item for item in found.get("items", ()) if item["name"] != after]
+    return Page(tuple(_entry(bucket, item) for item in items), found.get("nextPageToken") or None)
+
+
+def _entry(bucket: str, item: dict[str, Any]) -> Entry:
+    version = Version("gcs", str(item["generation"])) if item.get("generation") else None
+    updated = item.get("updated")
+    return Entry(f"{bucket}/{item['name']}", int(item.get("size", 0)), iso_ms(updated) if updated else None, version)
+
+
+def _seen(version: Version, found: dict[str, Any], headers: Headers) -> Seen:
+    metadata = dict(found.get("metadata") or {})
+    updated = found.get("updated")
+    identity = metadata.pop(_IDENTITY, None)
+    return Seen(
+        version,
+        int(found.get("size", 0)),
+        iso_ms(updated) if updated else None,
+        identity,
+        answered_ms=http_date_ms(one(headers, "date")),
+        content_type=found.get("contentType"),
+        metadata=metadata,
+    )
+
+
+def _kept(asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool) -> Heard:
+    """A session that goes on: the store names the bytes that it has."""
+    upload = asked.upload
+    last = (one(reply._headers, "range") or "").rpartition("-")[2]
+    if upload is None or not (signed or last.isdigit()):
+        return reply.unproven("neither an id nor a range")
+    kept, end = int(last) + 1 if last.isdigit() else 0, upload.sent + len(asked.data)
+    if asked.verb is Verb.PART and kept >= end:
+        return replace(spoken, document=replace(upload, tags=(*upload.tags, ""), sent=end))
+    return replace(spoken, says=Says.BUSY, why=f"308: {kept} of {end} bytes were kept", undone=True)
+
+
+def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool) -> Heard:
+    status = reply._status
+    error = _json(reply._body).get("error")
+    error = error if isinstance(error, dict) else {}
+    reasons = [item.get("reason") for item in error.get("errors") or () if isinstance(item, dict)]
+    proven = error.get("code") == status and any(reasons)
+    if status == 429 and not (signed or proven):
+        return replace(reply.unproven(), retry_after_s=spoken.retry_after_s or _PACE_S)
+    if status < 300 or not (signed or proven):
+        lost = status == 404 and asked.verb is Verb.GET
+        return Confirm("head", reply.brief()) if lost else reply.unproven()
+    message = str(error.get("message") or "")
+    says = GCS_STATUSES.get(status, Says.BUSY if status >= 500 else Says.OTHER)
+    why = f"{status} {message}".strip()
+    if status == 404 and _NO_BUCKET in message:
+        says = Says.NO_BUCKET
+    elif asked.upload is not None and status == 404:
+        says = Says.GONE
+    elif status == 404 and asked.verb is Verb.GET and not proven and b"No such object" not in reply._body:
+        return Confirm("head", reply.brief())
+    elif status == 404 and asked.verb not in (Verb.HEAD, Verb.GET, Verb.MATCH, Verb.DELETE, Verb.DELETE_MATCH):
+        says = Says.NO_BUCKET
+    slow = status == 429 or (status == 403 and any(reason in _THROTTLE_REASONS for reason in reasons))
+    says = Says.BUSY if slow else says
+    later = spoken.retry_after_s or (_PACE_S if status == 429 else None)
+    code = str(next(filter(None, reasons), status))
+    return replace(spoken, says=says, code=code, why=why, retry_after_s=later, undone=slow or says is Says.CONFLICT)
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

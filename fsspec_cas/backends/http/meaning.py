@@ -1,0 +1,142 @@
+"""What a store's words mean for each request.
+
+`ANSWERS` is the only place that builds the answers which a caller acts on, and it takes `Spoken`, which only a dialect
+builds. A pair that is not in the table is an error, raised with the store's own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from fsspec_cas.answer import (
+    Applied,
+    Denied,
+    Gone,
+    Missing,
+    NoAnswer,
+    NotNow,
+    Page,
+    Seen,
+    Unchanged,
+    Upload,
+)
+from fsspec_cas.backends.http.reply import Refusals, Says, Spoken, StoreRequest, Verb
+from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, NotSupported, StoreError
+
+Heeded = Applied | Denied | Gone | Missing | Unchanged | Page | Seen | Upload | NotNow | NoAnswer
+Meaning = Callable[[StoreRequest, Spoken], Heeded]
+
+_PASSING = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "Busy"})
+
+
+def _applied(asked: StoreRequest, spoken: Spoken) -> Applied:
+    return Applied(spoken.version if asked.verb.writes else None)
+
+
+def _denied(asked: StoreRequest, spoken: Spoken) -> Denied:
+    del spoken
+    return Denied(asked.dialect)
+
+
+def _carried(asked: StoreRequest, spoken: Spoken) -> Heeded:
+    if not isinstance(spoken.document, (Seen, Page, Upload)):
+        raise StoreError(f"the answer to the {asked.verb.value} of {asked.path!r} brought nothing", path=asked.path)
+    return spoken.document
+
+
+def _each(asked: StoreRequest, spoken: Spoken) -> Heeded:
+    refused = spoken.document.codes if isinstance(spoken.document, Refusals) else {}
+    left = {key: code for key, code in refused.items() if code != "NoSuchKey"}
+    if not left:
+        return Applied(None)
+    key, code = next(iter(left.items()))
+    what = f"{len(left)} of {len(asked.paths)} objects were not removed, {key!r} first: {code}"
+    if set(left.values()) <= _PASSING:
+        return NoAnswer(f"503 {what}")
+    path = f"{asked.path.partition('/')[0]}/{key}"
+    kind = AccessDenied if "Denied" in code else StoreError
+    names = ", ".join(repr(name) for name in list(left)[:10])
+    raise kind(f"{what}; refused: {names}", path=path)
+
+
+def _missing(asked: StoreRequest, spoken: Spoken) -> Missing:
+    del asked, spoken
+    return Missing()
+
+
+def _unchanged(asked: StoreRequest, spoken: Spoken) -> Unchanged:
+    del asked, spoken
+    return Unchanged()
+
+
+def _gone(asked: StoreRequest, spoken: Spoken) -> Gone:
+    del asked
+    return Gone(f"{spoken.why}: the upload was finished or dropped")
+
+
+def _later(asked: StoreRequest, spoken: Spoken) -> NotNow | NoAnswer:
+    del asked
+    return (NotNow if spoken.undone else NoAnswer)(spoken.why, spoken.retry_after_s)
+
+
+ANSWERS: Mapping[tuple[Verb, Says], Meaning] = MappingProxyType(
+    {
+        **{(verb, Says.DONE): _applied for verb in (Verb.CREATE, Verb.MATCH, Verb.FINISH)},
+        **{(verb, Says.DONE): _applied for verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT)},
+        **{(verb, Says.DONE): _carried for verb in (Verb.HEAD, Verb.GET, Verb.LIST, Verb.BEGIN, Verb.PART)},
+        (Verb.DELETE_MANY, Says.DONE): _each,
+        (Verb.HEAD, Says.ABSENT): _missing,
+        (Verb.GET, Says.ABSENT): _missing,
+        (Verb.MATCH, Says.ABSENT): _denied,
+        (Verb.DELETE, Says.ABSENT): _applied,
+        (Verb.DELETE_MATCH, Says.ABSENT): _denied,
+        (Verb.GET, Says.UNCHANGED): _unchanged,
+        **{
+            (verb, Says.FALSE): _denied
+            for verb in (Verb.CREATE, Verb.MATCH, Verb.DELETE_MATCH, Verb.BEGIN, Verb.PART, Verb.FINISH)
+        },
+        **{(verb, Says.EXISTS): _denied for verb in (Verb.CREATE, Verb.PART, Verb.FINISH)},
+        (Verb.FINISH, Says.GONE): _gone,
+        (Verb.ABORT, Says.GONE): _applied,
+        **{(verb, Says.CONFLICT): _later for verb in Verb},
+        **{(verb, Says.BUSY): _later for verb in Verb},
+    }
+)
+
+
+def meaning(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> Any:
+    """What the store said, as an answer. `now` is this machine's time, for a message about clocks.
+
+    Raises:
+        StoreError: the store refuses, and no second send mends that. `NotSupported`: it does not implement it.
+    """
+    found = ANSWERS.get((asked.verb, spoken.says))
+    if found is not None:
+        return found(asked, spoken)
+    raise refusal(asked, spoken, vendor, now)
+
+
+def refusal(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> CasError:
+    """The error of a refusal, with the next step."""
+    path, why = asked.path, spoken.why
+    advice = f"; {spoken.advice}" if spoken.advice else ""
+    container = "container" if vendor == "Azure" else "bucket"
+    match spoken.says:
+        case Says.UNSUPPORTED | Says.OTHER | Says.FORBIDDEN if asked.verb is Verb.DELETE_MANY:
+            return NotSupported(f"the store at {path!r} takes no request to delete many: {why}", path=path)
+        case Says.NO_BUCKET:
+            name = path.partition("/")[0]
+            return BucketNotFound(f"there is no {container} {name!r}; create it first", path=path)
+        case Says.FORBIDDEN if "Skewed" in spoken.code:
+            clocks = f"this machine's clock says {now}, the store's {spoken.date or 'nothing'}"
+            return AccessDenied(f"{vendor} refused access to {path!r}: {why}; {clocks}: set the clock", path=path)
+        case Says.FORBIDDEN:
+            advice = advice or "; check key, secret and policy"
+            return AccessDenied(f"{vendor} refused access to {path!r}: {why}{advice}", path=path)
+        case Says.UNSUPPORTED:
+            return NotSupported(f"the store at {path!r} does not implement this {asked.verb.value}: {why}", path=path)
+        case Says.GONE:
+            return StoreError(f"the upload of {path!r} is gone ({why}); write it again", path=path)
+    return StoreError(f"{vendor} refused the {asked.verb.value} of {path!r}: {why}{advice}", path=path)

@@ -1,0 +1,353 @@
+"""What an S3 server says, whichever client asked. Pure.
+
+Proofs, of which one is needed:
+
+- P1, the request id in the headers. Amazon documents it for every answer; so do SeaweedFS, MinIO, Ceph and others.
+- P2, an XML document whose root is the one that this request is answered with, or `Error` with a `Code`.
+- P3, content that nobody else has: the identity of our write in the metadata, or the MD5 of the bytes that were sent.
+
+A store that gives no request ids is *bare* (Garage, s3s-fs, S3Mock, moto, nanio). There a success without a document
+needs P3, or is confirmed by another request.
+
+Listings are read here at a tenth of what botocore's parser takes, which builds an object of every field.
+
+Sources: Amazon S3 API reference, "Common response headers", "Error responses", HeadObject, GetObject, ListObjectsV2,
+DeleteObjects, CompleteMultipartUpload; Amazon S3 User Guide, "Conditional requests", "Working with delete markers".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from urllib.parse import unquote_plus
+from xml.etree import ElementTree as ET
+
+from fsspec_cas.answer import Entry, Page, Seen, Upload
+from fsspec_cas.backends.http.headers import Headers, header_flaw, http_date_ms, iso_ms, later_s, one
+from fsspec_cas.backends.http.reply import (
+    Carried,
+    Confirm,
+    Heard,
+    HttpReply,
+    Refusals,
+    Says,
+    Spoken,
+    StoreRequest,
+    Unproven,
+    Verb,
+)
+from fsspec_cas.version import Version
+
+_IDS = ("x-amz-request-id", "x-amz-id-2")
+_IDENTITY = "x-amz-meta-cas-id"
+_META = "x-amz-meta-"
+_MARKER = "x-amz-delete-marker"
+_ETAG = re.compile(r'"?[0-9a-f]{32}(-\d+)?"?')
+
+S3_CODES = MappingProxyType(
+    {
+        "NoSuchKey": Says.ABSENT,
+        "NoSuchBucket": Says.NO_BUCKET,
+        "NoSuchUpload": Says.GONE,
+        "PreconditionFailed": Says.FALSE,
+        "OperationAborted": Says.CONFLICT,
+        "ConditionalRequestConflict": Says.CONFLICT,
+        "ConcurrentModification": Says.CONFLICT,
+        **dict.fromkeys(
+            ("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "Throttling", "ThrottlingException"),
+            Says.BUSY,
+        ),
+        **dict.fromkeys(("KMS.ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded"), Says.BUSY),
+        **dict.fromkeys(("TooManyRequests", "TemporaryRedirect", "Busy"), Says.BUSY),
+        **dict.fromkeys(("AccessDenied", "ExpiredToken", "ExpiredTokenException", "InvalidToken"), Says.FORBIDDEN),
+        **dict.fromkeys(("TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch"), Says.FORBIDDEN),
+        **dict.fromkeys(("RequestTimeTooSkewed", "AllAccessDisabled", "AccountProblem"), Says.FORBIDDEN),
+        "NotImplemented": Says.UNSUPPORTED,
+    }
+)
+_CONDITIONAL = (Verb.CREATE, Verb.MATCH, Verb.DELETE_MATCH, Verb.FINISH)
+_ADVICE = MappingProxyType(
+    {
+        "AccessDenied": "check key, secret and policy; or the object is missing, and s3:ListBucket is not granted; "
+        "or the bucket has its requester pay (requester_pays=True)",
+        "InvalidObjectState": "the object is archived: restore it first",
+        "PermanentRedirect": "the bucket is in another region: give region_name in client_kwargs, or its endpoint",
+        "AuthorizationHeaderMalformed": "the bucket is in another region: give region_name in client_kwargs",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a success looks like: its statuses, the root of its document, and whether its body is empty."""
+
+    statuses: tuple[int, ...]
+    root: str = ""
+    empty: bool = False
+
+
+FORMS = MappingProxyType(
+    {
+        Verb.CREATE: Form((200,), empty=True),
+        Verb.MATCH: Form((200,), empty=True),
+        Verb.HEAD: Form((200,)),
+        Verb.GET: Form((200,)),
+        Verb.DELETE: Form((204,), empty=True),
+        Verb.DELETE_MATCH: Form((204,), empty=True),
+        Verb.DELETE_MANY: Form((200,), root="DeleteResult"),
+        Verb.LIST: Form((200,), root="ListBucketResult"),
+        Verb.BEGIN: Form((200,), root="InitiateMultipartUploadResult"),
+        Verb.PART: Form((200,), empty=True),
+        Verb.FINISH: Form((200,), root="CompleteMultipartUploadResult"),
+        Verb.ABORT: Form((204,), empty=True),
+    }
+)
+
+
+class S3Dialect:
+    """The S3 API."""
+
+    vendor = "S3"
+
+    def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
+        """What the store said."""
+        status, headers, body = reply._status, reply._headers, reply._body
+        later = later_s(headers)
+        if wrong := header_flaw(headers, reading=asked.verb in (Verb.GET, Verb.HEAD) and status == 200):
+            return reply.unproven(wrong)
+        signed = any(headers.get(name) for name in _IDS)
+        form = FORMS[asked.verb]
+        # The body of a read that succeeded is the object's, whatever it looks like.
+        root = None if asked.verb is Verb.GET and status in form.statuses else _document(body)
+        if root is not None and _name(root) == "Error" and (code := _text(root, "Code")):
+            return _error(status, code, root, headers, signed=signed, later=later)
+        if status in form.statuses:
+            return _success(asked, form, reply, root, signed=signed, signs=signs)
+        return _bodiless(asked, reply, signed=signed, signs=signs, later=later)
+
+    def names_region(self, reply: HttpReply) -> bool:
+        """Whether the store itself, proven, says in which other region the bucket is."""
+        if reply._status not in (301, 307, 400):
+            return False
+        root = _document(reply._body)
+        error = root is not None and _name(root) == "Error" and bool(_text(root, "Code"))
+        signed = any(reply._headers.get(name) for name in _IDS)
+        return (error or signed) and self.region_of(reply) is not None
+
+    def region_of(self, reply: HttpReply) -> str | None:
+        """The region that the reply names."""
+        named = reply._headers.get("x-amz-bucket-region", [""])[0]
+        root = _document(reply._body)
+        return named or (_text(root, "Region") if root is not None else "") or None
+
+
+def version_of(etag: str | None) -> Version | None:
+    """The version of an ETag. Some gateways take the quotes off some answers; it is one version all the same."""
+    return Version("s3", etag if etag.startswith('"') else f'"{etag}"') if etag else None
+
+
+def _error(
+    status: int,
+    code: str,
+    root: ET.Element,
+    headers: Headers,
+    *,
+    signed: bool,
+    later: float | None,
+) -> Heard:
+    says = S3_CODES.get(code)
+    if says is None:
+        says = Says.FALSE if status == 412 else Says.UNSUPPORTED if status == 501 else Says.OTHER
+        says = Says.BUSY if status in (429, 500, 502, 503, 504) else says
+        says = Says.FORBIDDEN if status in (401, 403) else says
+    if status < 300:
+        says = Says.BUSY  # an error inside a success says nothing of what was done
+    why = f"{status} {code}"
+    advice = _ADVICE.get(code, "")
+    if says is Says.UNSUPPORTED:
+        named = _text(root, "Header") or _text(root, "Message")
+        why += f": {named}" if named else ""
+    if says is Says.OTHER and (message := _text(root, "Message")):
+        why += f": {message}"
+    return Spoken(
+        says,
+        code,
+        why,
+        retry_after_s=later,
+        undone=status == 429 or says is Says.CONFLICT,
+        signed=signed,
+        telling=True,
+        date=one(headers, "date"),
+        advice=advice,
+    )
+
+
+def _success(
+    asked: StoreRequest, form: Form, reply: HttpReply, root: ET.Element | None, *, signed: bool, signs: bool | None
+) -> Heard:
+    status, headers, body = reply._status, reply._headers, reply._body
+    why = f"{reply.brief()} without the store's request id"
+    if form.root:
+        if root is None or _name(root) != form.root:
+            return reply.unproven(f"no {form.root}")
+        return _with_document(asked, root, status, headers, signed=signed)
+    if form.empty and body:
+        return reply.unproven("a body where S3 sends none")
+    etag = one(headers, "etag")
+    spoken = Spoken(Says.DONE, str(status), str(status), signed=signed, telling=signed, date=one(headers, "date"))
+    if asked.verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT):
+        if signed or asked.verb is Verb.ABORT:
+            return spoken
+        if signs is None:
+            return Confirm("sign", why)
+        return Confirm("get", why) if asked.verb is Verb.DELETE and signs is False else Unproven(why)
+    if etag is None:
+        return reply.unproven("no ETag")
+    if etag.startswith("W/"):
+        weak = "its ETag is weak, so something on the way changes bodies: switch its compression off"
+        known = signed or _IDENTITY in headers
+        refused = replace(spoken, says=Says.OTHER, code="weak ETag", advice=weak)
+        return refused if known else reply.unproven("a weak ETag")
+    if asked.verb in (Verb.GET, Verb.HEAD):
+        return _read(asked, reply, etag, spoken, why, signed=signed, signs=signs)
+    version = version_of(etag)
+    document = _sent_part(asked, etag)
+    proven = signed or etag.strip('"') == hashlib.md5(asked.data, usedforsecurity=False).hexdigest()
+    if proven:
+        return replace(spoken, version=version, document=document, telling=signed or signs is None)
+    if signs is None:
+        return Confirm("sign", why)
+    return Confirm("head", why) if signs is False and asked.verb.writes else Unproven(why)
+
+
+def _read(
+    asked: StoreRequest, reply: HttpReply, etag: str, spoken: Spoken, why: str, *, signed: bool, signs: bool | None
+) -> Heard:
+    headers = reply._headers
+    identity = one(headers, _IDENTITY)
+    modified = one(headers, "last-modified")
+    alike = _ETAG.fullmatch(etag) is not None and modified is not None
+    if not (signed or (signs is not True and identity) or (signs is False and alike)):
+        return Confirm("sign", why) if signs is None and alike else Unproven(why)
+    metadata = {name.removeprefix(_META): values[0] for name, values in headers.items() if name.startswith(_META)}
+    metadata.pop("cas-id", None)
+    version = Version("s3", etag if etag.startswith('"') else f'"{etag}"')
+    data = reply._body if asked.verb is Verb.GET else None
+    size = len(data) if data is not None else int(one(headers, "content-length") or 0)
+    document = Seen(
+        version,
+        size,
+        http_date_ms(modified),
+        identity,
+        data,
+        http_date_ms(one(headers, "date")),
+        one(headers, "content-type"),
+        metadata,
+    )
+    return replace(spoken, document=document, telling=signed or signs is None)
+
+
+def _with_document(asked: StoreRequest, root: ET.Element, status: int, headers: Headers, *, signed: bool) -> Heard:
+    spoken = Spoken(Says.DONE, str(status), str(status), signed=signed, telling=True, date=one(headers, "date"))
+    if asked.verb is Verb.LIST:
+        return _listed(asked, root, spoken)
+    if asked.verb is Verb.DELETE_MANY:
+        failed = {_text(error, "Key"): _text(error, "Code") for error in _children(root, "Error")}
+        return replace(spoken, document=Refusals(failed))
+    if asked.verb is Verb.BEGIN:
+        token = _text(root, "UploadId")
+        begun = Upload(asked.path, asked.write_id, token, attributes=asked.attributes)
+        return replace(spoken, document=begun) if token else Unproven(f"{status}: no UploadId")
+    version = version_of(_text(root, "ETag"))
+    return replace(spoken, version=version) if version else Unproven(f"{status}: no ETag")
+
+
+def _listed(asked: StoreRequest, root: ET.Element, spoken: Spoken) -> Heard:
+    bucket, _, prefix = asked.path.partition("/")
+    encoded = _text(root, "EncodingType") == "url"
+    said = _text(root, "Prefix")
+    if (unquote_plus(said) if encoded else said) != prefix:
+        return Unproven(f"a listing of {said!r}, and {prefix!r} was asked for")
+    cut, token = _text(root, "IsTruncated"), _text(root, "NextContinuationToken") or None
+    if cut not in ("true", "false"):
+        return Unproven("a listing that does not say whether it is whole (IsTruncated)")
+    if cut == "true" and token is None:
+        advice = "this server has no ListObjectsV2: it cuts a listing and gives no token for the rest"
+        return replace(spoken, says=Says.OTHER, code="IsTruncated", advice=advice)
+    try:
+        entries = tuple(_entries(bucket, root, encoded=encoded))
+    except (ValueError, KeyError) as error:
+        return Unproven(f"a listing that cannot be read: {type(error).__name__}: {error}")
+    return replace(spoken, document=Page(entries, token if cut == "true" else None))
+
+
+def _bodiless(asked: StoreRequest, reply: HttpReply, *, signed: bool, signs: bool | None, later: float | None) -> Heard:
+    """A status that is no success, without a document."""
+    status, headers = reply._status, reply._headers
+    why = reply.brief()
+    spoken = Spoken(
+        Says.OTHER,
+        str(status),
+        why,
+        retry_after_s=later,
+        signed=signed,
+        telling=signed,
+        date=one(headers, "date"),
+    )
+    if asked.verb is Verb.HEAD and status in (404, 403, 401, 400, 301, 307):
+        if status == 404 and (signed or headers.get(_MARKER)):
+            return replace(spoken, says=Says.ABSENT)
+        if signed and status in (401, 403):
+            return replace(spoken, says=Says.FORBIDDEN, advice=_ADVICE["AccessDenied"])
+        return Confirm("get", why)
+    if status == 304 and asked.verb is Verb.GET and asked.version is not None:
+        etag = one(headers, "etag")
+        same = etag is not None and version_of(etag) == asked.version
+        if (signed and (same or etag is None)) or (signs is False and same):
+            return replace(spoken, says=Says.UNCHANGED)
+        return Confirm("get", why)
+    if status == 304 and asked.verb in _CONDITIONAL and signed:
+        return replace(spoken, says=Says.FALSE)  # old MinIO
+    return reply.unproven()
+
+
+def _sent_part(asked: StoreRequest, etag: str) -> Carried | None:
+    upload = asked.upload
+    if asked.verb is not Verb.PART or upload is None:
+        return None
+    return replace(upload, tags=(*upload.tags, etag), sent=upload.sent + len(asked.data))
+
+
+def _document(body: bytes) -> ET.Element | None:
+    if body.lstrip()[:1] != b"<":
+        return None
+    try:
+        return ET.fromstring(body)  # noqa: S314 - as botocore does it; expat limits expansion
+    except (ET.ParseError, ValueError):
+        return None
+
+
+def _name(root: ET.Element) -> str:
+    return root.tag.rpartition("}")[2]
+
+
+def _children(root: ET.Element, name: str) -> Iterator[ET.Element]:
+    return root.iterfind(f"{root.tag.removesuffix(_name(root))}{name}")
+
+
+def _text(root: ET.Element, name: str) -> str:
+    return root.findtext(f"{root.tag.removesuffix(_name(root))}{name}") or ""
+
+
+def _entries(bucket: str, root: ET.Element, *, encoded: bool) -> Iterator[Entry]:
+    space = root.tag.removesuffix(_name(root))
+    names = {f"{space}{name}": name for name in ("Key", "Size", "LastModified", "ETag")}
+    for item in root.iterfind(f"{space}Contents"):
+        fields = {names[child.tag]: child.text or "" for child in item if child.tag in names}
+        key = unquote_plus(fields["Key"]) if encoded else fields["Key"]
+        yield Entry(
+            f"{bucket}/{key}", int(fields["Size"]), iso_ms(fields["LastModified"]), version_of(fields.get("ETag"))
+        )

@@ -1,0 +1,170 @@
+"""HTTP/1.1 connections that are kept, over the standard library: one request at a time on each, sent once.
+
+No redirect is followed and nothing is sent again. A connection on which anything has come in since its last reply, an
+end or a reply that nobody asked for, is closed and not used.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import select
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from fsspec_cas.backends.http.reply import HttpReply
+from fsspec_cas.clock import Machine
+
+_CLOCK = Machine()
+_CHUNK_BYTES = 1 << 20
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds: for all of a request, for connecting, and how long the reply may keep silent."""
+
+    total_s: float
+    connect_s: float
+    silent_s: float
+
+
+class NeverSent(Exception):
+    """The connection failed before the request was sent; `__cause__` says why."""
+
+
+class Connections:
+    """Kept connections to one origin, for threads; a forked child starts with none.
+
+    `proxy` is the URL of a proxy; None for what the environment says.
+    """
+
+    def __init__(self, origin: str, *, verify: bool = True, proxy: str | None = None, most: int = 64) -> None:
+        self._origin = urlsplit(origin)
+        self._context = _context(verify=verify) if self._origin.scheme == "https" else None
+        self._proxy = _proxy_of(self._origin, proxy)
+        self._kept: deque[http.client.HTTPConnection] = deque(maxlen=most)
+        self._pid = os.getpid()
+
+    def exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, times: Times
+    ) -> HttpReply:
+        """Send once, and read the whole reply.
+
+        Raises:
+            NeverSent: nothing was sent.
+            OSError, http.client.HTTPException: nobody knows.
+        """
+        deadline_s = _CLOCK.monotonic_s() + times.total_s
+        connection = self._connection(times)
+        fine = False
+        try:
+            _let_wait(connection, min(times.total_s, times.silent_s))
+            if self._proxy is not None and self._context is None:
+                target = f"{self._origin.scheme}://{self._origin.netloc}{target}"
+            connection.request(method, target, body, dict(headers))
+            answer = connection.getresponse()
+            data = self._body(connection, answer, deadline_s)
+            fine = answer.status >= 200 and not answer.will_close
+            return HttpReply(answer.status, answer.headers.items(), data)
+        finally:
+            if fine:
+                self._kept.append(connection)
+            else:
+                connection.close()
+
+    def close(self) -> None:
+        """Close what is kept."""
+        while self._kept:
+            self._kept.pop().close()
+
+    def _connection(self, times: Times) -> http.client.HTTPConnection:
+        if self._pid != os.getpid():
+            self._kept, self._pid = deque(maxlen=self._kept.maxlen), os.getpid()
+        while self._kept:
+            try:
+                kept = self._kept.pop()
+            except IndexError:
+                break  # another thread was faster
+            if not _has_something_to_say(kept):
+                return kept
+            kept.close()
+        made = self._made(times)
+        try:
+            made.connect()
+        except Exception as error:
+            made.close()
+            raise NeverSent from error
+        return made
+
+    def _made(self, times: Times) -> http.client.HTTPConnection:
+        host, port = self._origin.hostname or "", self._origin.port or _PORTS[self._origin.scheme]
+        proxy = self._proxy
+        near = (host, port) if proxy is None else (proxy.hostname or "", proxy.port or _PORTS["http"])
+        if self._context is None:
+            return http.client.HTTPConnection(*near, timeout=times.connect_s)
+        made = http.client.HTTPSConnection(*near, timeout=times.connect_s, context=self._context)
+        if proxy is not None:
+            made.set_tunnel(host, port, _proxy_headers(proxy))
+        return made
+
+    @staticmethod
+    def _body(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, deadline_s: float) -> bytes:
+        if answer.length is not None and answer.length <= _CHUNK_BYTES:
+            return answer.read()
+        pieces: list[bytes] = []
+        while True:
+            _let_wait(connection, deadline_s - _CLOCK.monotonic_s())
+            piece = answer.read(_CHUNK_BYTES)
+            if not piece:
+                break
+            pieces.append(piece)
+        if answer.length:
+            raise http.client.IncompleteRead(b"", answer.length)
+        return b"".join(pieces)
+
+
+def _let_wait(connection: http.client.HTTPConnection, seconds: float) -> None:
+    if seconds <= 0:
+        raise TimeoutError("the time is over")
+    if connection.sock is not None:
+        connection.sock.settimeout(seconds)
+
+
+def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
+    """Whether bytes, or an end, came in while nobody had asked for anything."""
+    if connection.sock is None:
+        return True
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _context(*, verify: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    bundle = os.environ.get("AWS_CA_BUNDLE")
+    if bundle:
+        context.load_verify_locations(bundle)
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _proxy_of(origin: SplitResult, given: str | None) -> SplitResult | None:
+    if given is None and not proxy_bypass(origin.netloc):
+        given = getproxies().get(origin.scheme)
+    return urlsplit(given if "://" in given else f"http://{given}") if given else None
+
+
+def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    from base64 import b64encode  # noqa: PLC0415 - few proxies want it
+
+    plain = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(plain.encode()).decode()}"}

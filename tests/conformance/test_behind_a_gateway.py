@@ -1,0 +1,57 @@
+"""Verbs behind a gateway, on each kind of store."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.wrong_answers import WrongAnswers, behind_gateway
+from fsspec_cas.testing import Gateway
+
+
+class TestS3(WrongAnswers):
+    @pytest.fixture
+    def gatewayed(self, seaweedfs):
+        with behind_gateway(seaweedfs) as here:
+            yield here
+
+
+class TestLeanS3(WrongAnswers):
+    @pytest.fixture
+    def gatewayed(self, over_obstore):
+        with behind_gateway(over_obstore) as here:
+            yield here
+
+
+class TestAzure(WrongAnswers):
+    @pytest.fixture
+    def gatewayed(self, azurite):
+        with behind_gateway(azurite) as here:
+            yield here
+
+
+@pytest.mark.parametrize("name", ["seaweedfs", "over_obstore", "azurite"])
+def test_requests_for_each_verb_are_as_many_as_on_a_store_that_is_believed_blindly(request, name):
+    with behind_gateway(request.getfixturevalue(name)) as (store, gateway, _):
+        store.list("")
+        assert counted(gateway, lambda: store.put_if_absent("a", b"1")) == 1
+        assert counted(gateway, lambda: store.put_if_absent("a", b"2")) == 2
+        version = store.head("a").version
+        assert counted(gateway, lambda: store.put_if_match("a", b"3", version)) == 1
+        assert counted(gateway, lambda: store.put_if_match("a", b"4", version)) == 2
+        version = store.head("a").version
+        for ask in (
+            lambda: store.read("a"),
+            lambda: store.head("a"),
+            lambda: store.list(""),
+            lambda: store.read_or_none("never"),
+            lambda: store.read_if_changed("a", version),
+            lambda: store.delete("never"),
+        ):
+            assert counted(gateway, ask) == 1
+        assert counted(gateway, lambda: store.delete_if_match("a", version)) == 2
+
+
+def counted(gateway: Gateway, call) -> int:
+    before = len(gateway.requests)
+    call()
+    return len(gateway.requests) - before

@@ -6,8 +6,9 @@
     a begin time, as a savepoint's             after that commit
     any other time                             what had completed by then
 
-A text of 17 digits is a completion time if a commit has it, else a begin time if a commit has that, else a time. Times
-have milliseconds: two writers may, rarely, begin and complete a commit in the same one; its completion counts then.
+A text of 17 digits is a completion time if a commit has it, else a begin time if a commit has that, else a time.
+`savepoint`, `restore` and `changes` refuse 17 digits that are no commit's. Times have milliseconds: two writers may,
+rarely, begin and complete a commit in the same one; its completion counts then.
 
 Promised: `as_of`, `changes`, `savepoint`, `restore` and the commands go by this. NOT promised: begin times of archived
 commits, of which only the time is known; name those by their completion.
@@ -101,14 +102,18 @@ def commit_of(timeline: Timeline, given: TableVersion | None, reached: Reached) 
     if moment.by == "begin":
         raise InvalidInput(f"{moment} is no state after a commit; give a version, or a time of completion")
     found = [instant for instant in timeline.writes if moment.includes(instant)]
-    if found:
+    is_named = any(given in (i.begin, i.completion) for i in timeline.writes)
+    if found and (is_named or not _is_instant(given)):
         return found[-1]
+    what = f"no commit began or completed at {given}" if _is_instant(given) else f"no commit completed by {moment.time}"
     if archived := reached():
-        raise HistoryGone(
-            f"no commit on the timeline completed up to {moment.time}, and those up to {archived} are archived, which "
-            "can neither be restored nor kept; choose a later one"
-        )
-    raise HistoryGone(f"no commit completed up to {moment.time}; the log lists those that did (17 digits, UTC)")
+        what += f", and those up to {archived} are archived, which can neither be restored nor kept"
+    raise HistoryGone(f"{what}; `history()` has those that can be chosen, or give ISO text for what a time had")
+
+
+def _is_instant(given: TableVersion) -> bool:
+    """Whether it is written as times of commits are."""
+    return isinstance(given, str) and given.isdigit() and time_text(given) == given
 
 
 def _named(timeline: Timeline, time: str, order: Order, reached: Reached) -> Instant | None:

@@ -99,8 +99,12 @@ def test_version_that_is_none_is_refused(table: Table, tmp_path: Path) -> None:
                 ask(given)
     with pytest.raises(InvalidInput, match="None is no version"):
         table.restore(None)  # type: ignore[arg-type]
-    with pytest.raises(HistoryGone, match="no commit completed up to 20200101000000000"):
+    with pytest.raises(HistoryGone, match="no commit began or completed at 20200101000000000; "):
         table.restore("20200101000000000")
+    with pytest.raises(HistoryGone, match="no commit began or completed at 20990101000000000; "):
+        table.savepoint("20990101000000000")
+    with pytest.raises(HistoryGone, match="no commit completed by 20200101000000000; "):
+        table.restore("2020-01-01T00:00:00Z")
     with pytest.raises(InvalidInput, match="no state after a commit"):
         table.restore(AsOf(table.version, "begin"))
     with pytest.raises(InvalidInput, match="is no time in the order"):

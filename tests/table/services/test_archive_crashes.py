@@ -153,7 +153,7 @@ def test_a_decided_archival_is_finished_by_a_restore(
     writes = table.timeline().writes
     assert len(writes) > KEEP.least
     other = Table.open(str(folder), settings=FEW)
-    with pytest.raises(HistoryGone, match="it is archived"):
+    with pytest.raises(HistoryGone, match="are archived"):
         other.restore(writes[0].begin)
     assert len(other.timeline().writes) == KEEP.least
     assert by_hudi_rs(str(folder)) == content(other) == by_hudi_rs(str(made))

@@ -7,6 +7,7 @@ Engines (`lockprovider.table.engines`) read and write rows; `Table.transact` run
 """
 
 from lockprovider.table import extras as extras
+from lockprovider.table.doctor.facts import TableFinding
 from lockprovider.table.errors import (
     Aborted,
     Corrupt,
@@ -63,6 +64,7 @@ __all__ = [
     "TableError",
     "TableEvent",
     "TableExists",
+    "TableFinding",
     "TableNotFound",
     "TableSettings",
     "TableSpec",

@@ -26,6 +26,8 @@ import pyarrow.compute as pc
 
 from fsspec_cas import Entry, Store
 from lockprovider.table.convert.rows import Rows
+from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.facts import TableFinding
 from lockprovider.table.engines import arrow, frames, replace
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.layout import PROPERTIES
@@ -833,6 +835,34 @@ class Table(TableContext):
         ...     assert change
         """
         return sharing.would_share(self) if dry_run else sharing.share(self)
+
+    def unshare(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
+        """Take back what `share` wrote, so that the table can go back to one JVM writer; what was there.
+
+        Stop all other writers first, those of this library too: a single JVM writer takes no lock, and rolls back
+        whatever is pending. The zone of the table's times stays UTC. `dry_run`: nothing is written.
+
+        Raises:
+            Aborted: a write is pending; nothing was changed. NotAcquired, CasError: may be repeated.
+
+        >>> sorted(change.key for change in table.unshare(dry_run=True))[-1]
+        'hoodie.write.lock.provider'
+        """
+        return sharing.would_unshare(self) if dry_run else sharing.unshare(self)
+
+    def doctor(self) -> tuple[TableFinding, ...]:
+        """What is wrong with the table, and what to do about it; nothing is written.
+
+        Tables that cannot be written here can be looked at, too; `lockprovider table doctor URL` also looks at those
+        that cannot be opened. NOT promised: that a finding is still true when it is read.
+
+        Raises:
+            CasError: the store failed.
+
+        >>> [finding.what for finding in table.doctor() if finding.state == "wrong"]
+        []
+        """
+        return tuple(finding for _, _, found in diagnose(self) for finding in found)
 
     def set_appears(self, appears: str) -> None:
         """Let commits appear `in order`, or `for our readers`: see `TableSpec.appears`. Safe to repeat.

@@ -48,6 +48,9 @@ def add(commands: Commands) -> None:
     about = "Let the table tell JVM Hudi's writers in Spark how to share it: lock, conflicts, no metadata table."
     parser = add_table_command(commands, "share", _share, about)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be set")
+    about = "Take back what `share` wrote: for a table that goes back to one JVM writer, once all others have stopped."
+    parser = add_table_command(commands, "unshare", _unshare, about)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be taken back")
     about = "Remove a metadata table of JVM Hudi's, which would hide commits from here."
     add_table_command(commands, "retire-metadata", _retire, about)
     about = "Say in the properties that a JVM writer made buckets; all keys are read, to see whether it is true."
@@ -266,6 +269,15 @@ def _share(arguments: Any) -> int:
     title = f"{word} {len(changes)} properties" if changes else "JVM writers in Spark find all settings already"
     rows = tuple((one.key, one.found or "", one.wanted) for one in changes)
     return say_answer(arguments, CommandAnswer(said, title, ("property", "was", "is") if rows else (), rows))
+
+
+def _unshare(arguments: Any) -> int:
+    changes = opened(arguments).unshare(dry_run=arguments.dry_run)
+    said = {"removed": [{"key": one.key, "found": one.found} for one in changes]}
+    word = "would take back" if arguments.dry_run else "took back"
+    title = f"{word} {len(changes)} properties" if changes else "there is nothing to take back"
+    rows = tuple((one.key, one.found or "") for one in changes)
+    return say_answer(arguments, CommandAnswer(said, title, ("property", "was") if rows else (), rows))
 
 
 def _retire(arguments: Any) -> int:

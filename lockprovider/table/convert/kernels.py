@@ -166,6 +166,10 @@ def _by_text(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
     """Text or bytes of any kind, with offsets of 32 bits; numbers as text."""
+    if types.is_string_view(values.type) or types.is_binary_view(values.type):
+        lengths = np.frombuffer(values.buffers()[1] or b"", dtype="<i4").reshape(-1, 4)[values.offset :, 0]
+        if lengths[: len(values)][values.is_valid().to_numpy(zero_copy_only=False)].sum(dtype=np.int64) > ARRAY_BYTES:
+            raise TooLong
     try:
         return (values.storage if isinstance(values, pa.ExtensionArray) else values).cast(column)
     except pa.ArrowInvalid as error:
@@ -222,7 +226,7 @@ _PAIRS: dict[tuple[str, str], Kernel] = {
 
 # -- maps --------------------------------------------------------------------------------------------------------------
 
-_NEAR = 16
+_NEAR = 6  # so many comparisons with a neighbour are quicker than a hash table
 
 
 def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
@@ -233,14 +237,16 @@ def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
     most = int(lengths.max(initial=0))
     if most <= 1:
         return None
-    encoded = keys.dictionary_encode()
-    codes, rows = encoded.indices.to_numpy(), np.repeat(np.arange(len(lengths)), lengths)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
     if most <= _NEAR:
         for step in range(1, most):
-            twice = (codes[step:] == codes[:-step]) & (rows[step:] == rows[:-step])
+            alike = pc.equal(keys.slice(step), keys.slice(0, max(0, len(keys) - step)))
+            twice = alike.to_numpy(zero_copy_only=False) & (rows[step:] == rows[:-step])
             if twice.any():
                 return int(np.argmax(twice)) + step
         return None
+    encoded = keys.dictionary_encode()
+    codes = encoded.indices.to_numpy()
     both = rows * len(encoded.dictionary) + codes
     if pc.count_distinct(pa.array(both)).as_py() == len(both):
         return None

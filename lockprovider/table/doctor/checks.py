@@ -10,6 +10,7 @@ from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.format.instant import Action, InstantState, to_ms
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.format.properties import READABLE_VERSIONS
 
 _HOUR_MS = 3_600_000
 _EXPIRED_MS = 24 * _HOUR_MS  # of a plan that nobody runs
@@ -22,7 +23,15 @@ _Check = Callable[[Facts], Iterator[TableFinding]]
 
 
 def examine(facts: Facts) -> tuple[tuple[str, str, tuple[TableFinding, ...]], ...]:
-    """All checks: rule, what it is about, and what was found."""
+    """All checks: rule, what it is about, and what was found.
+
+    Of a table whose layout is not known here nothing else is looked at, and that is said.
+    """
+    version = None if facts.config is None else facts.config.version
+    if version is not None and version not in READABLE_VERSIONS:
+        said = [one for one in rules.properties(facts) if "hoodie.table.version" in one.what]
+        rest = f"nothing else was looked at: a table of version {version} keeps its timeline in another way"
+        return (("R4", "version and properties", (*said, TableFinding("R4", "note", rest, "look again after it"))),)
     return tuple((rule, about, tuple(check(facts))) for rule, about, check in _CHECKS)
 
 

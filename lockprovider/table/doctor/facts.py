@@ -21,7 +21,17 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class TableFinding:
-    """One thing that is wrong, or (a note) only good to know."""
+    """One thing that is wrong, or (a note) only good to know.
+
+    Attributes:
+        rule: the rule that it is found by, e.g. `R4`.
+        state: `wrong`, or `note`.
+        what: what was found.
+        mend: what to do about it.
+
+    >>> TableFinding("R4", "note", "the table was upgraded", "nothing").state
+    'note'
+    """
 
     rule: str
     state: Literal["wrong", "note"]

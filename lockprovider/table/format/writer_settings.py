@@ -48,7 +48,7 @@ SHARED: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """A property that a shared table has, and this one has not; `found` is None if it has none at all."""
+    """A property that `share` or `unshare` changes; `found` is None if there is none, `wanted` is empty if it goes."""
 
     key: str
     found: str | None
@@ -65,6 +65,12 @@ def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
         kept = tuple(name for name in kept if name not in STATISTICS)
     raw = MappingProxyType({**config.raw, **wanted})
     return replace(config, timezone="UTC", metadata_partitions=kept, raw=raw)
+
+
+def alone(config: TableConfig) -> TableConfig:
+    """The same table without the settings that `shared` gave it. Its zone stays UTC, in which its times are."""
+    keys = {*SHARED, STATISTICS_KEY}
+    return replace(config, raw=MappingProxyType({key: said for key, said in config.raw.items() if key not in keys}))
 
 
 def says_listing_is_kept(config: TableConfig) -> bool:

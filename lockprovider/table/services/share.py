@@ -20,7 +20,7 @@ from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES, TIMELIN
 from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.shapes import check_writable
-from lockprovider.table.format.writer_settings import ZONE_KEY, SettingChange, shared, unshared, with_appearance
+from lockprovider.table.format.writer_settings import ZONE_KEY, SettingChange, alone, shared, unshared, with_appearance
 from lockprovider.table.services import plans
 from lockprovider.table.state.key_spelling import spelled
 from lockprovider.table.state.writable import keeps_listing
@@ -68,6 +68,32 @@ def share(table: TableContext) -> tuple[SettingChange, ...]:
             for entry in table.store.list(f"{METADATA_TABLE}/{folder}/"):
                 table.store.delete(entry.path)
     return done
+
+
+def would_unshare(table: TableContext) -> tuple[SettingChange, ...]:
+    """What `unshare` would take back now. Nothing is written."""
+    return _taken(table.config())
+
+
+def unshare(table: TableContext) -> tuple[SettingChange, ...]:
+    """Take the settings back, so that one JVM writer can have the table to itself; what was there. Safe to repeat.
+
+    Raises:
+        Aborted: a write is pending, which that writer would roll back; nothing was changed.
+        VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
+        NotAcquired, CasError: the lock or the store; may be repeated.
+    """
+    with table.lock.acquire() as lease:
+        done = _taken(table.config())
+        if done:
+            plans.check_no_write(table)
+            plans.change_properties(table, lease, alone)
+    return done
+
+
+def _taken(config: TableConfig) -> tuple[SettingChange, ...]:
+    left = alone(config).raw
+    return tuple(SettingChange(key, said, "") for key, said in sorted(config.raw.items()) if key not in left)
 
 
 def set_appears(table: TableContext, wanted: str) -> None:

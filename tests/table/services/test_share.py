@@ -15,6 +15,7 @@ from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.java_properties import pairs
 from lockprovider.table.format.writer_settings import METADATA_KEY, MODE_KEY, SHARED, ZONE_KEY
+from lockprovider.table.transaction.transaction import Transaction
 
 MEANT = {
     "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
@@ -194,3 +195,42 @@ def test_indexes_that_nobody_here_keeps_are_named(folder: Path) -> None:
     with pytest.raises(UnsupportedTable, match="DROP INDEX record_index"):
         table.append(table.to_arrow())
     assert said(folder) == before
+
+
+def test_unshare_takes_back_what_share_wrote(table: Table, folder: Path) -> None:
+    upsert(table, (1, "a", 1))
+    before = said(folder)
+    taken = table.unshare(dry_run=True)
+    assert said(folder) == before
+    assert {change.key for change in taken} == {*SHARED}
+    assert table.unshare() == taken
+    assert not {*SHARED} & said(folder).keys()
+    assert said(folder)[ZONE_KEY] == "UTC"
+    assert table.unshare() == ()
+    table.share()
+    assert said(folder) == before
+
+
+def test_unshare_is_refused_while_a_write_is_pending(table: Table, folder: Path) -> None:
+    txn = Transaction(table)
+    txn.start()
+    before = said(folder)
+    with pytest.raises(Aborted, match="is pending"):
+        table.unshare()
+    assert said(folder) == before
+    txn.rollback()
+
+
+def test_doctor_gives_findings_as_objects(table: Table, folder: Path) -> None:
+    assert [finding for finding in table.doctor() if finding.state == "wrong"] == []
+    edit(folder, **{"hoodie.table.cdc.enabled": "true"})
+    (found,) = [finding for finding in table.doctor() if finding.state == "wrong"]
+    assert (found.rule, found.mend) == ("R4", "use the engine that made it")
+    assert "hoodie.table.cdc.enabled=true" in found.what
+
+
+def test_doctor_says_what_it_has_not_looked_at(table: Table, folder: Path) -> None:
+    edit(folder, **{"hoodie.table.version": "6"})
+    wrong, note = table.doctor()
+    assert ("CALL upgrade_table" in wrong.mend, wrong.state) == (True, "wrong")
+    assert "nothing else was looked at" in note.what

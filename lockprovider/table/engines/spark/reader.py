@@ -173,8 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case "latest":
                 return {_OFFSET: latest_completion(self._opened().timeline())}
             case time:
-                table = self._opened()
-                return {_OFFSET: _time(table, table.timeline(), time) if time else _START}
+                return {_OFFSET: self._commit_of(time) if time else _START}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Commits count as files here: Spark knows no other limits."""
@@ -214,6 +213,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._table is None:
             self._table = self._options.open()
         return self._table
+
+    def _commit_of(self, version: str) -> str:
+        """The completion time of a version's last commit, as offsets are those of commits."""
+        table = self._opened()
+        timeline, archived = table.timeline(), reached(table)()
+        time = _time(table, timeline, version)
+        if time < archived:
+            return time  # which is refused: what happened since is not known
+        return max(
+            (one.completion or "" for one in timeline.writes if (one.completion or "") <= time), default=archived
+        )
 
     def _completed_after(self, start: str) -> list[Instant]:
         table = self._opened()

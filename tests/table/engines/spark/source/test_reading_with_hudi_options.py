@@ -76,6 +76,8 @@ def test_stream_starts_where_the_offset_says(table: Table, done: list[CommitResu
         assert isinstance(stream, StreamReader)
         return stream.initialOffset()["completion"]
 
+    assert start("2010-01-02") == ""
+    assert start("2999-01-02 12:00:00") == done[2].completion
     assert start("earliest") == start("000") == ""
     assert start("latest") == done[2].completion
     assert start(done[1].instant) == start(done[1].completion) == done[1].completion

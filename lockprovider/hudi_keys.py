@@ -24,6 +24,16 @@ RENEW_OLDER = "hoodie.write.lock.storage.heartbeat.poll.secs"
 WAIT_MS = "hoodie.write.lock.wait_time_ms"
 PAUSE_MS = "hoodie.write.lock.wait_time_ms_between_retry"
 
+# The store's credentials, by Hudi 1.2's names for Azure: as which storage option each is given here.
+AZURE: Mapping[str, str] = {
+    "hoodie.write.lock.azure.connection.string": "connection_string",
+    "hoodie.write.lock.azure.sas.token": "sas_token",
+    "hoodie.write.lock.azure.managed.identity.client.id": "managed_identity_client_id",
+    "hoodie.write.lock.azure.client.tenant.id": "tenant_id",
+    "hoodie.write.lock.azure.client.id": "client_id",
+    "hoodie.write.lock.azure.client.secret": "client_secret",
+}
+
 OWNED = (
     "hoodie.write.",
     "hoodie.clean.",
@@ -46,6 +56,7 @@ HONOURED = frozenset(
         PAUSE_MS,
         "hoodie.write.lock.conflict.resolution.strategy",
         "hoodie.write.concurrency.mode",
+        "hoodie.write.meta.key.prefixes",
         "hoodie.clean.failed.writes.policy",
         "hoodie.cleaner.policy.failed.writes",
         "hoodie.clean.policy",
@@ -230,10 +241,13 @@ def check(config: Mapping[str, object]) -> None:
             raise InvalidSettings(f"{key!r} is no key of Hudi's: keys are text, as 'hoodie.base.path'")
         if key.startswith(_OTHER_LOCKS) and PROVIDER not in config:
             raise InvalidSettings(f"{key} {_ANOTHER_LOCK}")
+        if key in AZURE:
+            raise InvalidSettings(f"{key} is a credential of the store: give it {_CREDENTIAL}")
         _check_name(key)
         _check_value(key, str(value).strip())
 
 
+_CREDENTIAL = "to LockProvider.from_config, or as one of the storage_options of a table"
 _ANOTHER_LOCK = (
     "is another lock than this one, and the two would not exclude each other: "
     f"set {PROVIDER}={STORAGE_PROVIDER} for every writer"

@@ -8,6 +8,7 @@ Source: `StorageBasedLockConfig`, `HoodieLockConfig` of Hudi 1.2.0.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from lockprovider.errors import InvalidSettings
-from lockprovider.hudi_keys import BASE_PATH, PAUSE_MS, RENEW, RENEW_OLDER, VALIDITY, WAIT_MS, check
+from lockprovider.hudi_keys import AZURE, BASE_PATH, PAUSE_MS, RENEW, RENEW_OLDER, VALIDITY, WAIT_MS, check
 from lockprovider.renamed import deprecated, renamed
 
 # Hudi grants this much after `validUntil` before it takes a lock over (StorageBasedLockProvider).
@@ -181,6 +182,7 @@ class Options:
     url: str
     settings: LockSettings | None = None
     on: str | None = None
+    storage_options: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ class _Word:
     whole: bool = False
 
 
+_AZURE_SCHEMES = ("az", "abfs", "abfss", "wasb", "wasbs")
 _LEAST_S = {"validity": 10.0, "renew": 1.0}
 _FIELDS = ("validity", "renew", "timeout", "poll")
 _RENAMED = {f"{field}_s": field for field in _FIELDS}
@@ -218,7 +221,28 @@ def from_config(config: Mapping[str, object]) -> Options:
         raise InvalidSettings(f"{BASE_PATH}={base!r} must be the table's URL or folder: the lock is kept in it")
     # Hadoop writes file:/folder, which fsspec takes for a relative path.
     url = "file://" + base.removeprefix("file:") if base.startswith("file:/") and "://" not in base else base
-    return Options(url, LockSettings.from_hudi(config))
+    others = {key: value for key, value in config.items() if key not in AZURE}
+    return Options(url, LockSettings.from_hudi(others), storage_options=_of_azure(config, url))
+
+
+def _of_azure(config: Mapping[str, object], url: str) -> dict[str, Any]:
+    """The storage options that these keys stand for; none on another store, where Hudi reads none of them either.
+
+    Raises:
+        InvalidSettings: a managed identity is asked for, and `azure-identity` is not installed.
+    """
+    if url.partition("://")[0] not in _AZURE_SCHEMES:
+        return {}
+    found: dict[str, Any] = {AZURE[key]: str(value) for key, value in config.items() if key in AZURE and str(value)}
+    identity = found.pop("managed_identity_client_id", None)
+    if identity is not None:
+        try:
+            from azure.identity.aio import ManagedIdentityCredential  # noqa: PLC0415 - an optional dependency
+        except ImportError as error:
+            said = "hoodie.write.lock.azure.managed.identity.client.id needs azure-identity: pip install azure-identity"
+            raise InvalidSettings(said) from error
+        found["credential"] = ManagedIdentityCredential(client_id=identity)
+    return found
 
 
 def from_url(url: str) -> Options:

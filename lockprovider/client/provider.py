@@ -131,7 +131,8 @@ class LockProvider:
     ) -> LockProvider:
         """The provider that a Hudi writer's config asks for, with Hudi's names, defaults and bounds.
 
-        Read are `hoodie.base.path` (required) and the keys of the lock; see `LockSettings.from_hudi`.
+        Read are `hoodie.base.path` (required) and the keys of the lock; see `LockSettings.from_hudi`. On Azure the keys
+        `hoodie.write.lock.azure.*` give the store's credentials, unless `storage_options` do.
 
         Raises:
             InvalidSettings: a setting is missing, unknown, out of range, or contradicts another.
@@ -248,7 +249,8 @@ def _place(
     path = HUDI_LOCK_PATH if asked is None else asked
     _check_path(path)
     chosen = _one_of("settings", options.settings, None if settings is None else checked(settings))
-    return LockPlace(options.url, Store.from_url(options.url, storage_options), path, chosen)
+    given = {**options.storage_options, **(storage_options or {})} or None
+    return LockPlace(options.url, Store.from_url(options.url, given), path, chosen)
 
 
 def _one_of(name: str, in_url: T | None, argument: T | None) -> T | None:

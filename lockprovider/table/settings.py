@@ -25,6 +25,7 @@ from lockprovider.table.timeline.liveness import HeartbeatSettings
 from lockprovider.table.timeline.non_blocking import refuse_unless_possible
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
 
+CARRIED_KEY = "hoodie.write.meta.key.prefixes"
 RESOLUTION_KEY = "hoodie.write.lock.conflict.resolution.strategy"
 _POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
 _COMMITS_KEYS = ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retained")
@@ -129,6 +130,9 @@ class TableSettings:
         index: what is known of the table's index; None: whatever it has.
         check_keys: whether new keys are compared at the commit with those that others have inserted meanwhile (see
             `key_check`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
+        carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`). Each commit takes the
+            keys that begin so from the last commit that has some, under the lock: so a HudiStreamer finds its
+            checkpoint in the last commit, though it was another's. Such commits are not decided with those of others.
         read_from_metadata: whether reads of a table that has a metadata table take its word for which files there are,
             as JVM Hudi does, and list no folders. Worth having from some 50,000 files on.
         write_metadata: whether writes keep its listing of files (`hoodie.metadata.enable`); None: if the table says so.
@@ -151,6 +155,7 @@ class TableSettings:
     clustering: ClusterEvery | None = None
     index: IndexSettings | None = None
     check_keys: bool = False
+    carried_keys: tuple[str, ...] = ()
     read_from_metadata: bool = False
     write_metadata: bool | None = None
 
@@ -161,6 +166,9 @@ class TableSettings:
         for name, kind in _KINDS.items():
             if not isinstance(getattr(self, name), kind):
                 raise InvalidSettings(f"{name}={getattr(self, name)!r} must be {_article(kind)}")
+        prefixes = self.carried_keys
+        if not isinstance(prefixes, tuple) or not all(isinstance(one, str) and one for one in prefixes):
+            raise InvalidSettings(f"carried_keys={prefixes!r} must be a tuple of texts ({CARRIED_KEY})")
         if not callable(self.resolution):
             raise InvalidSettings(f"resolution={self.resolution!r} must be a function of table.timeline.conflict")
         check_retention(self.retention)
@@ -220,6 +228,7 @@ class TableSettings:
             compaction=_compaction(options),
             clustering=_clustering(options),
             index=_index(options),
+            carried_keys=tuple(filter(None, map(str.strip, options.get(CARRIED_KEY, "").split(",")))),
             write_metadata=_flag(options, METADATA_KEY) if METADATA_KEY in options else None,
         )
 

@@ -164,6 +164,7 @@ _ANY_TEXT = (
     hudi_keys.BASE_PATH,
     "hoodie.bucket.index.hash.field",
     "hoodie.clustering.plan.strategy.sort.columns",
+    "hoodie.write.meta.key.prefixes",
 )
 _POLICY = {
     "commits": "KEEP_LATEST_COMMITS",

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from lockprovider.table.state.current import TableView
 
 _TRIES = 8  # how often a commit may lose its lease, or find that the log has ended, before it gives up
+_LOOKED_AT = 5  # commits: those of services carry no keys
 _LOGS = 4  # how often that
 _REFUSED = (WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced)
 
@@ -103,7 +104,8 @@ class Committing:
         proposal, table = self._proposal, self._table
         columns = table.schema(proposal.timeline)
         rule = proposal.rule(table.settings.resolution)
-        alone = staged.staged or self._listing is not None
+        carries = bool(table.settings.carried_keys)  # what, is known under the lock alone
+        alone = staged.staged or self._listing is not None or carries
         wanted = None if alone else Wanted.of(proposal, rule, columns, self._data)
         hold, again = wanted is None, _Again()
         for tried in range(_TRIES):
@@ -238,12 +240,27 @@ class Committing:
             self._mine.is_listed = True
             first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, now)
         name = proposal.completed(completion).file_name
+        data, left = self._carrying(now), ""
+        if data is not self._data:
+            staged = table.lock.enclose(staged.path, data, sole=True)
+            left = staged.staged
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
-        lease.publish_new(replace(staged, path=f"{TIMELINE}/{name}", first=first), self._data)
-        table.memory.remember(name, self._data)
+        lease.publish_new(replace(staged, path=f"{TIMELINE}/{name}", first=first), data)
+        table.lock.discard(*filter(None, [left]))
+        table.memory.remember(name, data)
         table.memory.committed_s[name] = table.world.monotonic_s()
         table.tell("committed", proposal.begin, completion=completion)
         return completion
+
+    def _carrying(self, now: Timeline) -> bytes:
+        """The commit, with the keys that it is to take over from the last commit that has some."""
+        prefixes, given = self._table.settings.carried_keys, self._proposal.metadata
+        for instant in reversed(now.writes[-_LOOKED_AT:]) if prefixes else ():
+            extra = self._table.metadata_of(instant).extra
+            found = {key: value for key, value in extra.items() if key.startswith(prefixes)}
+            if found:
+                return encode_commit(replace(given, extra={**found, **given.extra}))
+        return self._data
 
     def _look(self, record: LockRecord | None = None) -> TableView:
         """The table now, with what the validation is going to read of it at hand.

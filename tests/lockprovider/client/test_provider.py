@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from servers.azurite import Azurite
 
 import lockprovider
 from fsspec_cas import CasError, InvalidUrl, NotSupported, Store
@@ -35,6 +36,7 @@ from lockprovider import (
     NotAcquired,
     NotPicklable,
 )
+from lockprovider.settings import from_config
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.transaction.retry import transact
 
@@ -537,3 +539,34 @@ provider.unlock()
 def test_a_forked_providers_child_holds_nothing_and_frees_nothing(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["FORKED", "None False True", "True True"]
+
+
+def test_azure_keys_of_hudi_give_the_stores_credentials(azurite: Azurite) -> None:
+    url = azurite.new_prefix()
+    config = {
+        "hoodie.base.path": url,
+        "hoodie.write.lock.azure.connection.string": azurite.storage_options["connection_string"],
+    }
+    provider = LockProvider.from_config(config)
+    assert provider.try_lock()
+    provider.unlock()
+    assert config["hoodie.write.lock.azure.connection.string"] not in repr(provider)
+
+
+def test_azure_keys_of_hudi_are_storage_options() -> None:
+    given = {
+        "hoodie.base.path": "abfss://box@account.dfs.core.windows.net/t",
+        "hoodie.write.lock.azure.client.tenant.id": "tenant",
+        "hoodie.write.lock.azure.client.id": "me",
+        "hoodie.write.lock.azure.client.secret": "secret",
+        "hoodie.write.lock.azure.sas.token": "",
+    }
+    options = from_config(given)
+    assert options.storage_options == {"tenant_id": "tenant", "client_id": "me", "client_secret": "secret"}
+    assert "secret" not in repr(options)
+    assert from_config(given | {"hoodie.base.path": "s3://bucket/t"}).storage_options == {}
+
+
+def test_azure_keys_of_hudi_are_refused_where_no_store_is_opened() -> None:
+    with pytest.raises(InvalidSettings, match="storage_options"):
+        LockSettings.from_hudi({"hoodie.write.lock.azure.sas.token": "x"})

@@ -19,7 +19,7 @@ from lockprovider import HUDI_LOCK_PATH, Intent, LeaseLost, Lock, Log, NotAcquir
 from lockprovider.group.combine import choose
 from lockprovider.group.intent import is_over
 from lockprovider.group.intents import Intents
-from lockprovider.table import Aborted, Table, WriteConflict
+from lockprovider.table import Aborted, Table, TableSettings, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PROPERTIES, TIMELINE
 from lockprovider.table.state.heartbeat import WriterHeartbeat
@@ -261,3 +261,26 @@ def test_one_that_was_not_decided_in_time_asks_again_under_another_name(
     assert content(table) == {(1, "a", 100), (2, "b", 2)}
     assert asked[0] != asked[-1]
     assert asked[0].partition(".")[2] == asked[-1].partition(".")[2], "of the same commit"
+
+
+def test_keys_of_the_last_commit_are_carried_on(table: Table) -> None:
+    """A HudiStreamer looks for its checkpoint in the last commit, and began again where that was ours."""
+    key = "deltastreamer.checkpoint.key"
+    table.append(rows((7, "a", 7)), extra={key: "topic,0:100", "other": "x"})
+    settings = TableSettings.from_hudi({"hoodie.write.meta.key.prefixes": "deltastreamer.,streamer."})
+    carrying = Table.open(table.url, settings=replace(SETTINGS, carried_keys=settings.carried_keys))
+
+    def last() -> dict[str, str]:
+        now = table.timeline()
+        return dict(table.metadata_of(now.writes[-1]).extra)
+
+    carrying.append(rows((8, "a", 8)))
+    assert (last().get(key), last().get("other")) == ("topic,0:100", None)
+    carrying.upsert(rows((8, "a", 80)), extra={key: "topic,0:200"})
+    assert last()[key] == "topic,0:200"
+    carrying.delete(rows((8, "a", 80)))
+    assert last()[key] == "topic,0:200"
+    table.append(rows((9, "a", 9)))
+    carrying.append(rows((10, "a", 10)))
+    assert last()[key] == "topic,0:200", "also past a commit that has not carried it"
+    assert content(table) == {(1, "a", 1), (7, "a", 7), (9, "a", 9), (10, "a", 10)}

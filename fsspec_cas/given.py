@@ -8,15 +8,21 @@ from typing import Any
 
 from fsspec_cas.errors import InvalidInput
 
+LARGEST_NUMBER = (1 << 53) - 1
+"""The largest whole number that every JSON reader keeps exactly."""
+_LONGEST_S = 100 * 365.25 * 86_400
+
 
 def seconds(value: object, name: str = "timeout", *, finite: bool = False, above: bool = False) -> float:
-    """A time to wait: a number of seconds, 0 or more (`above` it); infinite is for ever, where it need not be `finite`.
+    """A time to wait: a number of seconds, 0 or more (`above` it).
+
+    Infinite is for ever, where it need not be `finite`; what is finite is stored, and is a hundred years at most.
 
     Raises:
         InvalidInput: naming the value.
     """
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
-    if not number >= 0 or (finite and number == math.inf) or (above and not number):
+    if not number >= 0 or (finite and number > _LONGEST_S) or (above and not number):
         least = "above 0" if above else "0 or more"
         raise InvalidInput(f"{name}={value!r} must be a number of seconds, {least}, e.g. {name}=30")
     return float(number)
@@ -28,6 +34,8 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
     Raises:
         InvalidInput: naming the value.
     """
+    if isinstance(value, int) and not isinstance(value, bool) and value > LARGEST_NUMBER:
+        raise InvalidInput(f"{name} must be a whole number of at most {LARGEST_NUMBER}, which every JSON reader keeps")
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InvalidInput(f"{name}={value!r} must be a whole number, {least} or more, e.g. {name}={max(least, 5)}")
     return value

@@ -32,7 +32,7 @@ def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S
         return LockStatus(None, None, world.now_ms(), by_store=False, own_ms=world.now_ms())
     own_ms = world.now_ms()
     now_ms = own_ms if said_ms is None else said_ms
-    record = LockRecord.decode(content.data)
+    record = LockRecord.decode(content.data, path)
     return LockStatus(record, content.version, now_ms, by_store=said_ms is not None, own_ms=own_ms)
 
 
@@ -77,7 +77,7 @@ def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeo
         now = _read(store, path, timeout_s) if isinstance(done.outcome, Lost) else None
         if now is None:
             break
-        there = LockRecord.decode(now.data)
+        there = LockRecord.decode(now.data, path)
         if there.nonce == nonce:  # something on the way has sent it twice, and the copy that was refused was answered
             return Broken(Won(now.version))
         handed_over = there.given and there.unapplied  # since it was shown: what was decided is finished all the same

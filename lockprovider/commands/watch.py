@@ -63,7 +63,7 @@ class _Watcher:
     def look(self) -> list[Change]:
         """What happened since the last look; at first, what is there."""
         content = self._store.read_or_none(self._path, self._seen, timeout=self._timeout_s)
-        after = None if content is None else LockRecord.decode(content.data)
+        after = None if content is None else LockRecord.decode(content.data, self._path)
         found = self._at_first(after) if self._first else changes_between(self._record, after)
         if found:
             self._lapse_told = False

@@ -14,7 +14,9 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote
 
-from lockprovider.record.commit_log import Log
+from fsspec_cas.given import LARGEST_NUMBER
+from lockprovider.bounded import inflate
+from lockprovider.record.commit_log import LARGEST, Log
 
 _LONGEST = 255  # bytes of a name: MinIO's limit, and of many file systems
 _SUM = 4  # bytes
@@ -71,7 +73,7 @@ def parse(name: str, body: bytes) -> Intent | None:
     log, slash, rest = name.partition("/")
     rest, _, told = rest.partition("!")
     place, dot, stem = rest.partition(".")
-    if not (slash and dot and stem and place.isdecimal()):
+    if not (slash and dot and stem and place.isdecimal() and int(place) <= LARGEST_NUMBER and len(body) <= LARGEST):
         return None
     return Intent(unquote(log), int(place), unquote(stem), body, told)
 
@@ -92,7 +94,7 @@ def _unpacked(told: str, like: bytes) -> bytes:
     """Nothing, if it was packed with something else."""
     try:
         packed = urlsafe_b64decode(told + "=" * (-len(told) % 4))
-        body = zlib.decompressobj(-zlib.MAX_WBITS, like).decompress(packed[_SUM:])
+        body = inflate(packed[_SUM:], most=LARGEST, wbits=-zlib.MAX_WBITS, like=like)
     except (ValueError, zlib.error):
         return b""
     return body if zlib.crc32(body).to_bytes(_SUM, "big") == packed[:_SUM] else b""

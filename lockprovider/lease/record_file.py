@@ -50,7 +50,7 @@ class RecordFile:
             self.known = None
             return None
         if content is not None:
-            record = LockRecord.decode(content.data)
+            record = LockRecord.decode(content.data, self._path)
             understood = record.nonce != "" and record.encode() == content.data
             self.known = Known(record, content.version, understood, self.world.monotonic_s())
         if self.known is not None:

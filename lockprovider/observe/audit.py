@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from lockprovider.bounded import LATEST_MS, Undecodable, as_flag, parse_object, text_in, undecodable_as, whole_in
 from lockprovider.record.record import HUDI_LOCK_PATH, lapsed
 from lockprovider.settings import GRACE_MS
 
@@ -24,6 +25,7 @@ AuditStep = Literal["START", "RENEW", "END"]
 How = Literal["released", "lost", "lapsed", "held"]
 Kind = Literal["overlap", "early", "clocks", "lapse", "unended", "unreadable"]
 
+_LARGEST = 1 << 16  # bytes of a line, or of the switch
 _ENABLED = "STORAGE_LOCK_AUDIT_SERVICE_ENABLED"
 _STEPS: Mapping[str, AuditStep] = {"START": "START", "RENEW": "RENEW", "END": "END"}
 
@@ -70,18 +72,16 @@ class AuditRecord:
         Raises:
             ValueError: it is none.
         """
-        try:
-            audit_fields = json.loads(line)
+        with undecodable_as(Undecodable, f"not an audit record: {line[:80]!r}"):
+            found = parse_object(line, most=_LARGEST)
             return cls(
-                owner=str(audit_fields["ownerId"]),
-                began_ms=int(audit_fields["transactionStartTime"]),
-                at_ms=int(audit_fields["timestamp"]),
-                step=_STEPS[audit_fields["state"]],
-                valid_until_ms=int(audit_fields["lockExpiration"]),
-                held=bool(audit_fields["lockHeld"]),
+                owner=text_in(found, "ownerId"),
+                began_ms=whole_in(found, "transactionStartTime", most=LATEST_MS),
+                at_ms=whole_in(found, "timestamp", most=LATEST_MS),
+                step=_STEPS[text_in(found, "state")],
+                valid_until_ms=whole_in(found, "lockExpiration", most=LATEST_MS),
+                held=as_flag(found["lockHeld"], "lockHeld"),
             )
-        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise ValueError(f"not an audit record ({error!r}): {line[:80]!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ def encode_switch(*, enabled: bool) -> bytes:
 def decode_switch(data: bytes) -> bool:
     """Whether it says that records are wanted; what cannot be read says no, as in Hudi."""
     try:
-        value = json.loads(data)[_ENABLED]
-    except (KeyError, TypeError, ValueError, RecursionError):
+        value = parse_object(data, most=_LARGEST)[_ENABLED]
+    except (KeyError, ValueError):
         return False
     return value is True or value == "true"
 

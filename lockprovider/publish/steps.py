@@ -44,7 +44,7 @@ from fsspec_cas import (
 )
 from lockprovider.errors import LockError, Unappliable
 from lockprovider.record.pending import Pending, digest
-from lockprovider.record.record import fields_of
+from lockprovider.record.record import LARGEST_ENCLOSED, fields_of
 
 _REQUEST_S = 60.0
 _ENCLOSED = 6144  # bytes, deflated; everybody who waits for the lock reads them
@@ -70,7 +70,8 @@ def enclose(path: str, data: bytes, *, sole: bool = False) -> Pending | None:
     """`data` in the record itself, which is then all that a roll-forward needs; None if there is too much of it."""
     path = check_path(path)
     data = check_bytes(path, data)
-    return Pending(path, "", digest(data), data, sole) if len(zlib.compress(data)) <= _ENCLOSED else None
+    fits = len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED
+    return Pending(path, "", digest(data), data, sole) if fits else None
 
 
 def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:

@@ -7,17 +7,21 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import check_text, whole
+from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, check_fits
 
 
-def json_copy(value: Any, what: str) -> Any:
+def json_copy(value: Any, what: str, most: int = LARGEST_OBJECT) -> Any:
     """The value as JSON will give it back, sharing nothing with the one that was given.
 
     Raises:
-        InvalidInput: JSON cannot say it, or would say it otherwise.
+        InvalidInput: JSON cannot say it, or would say it otherwise, or no reader would take it: it is nested too deep,
+            or has more than `most` bytes.
     """
-    _check_keys(value, what)
+    _check_keys(value, what, DEEPEST_VALUE)
     try:
-        return json.loads(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
+        data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        check_fits(data, most=most)
+        return json.loads(data)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{what} must be what JSON can say: {error}") from error
 
@@ -48,12 +52,14 @@ def storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _check_keys(value: Any, what: str) -> None:
+def _check_keys(value: Any, what: str, levels: int) -> None:
+    if isinstance(value, (dict, list, tuple)) and not levels:
+        raise InvalidInput(f"{what} is nested more than {DEEPEST_VALUE} levels deep, which not every reader takes")
     if isinstance(value, dict):
         for key, below in value.items():
             if not isinstance(key, str):
                 raise InvalidInput(f"{what} has the key {key!r}, which would come back as text: JSON has no other keys")
-            _check_keys(below, what)
+            _check_keys(below, what, levels - 1)
     elif isinstance(value, (list, tuple)):
         for below in value:
-            _check_keys(below, what)
+            _check_keys(below, what, levels - 1)

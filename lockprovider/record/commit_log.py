@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from lockprovider.bounded import Undecodable, as_text, as_whole, inflate, parse_json, undecodable_as
+from lockprovider.errors import MalformedRecord
 from lockprovider.record.pending import Pending
 
 _LEVEL = 3  # entries are much alike: a tenth more bytes than by 6, in half the time
@@ -22,6 +24,9 @@ _PACKED = 16384  # bytes; everybody who waits for the lock reads them
 _ENTRIES = 128
 _FIRSTS = 16  # the last entries may not be there yet: what is put there before them is kept for these
 LARGEST = 32768  # bytes of one entry
+_LONGEST_NAMES = 1 << 20  # bytes of the line that names the entries
+_INFLATED = _LONGEST_NAMES + 2 * _ENTRIES * LARGEST
+_DEFLATED = 1 << 20  # a log of one entry may be larger than `_PACKED`
 _NEVER_LARGER = 64  # bytes, by which zlib makes a few KiB larger
 _ADLER = 65521
 
@@ -94,12 +99,29 @@ class Log:
         """
         if not self.first <= place <= self.next:
             return None
-        return () if place == self.next else unpack(self.packed)[place - self.first :]
+        return () if place == self.next else self.entries[place - self.first :]
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All that it goes back to."""
-        return unpack(self.packed)
+        """All that it goes back to.
+
+        Raises:
+            MalformedRecord: the bytes are not those of this log.
+        """
+        entries = unpack(self.packed)
+        if len(entries) != self.next - self.first:
+            said = f"has {len(entries)} entries from {self.first} to {self.next}"
+            raise MalformedRecord(f"the log {self.name!r} in the lock record is damaged: it {said}")
+        return entries
+
+    def check_size(self) -> None:
+        """Check what can be checked without unpacking it.
+
+        Raises:
+            Undecodable: no writer makes such a log.
+        """
+        if not 0 <= self.next - self.first <= _ENTRIES or len(self.packed) > _DEFLATED:
+            raise Undecodable(f"its log has {len(self.packed)} bytes from {self.first} to {self.next}")
 
     def has(self, pending: Pending) -> bool:
         """Whether that publish is one of these.
@@ -107,7 +129,7 @@ class Log:
         >>> log.has(lockprovider.Pending.of_bytes("state/7", b"seven"))
         True
         """
-        return any((entry.path, entry.digest) == (pending.path, pending.digest) for entry in unpack(self.packed))
+        return any((entry.path, entry.digest) == (pending.path, pending.digest) for entry in self.entries)
 
     def told(self, pending: Pending) -> Entry | None:
         """The last publish, if it is that one.
@@ -115,7 +137,7 @@ class Log:
         >>> log.told(lockprovider.Pending.of_bytes("state/7", b"seven")).data
         b'seven'
         """
-        last = unpack(self.packed)[-1:]
+        last = self.entries[-1:]
         return next((e for e in last if (e.path, e.digest) == (pending.path, pending.digest)), None)
 
     def ends_with(self, pendings: tuple[Pending, ...]) -> bool:
@@ -124,7 +146,7 @@ class Log:
         >>> log.ends_with((lockprovider.Pending.of_bytes("state/7", b"seven"),))
         True
         """
-        last = unpack(self.packed)[-len(pendings) :] if pendings else ()
+        last = self.entries[-len(pendings) :] if pendings else ()
         return last == tuple(map(Entry.of, pendings)) and all(p.data is not None for p in pendings)
 
 
@@ -230,7 +252,7 @@ def unpack(packed: bytes) -> tuple[Entry, ...]:
     """The entries again.
 
     Raises:
-        ValueError, zlib.error: the bytes are not those of a log.
+        MalformedRecord: the bytes are not those of a log.
     """
     return packed.entries if isinstance(packed, _Packed) else _unpack(packed)
 
@@ -239,16 +261,23 @@ def unpack(packed: bytes) -> tuple[Entry, ...]:
 def _unpack(packed: bytes) -> tuple[Entry, ...]:
     if not packed:
         return ()
-    head, _, rest = zlib.decompress(packed).partition(b"\n")
-    entries, at = [], 0
-    for said in json.loads(head):
-        entry, at = _entry(rest, at, said)
-        entries.append(entry)
-    return tuple(entries)
+    with undecodable_as(MalformedRecord, "the log in the lock record is damaged"):
+        head, _, rest = inflate(packed, most=_INFLATED).partition(b"\n")
+        entries, at = [], 0
+        for said in parse_json(head, most=_LONGEST_NAMES):
+            entry, at = _entry(rest, at, said)
+            entries.append(entry)
+        if at != len(rest) or len(entries) > _ENTRIES:
+            raise Undecodable(f"its {len(entries)} entries do not fill its {len(rest)} bytes")
+        return tuple(entries)
 
 
-def _entry(rest: bytes, at: int, said: list[Any]) -> tuple[Entry, int]:
+def _entry(rest: bytes, at: int, said: list[Any], *, is_first: bool = False) -> tuple[Entry, int]:
     """The entry whose bytes begin there, and where they end."""
     path, digest, size, *before = said
-    first, at = _entry(rest, at, before[0]) if before else (None, at)
-    return Entry(path, digest, rest[at : at + size] if size >= 0 else None, first), at + max(0, size)
+    if len(before) > (not is_first):
+        raise Undecodable("an entry has more fields than a writer gives it")
+    first, at = _entry(rest, at, before[0], is_first=True) if before else (None, at)
+    as_whole(size, "size", least=-1)
+    data = rest[at : at + size] if size >= 0 else None
+    return Entry(as_text(path, "path"), as_text(digest, "digest"), data, first), at + max(0, size)

@@ -12,10 +12,23 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lockprovider.bounded import (
+    LATEST_MS,
+    Undecodable,
+    as_flag,
+    as_text,
+    as_whole,
+    inflate,
+    parse_object,
+    text_in,
+    unbase64,
+    undecodable_as,
+    whole_in,
+)
 from lockprovider.errors import MalformedRecord
 from lockprovider.holder import Holder
 from lockprovider.record.commit_log import Log
@@ -23,6 +36,10 @@ from lockprovider.record.pending import Pending
 from lockprovider.settings import GRACE_MS
 
 HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
+LARGEST_ENCLOSED = 256 << 10
+"""Bytes that a publish may have to stand in the record; a larger one is staged, however well it can be deflated."""
+_LARGEST = 4 << 20  # bytes of a record; one of ours has 50 KB, and 40 more for each client that waits
+_MOST_EARLIER = 64  # four times what a writer of ours lets pend
 
 
 def lapsed(valid_until_ms: int, now_ms: int) -> bool:
@@ -154,8 +171,8 @@ class LockRecord:
         yield "lateUntil", self.late_ms
 
     @classmethod
-    def decode(cls, data: bytes) -> LockRecord:
-        """Read a record, ours or JVM Hudi's; unknown fields are ignored.
+    def decode(cls, data: bytes, path: str = "") -> LockRecord:
+        """Read a record, ours or JVM Hudi's; unknown fields are ignored. `path`: for the error, where it is.
 
         Raises:
             MalformedRecord: it is not one.
@@ -163,47 +180,43 @@ class LockRecord:
         >>> lockprovider.LockRecord.decode(record.encode()) == record
         True
         """
-        try:
-            fields = json.loads(data)
+        named = f"{path!r} is not a lock record" if path else "not a lock record"
+        with undecodable_as(MalformedRecord, named, "if no writer is alive, remove the object by hand"):
+            fields = parse_object(data, most=_LARGEST)
             log = _log(fields.get("log"))
             pending = _pending(fields.get("pending"), log)
             return cls(
-                owner=_of(fields["owner"], str),
-                valid_until_ms=_of(fields["validUntil"], int),
-                expired=_of(fields["expired"], bool),
-                epoch=_of(fields.get("epoch") or 0, int),
-                nonce=_of(fields.get("nonce") or "", str),
+                owner=text_in(fields, "owner"),
+                valid_until_ms=whole_in(fields, "validUntil", most=LATEST_MS),
+                expired=as_flag(fields["expired"], "expired"),
+                epoch=as_whole(fields.get("epoch") or 0, "epoch"),
+                nonce=as_text(fields.get("nonce") or "", "nonce"),
                 pending=pending,
                 holder=_holder(fields.get("holder")),
-                line=tuple(_of(name, str) for name in fields.get("line") or ()),
-                turn_ms=_of(fields.get("turnMs") or 0, int),
-                freed_ms=_of(fields.get("freedMs") or 0, int),
-                handed=_of(fields.get("handed") or False, bool),
-                late_ms=_of(fields.get("lateUntil") or 0, int),
+                line=tuple(as_text(name, "line") for name in fields.get("line") or ()),
+                turn_ms=_ms(fields, "turnMs"),
+                freed_ms=_ms(fields, "freedMs"),
+                handed=as_flag(fields.get("handed") or False, "handed"),
+                late_ms=_ms(fields, "lateUntil"),
                 log=log,
                 earlier=_earlier(fields.get("earlier"), log) if pending else (),
-                guest_ms=_of(fields.get("guestMs") or 0, int),
-                rest_ms=_of(fields.get("restMs") or 0, int),
-                duty_ms=_of(fields.get("dutyMs") or 0, int),
+                guest_ms=_ms(fields, "guestMs"),
+                rest_ms=_ms(fields, "restMs"),
+                duty_ms=_ms(fields, "dutyMs"),
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
-            raise MalformedRecord(
-                f"not a lock record ({error!r}): {data[:80]!r}; if no writer is alive, remove the object by hand"
-            ) from error
 
 
-def _of(value: Any, kind: type) -> Any:
-    # bool is an int in Python; a lock record is no place for such surprises
-    if type(value) is not kind:
-        raise TypeError(f"expected {kind.__name__}, got {value!r}")
-    return value
+def _ms(fields: Mapping[str, Any], name: str) -> int:
+    return as_whole(fields.get(name) or 0, name, most=LATEST_MS)
 
 
 def _log(value: Any) -> Log | None:
     if value is None:
         return None
-    packed = base64.b64decode(_of(value["packed"], str), validate=True)
-    return Log(_of(value["name"], str), _of(value["first"], int), _of(value["next"], int), packed)
+    packed = unbase64(value["packed"], "packed")
+    log = Log(text_in(value, "name"), whole_in(value, "first"), whole_in(value, "next"), packed)
+    log.check_size()
+    return log
 
 
 def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
@@ -222,22 +235,26 @@ def _earlier(value: Any, log: Log | None) -> tuple[Pending, ...]:
     """A number says that they are in the log, before the last."""
     if value is None:
         return ()
+    if as_whole(len(value) if isinstance(value, list) else value, "earlier") > _MOST_EARLIER:
+        raise Undecodable(f"more than {_MOST_EARLIER} publishes are pending")
     if isinstance(value, list):
         return tuple(p for p in (_pending(one, None) for one in value) if p is not None)
-    found = () if log is None else (log.since(log.next - 1 - _of(value, int)) or ())[:-1]
+    found = () if log is None else (log.since(log.next - 1 - value) or ())[:-1]
     if len(found) != value:
-        raise ValueError(f"the log does not have the {value} publishes that are pending")
+        raise Undecodable(f"the log does not have the {value} publishes that are pending")
     return tuple(entry.pending for entry in found)
 
 
-def _pending(value: Any, log: Log | None) -> Pending | None:
+def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
     if value is None:
         return None
-    pending = Pending(_of(value["path"], str), _of(value["staged"], str), _of(value["digest"], str))
-    pending = replace(pending, sole=_of(value.get("sole") or False, bool))
-    enclosed, first = value.get("enclosed"), _pending(value.get("first"), None)
+    if is_first and value.get("first") is not None:
+        raise Undecodable("what a publish puts there first puts something there first, too")
+    sole = as_flag(value.get("sole") or False, "sole")
+    pending = Pending(text_in(value, "path"), text_in(value, "staged"), text_in(value, "digest"), sole=sole)
+    enclosed, first = value.get("enclosed"), _pending(value.get("first"), None, is_first=True)
     if enclosed is not None:
-        data = zlib.decompress(base64.b64decode(_of(enclosed, str), validate=True))
+        data = inflate(unbase64(enclosed, "enclosed"), most=LARGEST_ENCLOSED)
         return replace(pending, data=data, first=first)
     told = None if log is None else log.told(pending)
     if told is None or told.data is None:
@@ -248,8 +265,10 @@ def _pending(value: Any, log: Log | None) -> Pending | None:
 def _holder(value: Any) -> Holder | None:
     if value is None:
         return None
-    user, command = (_of(value.get(name) or "", str) for name in ("user", "command"))
-    return Holder(_of(value["host"], str), _of(value["pid"], int), _of(value["since_ms"], int), user, command)
+    user, command = (as_text(value.get(name) or "", name) for name in ("user", "command"))
+    return Holder(
+        text_in(value, "host"), whole_in(value, "pid"), whole_in(value, "since_ms", most=LATEST_MS), user, command
+    )
 
 
 def _holder_fields(holder: Holder) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Servers that are no dependencies of the project: installed once a user, into a cache folder, under a lock.
+"""Servers and programs that are no dependencies of the project: installed once a user, into a cache, under a lock.
 
 What cannot be installed is an error that says what the installer said; a test then fails, it is not skipped.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING
 from servers.base import ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 INSTALL_S = 600.0
+_BUILD_S = 3600.0
 
 
 def cache_folder() -> Path:
@@ -37,7 +39,8 @@ def cache_folder() -> Path:
 def from_pypi(name: str, version: str) -> Path:
     """A folder for PYTHONPATH with this release and what it needs, apart from the project's own packages."""
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    return _once(f"{name}-{version}-{tag}", [*_pip(), f"{name}=={version}", "--target"])
+    command = [*_pip(), f"{name}=={version}", "--target"]
+    return _once(f"{name}-{version}-{tag}", lambda folder: _run([*command, str(folder)]))
 
 
 def from_npm(name: str, version: str) -> Path:
@@ -46,7 +49,28 @@ def from_npm(name: str, version: str) -> Path:
     if npm is None or shutil.which("node") is None:
         raise ServerError(f"{name} needs node and npm on the PATH: install Node.js 20 or later")
     quiet = ["--no-audit", "--no-fund", "--no-save", "--loglevel=error"]
-    return _once(f"{name}-{version}", [npm, "install", *quiet, f"{name}@{version}", "--prefix"])
+    command = [npm, "install", *quiet, f"{name}@{version}", "--prefix"]
+    return _once(f"{name}-{version}", lambda folder: _run([*command, str(folder)]))
+
+
+def from_go(module: str, version: str, package: str) -> Path:
+    """The program of this package of a Go module, built from the module proxy: minutes of CPU, once."""
+    if shutil.which("go") is None:
+        raise ServerError(f"{module} needs go on the PATH: install Go 1.24 or later")
+    name = package.rpartition("/")[2]
+
+    def fill(partial: Path) -> None:
+        found = _run(["go", "mod", "download", "-json", f"{module}@v{version}"])
+        source = partial / "source"  # a copy: a module with `replace` can only be built as the main one
+        shutil.copytree(json.loads(found)["Dir"], source, copy_function=shutil.copy)
+        for folder, _, files in os.walk(source):
+            for one in (folder, *(os.path.join(folder, file) for file in files)):  # noqa: PTH118
+                os.chmod(one, 0o755)  # noqa: PTH101, S103 - the module cache is read-only
+        below = f".{package.removeprefix(module)}"
+        _run(["go", "build", "-buildvcs=false", "-o", str(partial / name), below], cwd=source, timeout_s=_BUILD_S)
+        shutil.rmtree(source)
+
+    return _once(f"{name}-{version}", fill) / name
 
 
 def _pip() -> list[str]:
@@ -58,34 +82,31 @@ def _pip() -> list[str]:
     raise ServerError(f"neither pip (for {sys.executable}) nor uv is here: install one of them")
 
 
-def _once(label: str, command: list[str]) -> Path:
-    """Run `command FOLDER` unless it was done; the folder has its final name only when it is whole."""
+def _once(label: str, fill: Callable[[Path], object]) -> Path:
+    """Fill a folder unless that was done; it has its final name only when it is whole."""
     done = cache_folder() / label
     if done.exists():
         return done
     with _locked(cache_folder() / f"{label}.lock"):
         if not done.exists():
-            _fill(done, command)
+            partial = Path(tempfile.mkdtemp(prefix=f".{label}-", dir=done.parent))
+            try:
+                fill(partial)
+                partial.rename(done)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
     return done
 
 
-def _fill(done: Path, command: list[str]) -> None:
-    partial = Path(tempfile.mkdtemp(prefix=f".{done.name}-", dir=done.parent))
-    try:
-        _run([*command, str(partial)])
-        partial.rename(done)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _run(command: list[str]) -> None:
+def _run(command: list[str], cwd: Path | None = None, timeout_s: float = INSTALL_S) -> str:
     shown = " ".join(command)
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=cwd)
     except subprocess.TimeoutExpired as error:
-        raise ServerError(f"{shown}: not done after {INSTALL_S:g} s: {error.stdout!r} {error.stderr!r}") from None
+        raise ServerError(f"{shown}: not done after {timeout_s:g} s: {error.stdout!r} {error.stderr!r}") from None
     if ended.returncode:
         raise ServerError(f"{shown}: exit {ended.returncode}\n{ended.stdout}{ended.stderr}")
+    return ended.stdout
 
 
 @contextlib.contextmanager

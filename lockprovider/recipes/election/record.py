@@ -16,9 +16,11 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lockprovider.bounded import LATEST_MS, as_flag, as_whole, parse_object, text_in, undecodable_as, whole_in
 from lockprovider.recipes.errors import MalformedObject
 
 _FORMAT = 1
+_LARGEST = 4 << 20  # bytes
 _HEIRS_SHARE = 3  # of the validity: for so long the place is kept for an heir
 
 
@@ -60,16 +62,7 @@ class ElectionRecord:
         return json.dumps({**dict(self.more), **fields}, ensure_ascii=False, allow_nan=False).encode()
 
 
-_KINDS: dict[str, type] = {
-    "epoch": int,
-    "owner": str,
-    "name": str,
-    "validity_ms": int,
-    "write": str,
-    "resigned": bool,
-    "heir": str,
-    "since_ms": int,
-}
+_KNOWN = {"format", "epoch", "owner", "name", "validity_ms", "write", "resigned", "heir", "since_ms", "value"}
 
 
 def decode_election(data: bytes, path: str) -> ElectionRecord:
@@ -78,24 +71,23 @@ def decode_election(data: bytes, path: str) -> ElectionRecord:
     Raises:
         MalformedObject: it is none, or of a newer format.
     """
-    try:
-        fields = json.loads(data)
-        kind = _of(fields.pop("format"), int)
-        known = {name: _of(fields.pop(name), kind_of) for name, kind_of in _KINDS.items()}
-        record = ElectionRecord(value=fields.pop("value"), more=tuple(fields.items()), **known)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise MalformedObject(
-            f"the object {path!r} is no election ({error!r}): {data[:80]!r}; it was not written over. Give the "
-            "election another path, or, if nothing needs it, remove the object"
-        ) from error
-    if kind != _FORMAT:
-        raise MalformedObject(
-            f"the election {path!r} has format {kind}, and {_FORMAT} is known here: use a newer version"
+    said = f"the object {path!r} is no election, and was not written over"
+    step = "give the election another path, or, if nothing needs it, remove the object"
+    with undecodable_as(MalformedObject, said, step):
+        found = parse_object(data, most=_LARGEST)
+        if as_whole(found["format"], "format") != _FORMAT:
+            raise MalformedObject(
+                f"the election {path!r} has format {found['format']}, and {_FORMAT} is known here: use a newer version"
+            )
+        return ElectionRecord(
+            epoch=whole_in(found, "epoch"),
+            owner=text_in(found, "owner"),
+            name=text_in(found, "name"),
+            validity_ms=whole_in(found, "validity_ms", most=LATEST_MS),
+            write=text_in(found, "write"),
+            resigned=as_flag(found["resigned"], "resigned"),
+            heir=text_in(found, "heir"),
+            since_ms=whole_in(found, "since_ms", most=LATEST_MS),
+            value=found["value"],
+            more=tuple((name, value) for name, value in found.items() if name not in _KNOWN),
         )
-    return record
-
-
-def _of(value: Any, kind: type) -> Any:
-    if type(value) is not kind:  # bool is an int in Python
-        raise TypeError(f"expected {kind.__name__}, got {value!r}")
-    return value

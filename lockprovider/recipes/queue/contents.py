@@ -21,11 +21,25 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from bisect import insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fsspec_cas.given import LARGEST_NUMBER
+from lockprovider.bounded import (
+    LARGEST_OBJECT,
+    LATEST_MS,
+    Undecodable,
+    as_text,
+    as_whole,
+    parse_object,
+    text_in,
+    unbase64,
+    undecodable_as,
+    whole_in,
+)
 from lockprovider.recipes.errors import MalformedObject
 
 _FORMAT, _SEGMENT_FORMAT = 1, 1
@@ -33,6 +47,7 @@ _FORMAT_WITH_SEGMENTS = 2  # refused by versions that know of none
 RECENT = 64  # writes whose identity is kept
 SETTLED = 1024  # claims whose end is kept
 VISIBLE_S, MAX_ATTEMPTS, MAX_BYTES = 600.0, 5, 4 << 20
+LARGEST_QUEUE = LARGEST_OBJECT
 PRODUCERS = 1000  # of those with a name, and as many of those without
 
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -231,6 +246,8 @@ class Contents:
 
 _KNOWN = {"format", "id", "rev", "next", "turn", "epoch", "settings", "ready", "claims", "dead", "producers", "settled"}
 _KNOWN |= {"recent", "segments"}
+_SETTINGS = {"visible_s", "max_attempts", "max_bytes"}
+_SEGMENT = re.compile(r"[\w.-]+")
 
 
 def decode_queue(data: bytes, path: str) -> Contents:
@@ -239,38 +256,29 @@ def decode_queue(data: bytes, path: str) -> Contents:
     Raises:
         MalformedObject: they are none, or of a format that is not known.
     """
-    try:
-        found = json.loads(data)
-        if not isinstance(found, dict) or not {"id", "ready", "claims"} <= {*found}:
-            raise MalformedObject(f"{path!r} is no queue, and is left as it is: give the queue another path")
+    with undecodable_as(MalformedObject, f"{path!r} is no queue, and is left as it is", "give the queue another path"):
+        found = parse_object(data, most=LARGEST_QUEUE)
         if found["format"] not in (_FORMAT, _FORMAT_WITH_SEGMENTS):
             known = f"this version knows {_FORMAT} and {_FORMAT_WITH_SEGMENTS}: use a newer one"
             raise MalformedObject(f"{path!r} has format {found['format']!r}, {known}")
         claims = [decode_claim(one) for one in found["claims"]]
-        dead = [Dead(_message(message), *rest) for message, *rest in found["dead"]]
+        dead = [_dead(one) for one in found["dead"]]
         contents = Contents(
-            id=str(found["id"]),
-            settings=QueueSettings(**found["settings"]),
-            rev=int(found["rev"]),
-            next=int(found["next"]),
-            turn=int(found["turn"]),
-            epoch=int(found["epoch"]),
+            id=text_in(found, "id"),
+            settings=_settings(found["settings"]),
+            rev=whole_in(found, "rev"),
+            next=whole_in(found, "next"),
+            turn=whole_in(found, "turn"),
+            epoch=whole_in(found, "epoch"),
             ready=[_message(one) for one in found["ready"]],
-            segments=[
-                Segment(str(name), int(count), int(size), (-int(priority), int(n)), int(due_ms)).told()
-                for name, count, size, priority, n, due_ms in found.get("segments", ())
-            ],
+            segments=[_segment(one) for one in found.get("segments", ())],
             claims={one.message.n: one for one in claims},
             dead={one.message.n: one for one in dead},
-            producers={name: (int(seq), int(n), str(who)) for name, (seq, n, who) in found["producers"].items()},
-            settled={str(token): str(verb) for token, verb in found["settled"]},
-            recent=tuple(found["recent"]),
+            producers={name: _producer(one) for name, one in found["producers"].items()},
+            settled={as_text(token, "claim"): as_text(verb, "verb") for token, verb in found["settled"]},
+            recent=tuple(as_text(one, "recent") for one in found["recent"]),
             more={name: value for name, value in found.items() if name not in _KNOWN},
         )
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, MalformedObject):
-            raise
-        raise MalformedObject(f"{path!r} is no queue: {error!r}") from error
     messages = [*contents.ready, *(one.message for one in claims), *(one.message for one in dead)]
     contents.size = sum(len(one.text) for one in messages) + sum(len(one.text) for one in contents.segments)
     contents.loose = sum(len(one.text) for one in contents.ready if not one.key)
@@ -283,29 +291,67 @@ def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]
     Raises:
         MalformedObject: they are no segment of this queue, or of a format that is not known.
     """
-    try:
-        found = json.loads(data)
+    with undecodable_as(MalformedObject, f"{path!r} is no segment of a queue, and is left as it is"):
+        found = parse_object(data, most=LARGEST_QUEUE)
         if (found["format"], found["id"]) != (_SEGMENT_FORMAT, queue_id):
-            raise MalformedObject(
-                f"{path!r} is no segment of the queue {queue_id}, or of a newer format; it is left as it is"
-            )
+            raise Undecodable(f"it is of another queue than {queue_id}, or of a newer format")
         return tuple(_message(one) for one in found["messages"])
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, MalformedObject):
-            raise
-        raise MalformedObject(f"{path!r} is no segment of a queue: {error!r}") from error
 
 
 def decode_claim(stored: list[Any]) -> Claim:
     """A claim as its text says it. Raises ValueError, TypeError: it is none."""
-    message, *rest = stored
-    return Claim(_message(message), *rest)
+    message, token, who, beat, until_ms, visible_ms, turn = stored
+    as_whole(until_ms, "until", most=LATEST_MS)
+    as_whole(visible_ms, "visible", most=LATEST_MS)
+    message = _message(message)
+    return Claim(
+        message,
+        as_text(token, "token"),
+        as_text(who, "who"),
+        as_whole(beat, "beat"),
+        until_ms,
+        visible_ms,
+        as_whole(turn, "turn"),
+    )
 
 
 def _message(stored: list[Any]) -> Message:
     n, priority, not_before_ms, attempts, key, body, kind, error = stored
+    as_whole(n, "n")
+    as_whole(priority, "priority", least=-LARGEST_NUMBER)
+    as_whole(not_before_ms, "not_before", most=LATEST_MS)
+    as_whole(attempts, "attempts")
+    as_text(key, "key")
+    as_text(error, "error")
     if kind == "bytes":
-        body = base64.b64decode(body, validate=True)
+        body = unbase64(body, "body")
     elif kind != "json":
-        raise ValueError(f"message {n} is of kind {kind!r}")
+        raise Undecodable(f"message {n} is of kind {kind!r}")
     return Message(n, priority, not_before_ms, attempts, key, body, error).told()
+
+
+def _dead(stored: list[Any]) -> Dead:
+    message, why, at_ms = stored
+    return Dead(_message(message), as_text(why, "why"), as_whole(at_ms, "at", most=LATEST_MS))
+
+
+def _segment(stored: list[Any]) -> Segment:
+    name, count, size, priority, n, due_ms = stored
+    if not _SEGMENT.fullmatch(as_text(name, "segment")):
+        raise Undecodable(f"a segment has the name {name[:200]!r}")
+    as_whole(priority, "priority", least=-LARGEST_NUMBER)
+    first = (-priority, as_whole(n, "n"))
+    due_ms = as_whole(due_ms, "due", most=LATEST_MS)
+    return Segment(name, as_whole(count, "count", least=1), as_whole(size, "size"), first, due_ms).told()
+
+
+def _producer(stored: list[Any]) -> tuple[int, int, str]:
+    seq, n, who = stored
+    return as_whole(seq, "seq"), as_whole(n, "n"), as_text(who, "producer")
+
+
+def _settings(stored: Mapping[str, Any]) -> QueueSettings:
+    visible_s = stored["visible_s"]
+    if type(visible_s) not in (int, float) or not 0 < visible_s <= LATEST_MS / 1000 or {*stored} != _SETTINGS:
+        raise Undecodable("its settings are not those of a queue")
+    return QueueSettings(float(visible_s), whole_in(stored, "max_attempts", least=1), whole_in(stored, "max_bytes"))

@@ -10,7 +10,7 @@ from typing import Any
 
 from fsspec_cas import CasError, InvalidInput, World
 from fsspec_cas.bridge.later import Later
-from fsspec_cas.given import check_text, seconds
+from fsspec_cas.given import LARGEST_NUMBER, check_text, seconds
 from fsspec_cas.waiting import Signal
 from lockprovider.recipes.errors import ClaimLost, CoordinationError, TooLarge
 from lockprovider.recipes.place import OfThisProcess
@@ -205,8 +205,8 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
     """
     not_before_ms = world.now_ms() + int(seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
     check_name(key, "key")
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise InvalidInput(f"priority={priority!r} must be a whole number")
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
+        raise InvalidInput(f"priority={priority!r} must be a whole number of at most {LARGEST_NUMBER}")
     body = body if isinstance(body, bytes) else json_copy(body, "a message that is no bytes")
     told = Message(0, priority, not_before_ms, 0, key, body).told()
     if (size := len(told.text)) > _BODY_BYTES:

@@ -33,7 +33,15 @@ from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, Bundle, check_broker
 from lockprovider.recipes.errors import CoordinationError
 from lockprovider.recipes.place import OfThisProcess, me, open_at, repr_at
-from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S, Claim, Contents, QueueSettings
+from lockprovider.recipes.queue.contents import (
+    LARGEST_QUEUE,
+    MAX_ATTEMPTS,
+    MAX_BYTES,
+    VISIBLE_S,
+    Claim,
+    Contents,
+    QueueSettings,
+)
 from lockprovider.recipes.queue.crew import Crew
 from lockprovider.recipes.queue.job import ClaimHeartbeat, Job, new_message
 from lockprovider.recipes.queue.operations import (
@@ -137,7 +145,7 @@ class Queue(OfThisProcess):
         kept = QueueSettings(
             seconds(visible_s, "visible_s", finite=True, above=True),
             whole(max_attempts, "max_attempts", least=1),
-            whole(max_bytes, "max_bytes", least=4096),
+            _max_bytes(max_bytes),
         )
         queue: Queue = open_at(cls, url, storage_options, options)
         made = queue._writer.create(Contents(queue.world.new_id(), kept))
@@ -466,6 +474,13 @@ class Queue(OfThisProcess):
                 if len(self._acknowledged) > _CHUNK:
                     self._acknowledged.popitem(last=False)
         return Receipt(result.n, again=True) if isinstance(result, Was) else Receipt(result)
+
+
+def _max_bytes(given: Any) -> int:
+    if whole(given, "max_bytes", least=4096) > LARGEST_QUEUE // 2:
+        most = LARGEST_QUEUE // 2
+        raise InvalidInput(f"max_bytes={given} must be {most} at most: every client reads the whole object")
+    return int(given)
 
 
 def _name(given: Any, what: str) -> str:

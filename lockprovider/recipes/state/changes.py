@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from fsspec_cas.given import LARGEST_NUMBER
 from lockprovider.recipes.errors import Fenced, StateConflict, StateLocked
 from lockprovider.recipes.state.document import Document, EditMark
 
@@ -222,6 +223,6 @@ def epoch_of(fence: Any) -> int:
     if fence is None:
         return 0
     epoch = getattr(fence, "epoch", fence)
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch <= 0:
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 < epoch <= LARGEST_NUMBER:
         raise TypeError(f"fence={fence!r} must be a lease, or its epoch (a whole number above 0)")
     return epoch

@@ -16,6 +16,9 @@ from lockprovider.recipes.values import json_copy
 
 V = TypeVar("V")
 
+LARGEST_STATE = 176 << 20
+"""Bytes of a value as it is stored."""
+
 
 class Codec(Protocol[V]):
     """Both directions; each gives a value of its own, that shares nothing with what it was made of.
@@ -60,7 +63,7 @@ class Json:
         """See `Codec`."""
         if value is None:
             raise InvalidInput("None is no state: return the new value, or UNCHANGED to write nothing")
-        return json_copy(value, "a state")
+        return json_copy(value, "a state", LARGEST_STATE)
 
     def decode(self, stored: Any) -> Any:
         """See `Codec`."""
@@ -74,6 +77,8 @@ class Raw:
         """See `Codec`."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidInput(f"{type(value).__name__} is no bytes, and the state's codec is bytes")
+        if (size := memoryview(value).nbytes) > LARGEST_STATE // 4 * 3:
+            raise InvalidInput(f"{size} bytes are more than a state may have ({LARGEST_STATE // 4 * 3})")
         return {"base64": base64.b64encode(value).decode()}
 
     def decode(self, stored: Any) -> bytes:
@@ -95,12 +100,27 @@ class Model(Generic[V]):
         if not isinstance(value, self._model):
             raise InvalidInput(f"{type(value).__name__} is not the state's model {self._model.__name__}")
         given: Any = value
-        return given.model_dump(mode="json")
+        return json_copy(given.model_dump(mode="json"), "a state", LARGEST_STATE)
 
     def decode(self, stored: Any) -> V:
         """See `Codec`."""
         value: V = self._model.model_validate(stored)
         return value
+
+
+class Checked(Generic[V]):
+    """A codec of the caller's, whose results are checked: what JSON cannot say fails the one who gave it alone."""
+
+    def __init__(self, codec: Codec[V]) -> None:
+        self.codec = codec
+
+    def encode(self, value: V) -> Any:
+        """See `Codec`."""
+        return json_copy(self.codec.encode(value), "what the codec made of the state", LARGEST_STATE)
+
+    def decode(self, stored: Any) -> V:
+        """See `Codec`."""
+        return self.codec.decode(stored)
 
 
 def codec_of(given: Any) -> Codec[Any]:
@@ -116,6 +136,5 @@ def codec_of(given: Any) -> Codec[Any]:
     if isinstance(given, type) and hasattr(given, "model_validate") and hasattr(given, "model_dump"):
         return Model(given)
     if not isinstance(given, type) and hasattr(given, "encode") and hasattr(given, "decode"):
-        codec: Codec[Any] = given
-        return codec
+        return Checked(given)
     raise InvalidInput(f"codec={given!r} must be bytes, a pydantic model's class, or have encode and decode")

@@ -15,9 +15,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockprovider.recipes.errors import MalformedObject
+from lockprovider.bounded import (
+    LATEST_MS,
+    as_flag,
+    as_whole,
+    check_fits,
+    parse_object,
+    text_in,
+    undecodable_as,
+    whole_in,
+)
+from lockprovider.recipes.errors import MalformedObject, TooLarge
 
 _FORMAT = 1
+_LARGEST = 192 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,11 @@ class Document:
         return self.edit.epoch if self.edit is not None and self.edit.open else 0
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """As JSON.
+
+        Raises:
+            TooLarge: nobody could read it again.
+        """
         fields: dict[str, Any] = {
             "format": _FORMAT,
             "lineage": self.lineage,
@@ -68,7 +83,10 @@ class Document:
             mark = self.edit
             fields["edit"] = {"epoch": mark.epoch, "by": mark.by, "since": mark.since_ms, "open": mark.open}
             fields["edit"] |= {"reason": mark.reason} if mark.reason else {}
-        return json.dumps({**self.more, **fields, "value": self.value}, ensure_ascii=False, allow_nan=False).encode()
+        data = json.dumps({**self.more, **fields, "value": self.value}, ensure_ascii=False, allow_nan=False).encode()
+        with undecodable_as(TooLarge, "the state cannot be stored"):
+            check_fits(data, most=_LARGEST)
+        return data
 
 
 _KNOWN = {"format", "lineage", "serial", "write", "epoch", "by", "at", "reason", "edit", "value"}
@@ -80,39 +98,30 @@ def decode(data: bytes, path: str) -> Document:
     Raises:
         MalformedObject: they are none, or of a format that is not known.
     """
-    try:
-        found = json.loads(data)
-        if not isinstance(found, dict) or "lineage" not in found or "value" not in found:
-            raise MalformedObject(f"{path!r} is no state file, and is left as it is: give the state another path")
-        if found["format"] != _FORMAT:
+    with undecodable_as(
+        MalformedObject, f"{path!r} is no state file, and is left as it is", "give the state another path"
+    ):
+        found = parse_object(data, most=_LARGEST)
+        if found.get("format", _FORMAT) != _FORMAT:
             raise MalformedObject(
                 f"{path!r} has format {found['format']!r}, this version knows {_FORMAT}: use a newer one"
             )
         mark = found.get("edit")
         return Document(
-            str(found["lineage"]),
-            _number(found["serial"]),
-            str(found["write"]),
-            str(found["by"]),
-            _number(found["at"]),
+            text_in(found, "lineage"),
+            whole_in(found, "serial", least=1),
+            text_in(found, "write"),
+            text_in(found, "by"),
+            whole_in(found, "at", most=LATEST_MS),
             found["value"],
-            _number(found["epoch"]),
-            str(found.get("reason", "")),
+            whole_in(found, "epoch"),
+            text_in(found, "reason", ""),
             None if mark is None else _mark(mark),
             {name: value for name, value in found.items() if name not in _KNOWN},
         )
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, MalformedObject):
-            raise
-        raise MalformedObject(f"{path!r} is no state file: {error!r}") from error
 
 
 def _mark(mark: Mapping[str, Any]) -> EditMark:
-    reason = str(mark.get("reason", ""))
-    return EditMark(_number(mark["epoch"]), str(mark["by"]), _number(mark["since"]), reason, mark["open"] is True)
-
-
-def _number(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no whole number")
-    return value
+    open_ = as_flag(mark["open"], "open")
+    since_ms = as_whole(mark["since"], "since", most=LATEST_MS)
+    return EditMark(whole_in(mark, "epoch"), text_in(mark, "by"), since_ms, text_in(mark, "reason", ""), open_)

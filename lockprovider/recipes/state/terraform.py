@@ -1,77 +1,94 @@
-"""A state as a backend of Terraform and OpenTofu: what their `http` backend asks, answered on loopback.
+"""A state as a backend of Terraform and OpenTofu: the answers to the requests of their `http` backend.
 
 GET, POST and DELETE of the state, LOCK and UNLOCK with their LockInfo. So any store of fsspec becomes a backend whose
 lock lapses when its holder dies, and whose writes are fenced: a run that was paused, and overtaken, is refused (409),
 and its state is left in `errored.tfstate`, as Terraform does where any backend fails.
 
-The bytes are kept as they are. Requests must carry the password that the server was given (HTTP basic authentication):
-other users of the machine reach loopback, too, and states hold secrets. No TLS.
+The bytes are kept as they are. A state is refused (409) if its lineage is not that of the stored one, if its serial is
+lower, or if it has the same serial and another content: the rules of `terraform state push`. Terraform's `http`
+backend does not tell the server of `-force`; `force=true` in the query of the address does.
 
-Source: internal/backend/remote-state/http/client.go of Terraform 1.11 and OpenTofu 1.9.
+The answer to a refused request is JSON: {"error": "StateConflict", "message": "..."}; of a lock that another run holds,
+it is that run's LockInfo.
+
+Source: internal/backend/remote-state/http/client.go and internal/states/statemgr/migrate.go of Terraform 1.5 and 1.11.
 """
 
 from __future__ import annotations
 
-import base64
-import hmac
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fsspec_cas import CasError, OutcomeUnknown, Unavailable
+from lockprovider.bounded import Undecodable, parse_object, text_in, undecodable_as, whole_in
 from lockprovider.client.lease import Lease
 from lockprovider.errors import LockError, NotAcquired
-from lockprovider.recipes.errors import CoordinationError, Overloaded, StateLocked
+from lockprovider.recipes.errors import CoordinationError, MalformedObject, Overloaded, StateConflict, StateLocked
 from lockprovider.recipes.state.changes import Update
 from lockprovider.recipes.state.revision import Edit
 from lockprovider.recipes.state.state import State
 
-USER = "lockprovider"
-_BODY_BYTES = 1 << 30
+LARGEST_BODY = 128 << 20
+_LARGEST_INFO = 1 << 16
+_DEEPEST_STATE = 256  # it is stored as text, and read by Go
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response."""
+    """A response; `said` is what a person should read of a refusal."""
 
     status: HTTPStatus
     body: bytes = b""
+    said: str = ""
+
+    @classmethod
+    def refusal(cls, status: HTTPStatus, error: str, message: str) -> Reply:
+        """A refusal with its reason as JSON."""
+        return cls(status, json.dumps({"error": error, "message": message}).encode(), message)
 
 
 @dataclass(slots=True)
 class TerraformBackend:
-    """What a request of the `http` backend comes to. One thread calls it, and lives as long as it is locked."""
+    """Answers requests of the `http` backend. Thread-safe: requests that write or lock wait for each other."""
 
     state: State[bytes]
     _held: _Held | None = field(default=None)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
-        """The response; what goes wrong is a status and a sentence, which Terraform shows."""
+        """Carry out a request; an error becomes a status and a sentence."""
+        given = {name: values[0] for name, values in parse_qs(query).items()}
         asked: dict[str, Callable[[], Reply]] = {
             "GET": self._read,
-            "POST": lambda: self._write(parse_qs(query).get("ID", [""])[0], body),
-            "DELETE": self._delete,
-            "LOCK": lambda: self._lock(_info(body)),
-            "UNLOCK": lambda: self._unlock(_info(body).get("ID")),
+            "POST": lambda: self._alone(lambda: self._write(given.get("ID", ""), body, force=_forced(given))),
+            "DELETE": lambda: self._alone(self._delete),
+            "LOCK": lambda: self._alone(lambda: self._lock(_info(body))),
+            "UNLOCK": lambda: self._alone(lambda: self._unlock(_info(body).get("ID"))),
         }
+        if method not in asked:
+            said = f"{method} is not of this protocol: use one of {', '.join(asked)}"
+            return Reply.refusal(HTTPStatus.METHOD_NOT_ALLOWED, "InvalidInput", said)
         try:
             return asked[method]()
-        except KeyError:
-            return Reply(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} is not of this protocol".encode())
         except StateLocked as error:
             return self._locked_by_another(str(error))
         except (CasError, CoordinationError, LockError, ValueError) as error:
-            return Reply(_status(error), str(error).encode())
+            return Reply.refusal(_status(error), type(error).__name__, str(error))
 
     def close(self) -> None:
-        """Give back what is still locked: whoever locked it is gone."""
+        """Release the lock of a run that is gone."""
         held, self._held = self._held, None
         if held is not None:
             held.lease.release()
+
+    def _alone(self, carry_out: Callable[[], Reply]) -> Reply:
+        with self._turn:
+            return carry_out()
 
     def _read(self) -> Reply:
         stored, _ = self.state._file.read()  # noqa: SLF001 - it is of the state
@@ -79,18 +96,34 @@ class TerraformBackend:
             return Reply(HTTPStatus.NO_CONTENT)
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
 
-    def _write(self, identity: str, body: bytes) -> Reply:
+    def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
+        snapshot = TerraformState.decode(body)
         held = self._held
+        if held is None and identity:
+            said = f"the lock {identity} is not held any more: lock the state again, then push the state that is left"
+            return Reply.refusal(HTTPStatus.CONFLICT, "LeaseLost", said)
         if held is None:
-            if identity:
-                return Reply(HTTPStatus.CONFLICT, f"the lock {identity} is not held any more".encode())
-            self.state.put(body, reason="without a lock")
+            self._put(snapshot, force=force)
             return Reply(HTTPStatus.OK)
         if identity != held.info.get("ID"):
-            return Reply(HTTPStatus.LOCKED, json.dumps(held.info).encode())
+            return _locked(held.info)
         held.lease.check()
+        before = held.stored(self.state)
+        if not force:
+            snapshot.must_follow(before)
         held.write(self.state, body)
         return Reply(HTTPStatus.OK)
+
+    def _put(self, snapshot: TerraformState, *, force: bool) -> None:
+        """Without a lock; compared with the very state that is replaced."""
+        encoded = self.state.codec.encode(snapshot.data)
+
+        def next_value(stored: Any) -> Any:
+            if not force:
+                snapshot.must_follow(None if stored is None else self.state.codec.decode(stored))
+            return encoded
+
+        self.state._batcher.do(Update(next_value, reason="without a lock"))  # noqa: SLF001 - it is of the state
 
     def _delete(self) -> Reply:
         self.state._batcher.do(Update(lambda _: None, reason="deleted"))  # noqa: SLF001 - it is of the state
@@ -99,7 +132,7 @@ class TerraformBackend:
     def _lock(self, info: dict[str, Any]) -> Reply:
         if self._held is not None:
             same = self._held.info.get("ID") == info.get("ID")  # its answer was lost, and it was sent again
-            return Reply(HTTPStatus.OK if same else HTTPStatus.LOCKED, json.dumps(self._held.info).encode())
+            return Reply(HTTPStatus.OK, json.dumps(info).encode()) if same else _locked(self._held.info)
         try:
             lease = self.state._writer.new_lock().acquire(0.0)  # noqa: SLF001 - it is of the state
         except NotAcquired as refusal:
@@ -116,7 +149,8 @@ class TerraformBackend:
         if held is None and not identity:  # force-unlock sends no more than that
             self.state.unlock(self.state.who())
         elif held is None or identity not in (None, held.info.get("ID")):
-            return Reply(HTTPStatus.CONFLICT, f"the lock {identity} is not held here".encode())
+            said = f"the lock {identity} is not held here: nothing was unlocked"
+            return Reply.refusal(HTTPStatus.CONFLICT, "StateConflict", said)
         else:
             self.close()
         return Reply(HTTPStatus.OK)
@@ -124,30 +158,104 @@ class TerraformBackend:
     def _locked_by_another(self, why: str) -> Reply:
         who = self.state.who()
         try:
-            info = json.loads(who.reason)
+            info = _info(who.reason.encode())
         except ValueError:
+            info = {}
+        if not info:
             info = {"ID": who.status.record.owner if who.status.record else "", "Who": who.by, "Operation": who.reason}
-        return Reply(HTTPStatus.LOCKED, json.dumps({**info, "Info": info.get("Info") or why}).encode())
+        return _locked({**info, "Info": info.get("Info") or why})
+
+
+@dataclass(frozen=True, slots=True)
+class TerraformState:
+    """A state of Terraform or OpenTofu, also one that OpenTofu has encrypted: its lineage and serial stay readable."""
+
+    data: bytes
+    lineage: str
+    serial: int
+    content: Mapping[str, Any]
+
+    @classmethod
+    def decode(cls, data: bytes) -> TerraformState:
+        """Read lineage and serial of a state.
+
+        Raises:
+            MalformedObject: it is no state.
+        """
+        with undecodable_as(MalformedObject, "this is no state of Terraform or OpenTofu; nothing was written"):
+            content = parse_object(data, most=LARGEST_BODY, deepest=_DEEPEST_STATE)
+            lineage = text_in(content, "lineage")
+            if not lineage:
+                raise Undecodable("its lineage is empty")
+            return cls(data, lineage, whole_in(content, "serial"), content)
+
+    def must_follow(self, stored: bytes | None) -> None:
+        """Check that this state may replace the stored one.
+
+        Raises:
+            StateConflict: it may not.
+        """
+        if not stored:
+            return
+        try:
+            before = TerraformState.decode(stored)
+        except MalformedObject:
+            raise StateConflict("what is stored is no state of Terraform; it is replaced only by force") from None
+        if before.lineage != self.lineage:
+            raise StateConflict(
+                f"its lineage is {self.lineage}, and that of the stored state is {before.lineage}: this is the state "
+                "of something else; to replace the stored one all the same, push it by force"
+            )
+        if self.serial < before.serial:
+            raise StateConflict(
+                f"its serial is {self.serial}, and that of the stored state is {before.serial}: pull the newer one, or "
+                "push this one by force"
+            )
+        if self.serial == before.serial and self.content != before.content:
+            raise StateConflict(
+                f"its serial is {self.serial}, as that of the stored state, and its content is another: pull the "
+                "stored one, or push this one by force"
+            )
 
 
 @dataclass(slots=True)
 class _Held:
-    """A lock that Terraform holds by us: a held edit, that is written as often as it likes."""
+    """A lock that Terraform holds by us: a held edit, which may be written many times."""
 
     lease: Lease
     info: dict[str, Any]
-    edit: Edit[bytes]
+    edit: Edit[bytes] | None  # None: it is not known what is stored, as the answer to the last write was lost
 
     @classmethod
     def begin(cls, state: State[bytes], lease: Lease, info: dict[str, Any]) -> _Held:
-        begun = state._batcher.do(state._beginning(lease.epoch, json.dumps(info)))  # noqa: SLF001 - it is of the state
-        return cls(lease, info, Edit(lease, state._revision(begun)))  # noqa: SLF001
+        return cls(lease, info, _begun(state, lease, info))
+
+    def stored(self, state: State[bytes]) -> bytes | None:
+        """What is stored now."""
+        if self.edit is None:
+            self.edit = _begun(state, self.lease, self.info)
+        return self.edit.begun.value
 
     def write(self, state: State[bytes], body: bytes) -> None:
-        self.edit.value = body
+        edit, self.edit = self.edit or _begun(state, self.lease, self.info), None
+        edit.value = body
         reason = str(self.info.get("Operation") or "")
-        done = state._batcher.do(state._ending(self.edit, reason, goes_on=True))  # noqa: SLF001 - it is of the state
+        done = state._batcher.do(state._ending(edit, reason, goes_on=True))  # noqa: SLF001 - it is of the state
         self.edit = Edit(self.lease, state._revision(done))  # noqa: SLF001
+
+
+def _begun(state: State[bytes], lease: Lease, info: dict[str, Any]) -> Edit[bytes]:
+    begun = state._batcher.do(state._beginning(lease.epoch, json.dumps(info)))  # noqa: SLF001 - it is of the state
+    return Edit(lease, state._revision(begun))  # noqa: SLF001
+
+
+def _forced(given: Mapping[str, str]) -> bool:
+    return given.get("force") == "true"
+
+
+def _locked(info: Mapping[str, Any]) -> Reply:
+    said = f"it is locked by {info.get('Who') or 'another run'} (ID {info.get('ID') or 'not known'})"
+    return Reply(HTTPStatus.LOCKED, json.dumps(info).encode(), said)
 
 
 def _status(error: Exception) -> HTTPStatus:
@@ -156,6 +264,8 @@ def _status(error: Exception) -> HTTPStatus:
             return HTTPStatus.GATEWAY_TIMEOUT
         case Unavailable() | Overloaded():
             return HTTPStatus.SERVICE_UNAVAILABLE
+        case MalformedObject():
+            return HTTPStatus.BAD_REQUEST
         case CoordinationError() | LockError():
             return HTTPStatus.CONFLICT
         case _:
@@ -163,71 +273,8 @@ def _status(error: Exception) -> HTTPStatus:
 
 
 def _info(body: bytes) -> dict[str, Any]:
-    found = json.loads(body) if body.strip() else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{found!r} is no LockInfo")  # noqa: TRY004 - it becomes a status
-    return found
-
-
-class TerraformServer(HTTPServer):
-    """The backend on a port of loopback; one request at a time, on the thread that serves."""
-
-    def __init__(self, state: State[bytes], password: str, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.backend = TerraformBackend(state)
-        self.token = "Basic " + base64.b64encode(f"{USER}:{password}".encode()).decode()
-        self._password = password
-
-    @property
-    def address(self) -> str:
-        """Its URL."""
-        return f"http://127.0.0.1:{self.server_address[1]}/state"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What Terraform and OpenTofu take it from, beside `backend "http" {}`."""
-        return {
-            "TF_HTTP_ADDRESS": self.address,
-            "TF_HTTP_LOCK_ADDRESS": self.address,
-            "TF_HTTP_UNLOCK_ADDRESS": self.address,
-            "TF_HTTP_USERNAME": USER,
-            "TF_HTTP_PASSWORD": self._password,
-        }
-
-    def serve(self) -> None:
-        """Until `shutdown` is called, by another thread; then what is still locked is given back."""
-        try:
-            self.serve_forever(poll_interval=0.1)
-        finally:
-            self.backend.close()
-            self.server_close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: TerraformServer
-    timeout = 30.0
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("do_"):  # GET, POST, DELETE, LOCK, UNLOCK; the backend says no to the rest
-            return self._any
-        raise AttributeError(name)
-
-    def _any(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        if not hmac.compare_digest(self.headers.get("Authorization", "").encode(), self.server.token.encode()):
-            reply = Reply(HTTPStatus.UNAUTHORIZED, b"set TF_HTTP_USERNAME and TF_HTTP_PASSWORD")
-        elif length > _BODY_BYTES:
-            reply = Reply(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        else:
-            body = self.rfile.read(length)
-            reply = self.server.backend.answer(self.command, urlsplit(self.path).query, body)
-        self.send_response(reply.status)
-        if reply.status is HTTPStatus.UNAUTHORIZED:
-            self.send_header("WWW-Authenticate", 'Basic realm="state"')
-        self.send_header("Content-Length", str(len(reply.body)))
-        self.end_headers()
-        self.wfile.write(reply.body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - so it is called
-        """Nothing: the address and what is asked are no news, and stderr is the command's."""
-        del format, args
+    """A LockInfo, of which only the ID means something here."""
+    if not body.strip():
+        return {}
+    with undecodable_as(ValueError, "this is no LockInfo"):
+        return parse_object(body, most=_LARGEST_INFO)

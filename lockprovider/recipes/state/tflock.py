@@ -39,11 +39,13 @@ from fsspec_cas import (
 )
 from fsspec_cas.given import check_text, seconds
 from fsspec_cas.send.retry import delay_s
+from lockprovider.bounded import parse_object
 from lockprovider.recipes.errors import StateConflict, StateLocked
 from lockprovider.recipes.place import me, open_at, repr_at
 
 _TIMEOUT_S = 60.0
 _SUFFIX = ".tflock"
+_LARGEST = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +195,9 @@ class TfLock:
 
 def _decoded(data: bytes, version: Version) -> TfLockFile:
     try:
-        found = json.loads(data)
+        said = parse_object(data, most=_LARGEST)
     except ValueError:
-        found = None
-    said = found if isinstance(found, dict) else {}
+        said = {}
     identity, who, what, info, created = (
         str(said.get(name) or "") for name in ("ID", "Who", "Operation", "Info", "Created")
     )

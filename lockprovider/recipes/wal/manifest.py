@@ -11,14 +11,17 @@ each write, so that no bytes come back. Fields that are not known are kept.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lockprovider.bounded import LARGEST_OBJECT, Undecodable, as_whole, parse_object, text_in, undecodable_as, whole_in
 from lockprovider.recipes.errors import MalformedObject
 from lockprovider.recipes.wal.slot import NOT_YET
 
 _FORMAT = 1
+READER = re.compile(r"[\w-][\w.-]{0,199}")
 SLOTS = 65536
 RETAIN = ("readers", "slots")
 _KNOWN = {"format", "id", "slots", "retain", "floor", "hint", "readers", "rev"}
@@ -62,24 +65,28 @@ def decode_log_manifest(data: bytes, path: str) -> LogManifest:
     Raises:
         MalformedObject: they are none, or of a format that is not known.
     """
-    try:
-        found = json.loads(data)
-        if not isinstance(found, dict) or not {"id", "slots", "floor"} <= {*found}:
-            raise MalformedObject(f"{path!r} is not of a log, and is left as it is: give the log another path")
+    with undecodable_as(
+        MalformedObject, f"{path!r} is not of a log, and is left as it is", "give the log another path"
+    ):
+        found = parse_object(data, most=LARGEST_OBJECT)
         if found["format"] != _FORMAT:
             known = f"this version knows {_FORMAT}: use a newer one"
             raise MalformedObject(f"{path!r} has format {found['format']!r}, {known}")
+        if found["retain"] not in RETAIN:
+            raise Undecodable(f"retain must be one of {', '.join(RETAIN)}")
         return LogManifest(
-            id=str(found["id"]),
-            slots=None if found["slots"] is None else int(found["slots"]),
-            retain=str(found["retain"]),
-            floor=int(found["floor"]),
-            hint=int(found["hint"]),
-            readers={str(name): int(slot) for name, slot in found["readers"].items()},
-            rev=int(found["rev"]),
+            id=text_in(found, "id"),
+            slots=None if found["slots"] is None else whole_in(found, "slots", least=1),
+            retain=found["retain"],
+            floor=whole_in(found, "floor"),
+            hint=whole_in(found, "hint", least=NOT_YET),
+            readers={_reader(name): as_whole(slot, name) for name, slot in found["readers"].items()},
+            rev=whole_in(found, "rev"),
             more={name: value for name, value in found.items() if name not in _KNOWN},
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, MalformedObject):
-            raise
-        raise MalformedObject(f"{path!r} is not of a log: {error!r}") from error
+
+
+def _reader(name: str) -> str:
+    if not READER.fullmatch(name):
+        raise Undecodable(f"a reader has the name {name[:200]!r}")
+    return name

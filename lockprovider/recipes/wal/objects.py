@@ -8,7 +8,6 @@ orders/readers/to-hudi       where a reader goes on
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -27,12 +26,11 @@ from fsspec_cas import (
     require_safe_for_locks,
 )
 from lockprovider.recipes.errors import CoordinationError, Fenced, MalformedObject, NoLog, Trimmed
-from lockprovider.recipes.wal.manifest import LogManifest, decode_log_manifest
+from lockprovider.recipes.wal.manifest import READER, LogManifest, decode_log_manifest
 from lockprovider.recipes.wal.reports import Position
 from lockprovider.recipes.wal.seek import last_slot
 from lockprovider.recipes.wal.slot import NOT_YET, Head, Slot, decode_slot
 
-_READER = re.compile(r"[\w-][\w.-]{0,199}")
 _KEPT = 65536  # versions of places that are remembered
 _HINT_EVERY = 64  # slots
 
@@ -55,6 +53,7 @@ class LogObjects:
         self.timeout_s = timeout_s
         self._manifest: LogManifest | None = None
         self._versions: dict[int, tuple[int, Version]] = {}
+        self._reached = Position(0, 0)  # up to which the log has been seen
         self._store_is_safe = False
 
     # -- log.json ------------------------------------------------------------------------------------------------------
@@ -128,8 +127,25 @@ class LogObjects:
         found = decode_slot(content.data, path)
         if found.head.log != self.manifest().id:
             raise MalformedObject(f"{path!r} is of another log, and is left as it is: give this one another path")
-        self._know(found.head.slot, content.version)
+        self._know(found.head, content.version)
         return Found(found, content)
+
+    def require_reached(self, start: Position) -> None:
+        """Check that the log goes at least as far as this position; asks for one or two slots, if that is not known.
+
+        Raises:
+            InvalidInput: the log ends before it.
+            MalformedObject, StoreError: as `look`.
+        """
+        if start <= self._reached:
+            return
+        there = self.look(start.slot)
+        if (there is None or there.slot.head.slot < start.slot) and start.slot:
+            there = self.look(start.slot - 1)
+        end = Position(0, 0) if there is None else behind(there.slot.head)
+        if start > end:
+            said = f"position={start} is past the end of the log at {self.path!r}"
+            raise InvalidInput(f"{said}: give one of this log, as `end()` or a batch has it")
 
     def slot_path(self, slot: int) -> str:
         """Where it is."""
@@ -153,7 +169,7 @@ class LogObjects:
         else:
             outcome = self.store.put_if_match(path, data, condition, timeout=self.timeout_s)
         if isinstance(outcome, Won):
-            self._know(head.slot, outcome.version)
+            self._know(head, outcome.version)
             if head.slot % _HINT_EVERY == 0:
                 self.store.in_background(lambda: self._hint(head.slot))
         return outcome
@@ -183,8 +199,9 @@ class LogObjects:
         floor = self.manifest(fresh=True).floor
         return Trimmed(f"slot {slot} of {self.path!r} is gone: the first is {floor}", floor)
 
-    def _know(self, slot: int, version: Version) -> None:
-        manifest = self.manifest()
+    def _know(self, head: Head, version: Version) -> None:
+        slot, manifest = head.slot, self.manifest()
+        self._reached = max(self._reached, behind(head))
         if manifest.slots is not None:
             self._versions[manifest.place(slot)] = (slot, version)
             if len(self._versions) > _KEPT:
@@ -199,7 +216,7 @@ class LogObjects:
 
     def reader_path(self, name: str) -> str:
         """Where a reader's position is."""
-        if not isinstance(name, str) or not _READER.fullmatch(name):
+        if not isinstance(name, str) or not READER.fullmatch(name):
             raise InvalidInput(f"name={name!r} must be letters, digits, and any of - _ . (200 at most)")
         return f"{self.path}/readers/{name}"
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import seconds
+from lockprovider.bounded import parse_object, text_in, undecodable_as, whole_in
 from lockprovider.recipes.errors import Fenced, MalformedObject
 from lockprovider.recipes.place import OfThisProcess, repr_at
 from lockprovider.recipes.wal.manifest import LogManifest
@@ -25,6 +26,7 @@ from lockprovider.recipes.wal.reading import follow_from, read_from
 from lockprovider.recipes.wal.reports import LogBatch, Position
 
 _FORMAT = 1
+_LARGEST = 1 << 16  # bytes
 _NEW: Mapping[str, Any] = {"slot": 0, "offset": 0, "epoch": 0, "rev": 0}
 _SPARE = 8  # part of a ring that is freed at once, where nobody's reading is waited for
 
@@ -96,13 +98,14 @@ class LogReader(OfThisProcess):
             raise InvalidInput(f"position={position!r} must be a position: of a batch, or Position.parse(text)")
         if position < self.position:
             raise InvalidInput(f"position={position} is before {self.position}, which is committed: readers only go on")
+        self._objects.require_reached(position)
         self._write(position)
 
     def _write(self, position: Position | None, *, opens: bool = False) -> None:
         made: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
-            old = _decoded(data, self._path) if data is not None else dict(_NEW)
+            old = decode_reader(data, self._path) if data is not None else dict(_NEW)
             if not opens and old["epoch"] != self.epoch:
                 raise Fenced(
                     f"the reader {self.name!r} was opened elsewhere since: stop, or open it again", old["epoch"]
@@ -123,13 +126,13 @@ def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]
     for name, start in manifest.readers.items():
         path = objects.reader_path(name)
         content = objects.store.read_or_none(path, timeout=objects.timeout_s)
-        found[name] = _kept(_NEW if content is None else _decoded(content.data, path), start)
+        found[name] = _kept(_NEW if content is None else decode_reader(content.data, path), start)
     return found
 
 
 def _kept(found: Mapping[str, Any], began: int) -> Position:
     """What is kept may be of a reader of this name that was dropped before this one `began`."""
-    return max(Position(int(found["slot"]), int(found["offset"])), Position(began, 0))
+    return max(Position(found["slot"], found["offset"]), Position(began, 0))
 
 
 class _OtherReaders(Exception):
@@ -168,13 +171,16 @@ def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
     return objects.manifest(), slowest
 
 
-def _decoded(data: bytes, path: str) -> dict[str, Any]:
-    try:
-        found = json.loads(data)
-        if found["format"] != _FORMAT or not {"slot", "offset", "epoch", "rev"} <= {*found}:
-            raise MalformedObject(f"{path!r} is no reader's position that this version knows: use a newer one")
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, MalformedObject):
-            raise
-        raise MalformedObject(f"{path!r} is no reader's position, and is left as it is: {error!r}") from error
-    return dict(found)
+def decode_reader(data: bytes, path: str) -> dict[str, Any]:
+    """The fields of a reader's position.
+
+    Raises:
+        MalformedObject: they are none, or of a format that is not known.
+    """
+    with undecodable_as(MalformedObject, f"{path!r} is no reader's position, and is left as it is"):
+        found = parse_object(data, most=_LARGEST)
+        if found["format"] != _FORMAT:
+            raise MalformedObject(
+                f"{path!r} has format {found['format']!r}, this version knows {_FORMAT}: use a newer one"
+            )
+        return {"log": text_in(found, "log"), **{name: whole_in(found, name) for name in _NEW}}

@@ -17,10 +17,12 @@ def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
 
     Raises:
         Trimmed: it is not kept any more, or others have written over it before it was read.
+        InvalidInput: the log ends before it.
         MalformedObject, StoreError: it cannot be read.
     """
     if start.slot < objects.manifest(fresh=True).floor:
         raise objects.trimmed(start.slot)
+    objects.require_reached(start)
     return (batch for batch in _slots(objects, start) if batch.records or batch.sealed)
 
 
@@ -33,6 +35,7 @@ def follow_from(
     """
     if start.slot < objects.manifest(fresh=True).floor:
         raise objects.trimmed(start.slot)
+    objects.require_reached(start)
     return _followed(objects, start, idle_s, timeout_s)
 
 

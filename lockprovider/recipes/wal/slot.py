@@ -21,6 +21,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockprovider.bounded import (
+    LARGEST_OBJECT,
+    LATEST_MS,
+    Undecodable,
+    as_flag,
+    as_text,
+    as_whole,
+    parse_object,
+    text_in,
+    undecodable_as,
+    whole_in,
+)
 from lockprovider.recipes.errors import MalformedObject
 
 _FORMAT, _SEALED_FORMAT = 1, 2
@@ -86,14 +98,22 @@ class Slot:
 
     head: Head
     body: bytes = field(repr=False, default=b"")
+    path: str = field(compare=False, default="")
 
     def records(self) -> list[bytes]:
-        """The records, in their order."""
+        """The records, in their order.
+
+        Raises:
+            MalformedObject: there are fewer bytes than the records have, or more.
+        """
         found, at = [], 0
         for _ in range(self.head.count):
             start = at + _LENGTH
             at = start + int.from_bytes(self.body[at:start], "big")
             found.append(self.body[start:at])
+        if at != len(self.body):
+            said = f"its {self.head.count} records do not fill its {len(self.body)} bytes"
+            raise MalformedObject(f"{self.path!r} is no slot of a log, and is left as it is: {said}")
         return found
 
 
@@ -118,34 +138,36 @@ def decode_slot(data: bytes, path: str) -> Slot:
     Raises:
         MalformedObject: they are none, are torn, or are of a format that is not known.
     """
-    line, newline, body = data[:-_LENGTH].partition(b"\n")
-    if not newline or zlib.crc32(data[:-_LENGTH]).to_bytes(_LENGTH, "big") != data[-_LENGTH:]:
-        raise MalformedObject(f"{path!r} is no slot of a log, or is torn, and is left as it is: look at its bytes")
-    try:
-        found = json.loads(line)
+    with undecodable_as(MalformedObject, f"{path!r} is no slot of a log, or is torn, and is left as it is"):
+        line, newline, body = data[:-_LENGTH].partition(b"\n")
+        if len(data) > LARGEST_OBJECT:
+            raise Undecodable(f"it has {len(data)} bytes")
+        if not newline or zlib.crc32(data[:-_LENGTH]).to_bytes(_LENGTH, "big") != data[-_LENGTH:]:
+            raise Undecodable("its checksum does not fit")
+        found = parse_object(line, most=LARGEST_OBJECT)
         if found["format"] not in (_FORMAT, _SEALED_FORMAT):
             known = f"this version knows {_FORMAT} and {_SEALED_FORMAT}: use a newer one"
             raise MalformedObject(f"{path!r} has format {found['format']!r}, {known}")
         head = Head(
-            log=str(found["log"]),
-            slot=int(found["slot"]),
-            first=int(found["first"]),
-            count=int(found["count"]),
-            epoch=int(found["epoch"]),
-            led=bool(found["led"]),
-            batch=str(found["batch"]),
-            at_ms=int(found["at"]),
-            producers={str(name): _producer(stored) for name, stored in found["producers"].items()},
+            log=text_in(found, "log"),
+            slot=whole_in(found, "slot"),
+            first=whole_in(found, "first"),
+            count=whole_in(found, "count", most=len(body) // _LENGTH),
+            epoch=whole_in(found, "epoch"),
+            led=as_flag(found["led"], "led"),
+            batch=text_in(found, "batch"),
+            at_ms=whole_in(found, "at", most=LATEST_MS),
+            producers={name: _producer(stored) for name, stored in found["producers"].items()},
             broker=found.get("broker"),
-            sealed=str(found["sealed"]) if found["format"] == _SEALED_FORMAT else None,
+            sealed=text_in(found, "sealed") if found["format"] == _SEALED_FORMAT else None,
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, MalformedObject):
-            raise
-        raise MalformedObject(f"{path!r} is no slot of a log: {error!r}") from error
-    return Slot(head, body)
+        return Slot(head, body, path)
 
 
 def _producer(stored: list[Any]) -> Producer:
     epoch, seq, slot, offset, client, base = stored
-    return Producer(int(epoch), int(seq), int(slot), int(offset), str(client), int(base))
+    for value, name in ((epoch, "epoch"), (seq, "seq"), (base, "base")):
+        as_whole(value, name)
+    as_whole(slot, "slot", least=NOT_YET)
+    as_whole(offset, "offset", least=NOT_YET)
+    return Producer(epoch, seq, slot, offset, as_text(client, "client"), base)

@@ -201,7 +201,7 @@ def _lock(table: TableContext) -> tuple[str, str]:
     if data is None:
         return "", ""
     try:
-        record = LockRecord.decode(data)
+        record = LockRecord.decode(data, LOCK)
     except MalformedRecord as error:
         return str(error), ""
     missing = [pending.path for pending in record.unapplied if _read(table, pending.path) is None]

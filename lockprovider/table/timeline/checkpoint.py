@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, repeat
 from operator import add
+from typing import Any
 
+from lockprovider.bounded import Undecodable, inflate, parse_json, plausible, text_in, whole_in
 from lockprovider.table.format.data_files import parse_base_file, parse_log_file
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.timeline.timeline import Timeline
@@ -71,13 +73,26 @@ class Checkpoint:
     def decode(cls, data: bytes) -> Checkpoint | None:
         """Read it; None if it is none, or one of another version: then the table is listed."""
         try:
-            said = json.loads(zlib.decompress(data))
+            most = plausible(data)
+            said = parse_json(inflate(data, most=most), most=most, items=most)
             if said["version"] != _VERSION:
                 return None
             done = [one for action, times in said["done"].items() for one in _instants(Action(action), *times)]
-            return cls(said["log"], said["place"], Timeline.of_done(done, said["instants"]), said["files"])
-        except (ValueError, KeyError, TypeError, AttributeError, zlib.error):
+            timeline = Timeline.of_done(done, said["instants"])
+            return cls(text_in(said, "log"), whole_in(said, "place"), timeline, _files(said["files"]))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, zlib.error):
             return None
+
+
+def _files(said: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:
+    for rows in said.values():
+        for path, size, logs in rows:
+            if type(path) is not str or type(size) is not int or type(logs) is not list or not (path or logs):
+                raise Undecodable(f"a slice is {path!r}")
+            for name, length, done in logs:
+                if type(name) is not str or type(length) is not int or type(done) is not str:
+                    raise Undecodable(f"a log file is {name!r}")
+    return said
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:

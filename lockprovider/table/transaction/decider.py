@@ -13,9 +13,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockprovider import Intent, JudgeAnew, Log, LogEntry, Pending
+from lockprovider.bounded import as_flag, as_text, as_whole, parse_object, text_in
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
 from lockprovider.table.format.layout import TIMELINE
@@ -45,6 +46,7 @@ _RULES: dict[str, Resolution] = {
     rule.__name__: rule for rule in (by_file_group, prefer_writer, by_partition, non_blocking)
 }
 _PREFIX = f"{TIMELINE}/"
+_LARGEST = 1 << 16  # bytes of what stands before the data
 
 
 @dataclass(frozen=True)
@@ -111,16 +113,16 @@ class Wanted:
             ValueError, KeyError, TypeError, Corrupt: it is not one.
         """
         head, _, data = body.partition(b"\n")
-        said = json.loads(head)
+        said = parse_object(head, most=_LARGEST)
         found = cls(
-            said["begin"],
+            text_in(said, "begin"),
             Action(said["action"]),
-            said["rule"],
-            said["buckets"],
-            said["config"],
-            said["columns"],
-            None if said["batch"] is None else BatchId(*said["batch"]),
-            said["keys"],
+            text_in(said, "rule"),
+            as_flag(said["buckets"], "buckets"),
+            text_in(said, "config"),
+            text_in(said, "columns"),
+            _batch_id(said["batch"]),
+            as_flag(said["keys"], "keys"),
             data,
         )
         found.metadata  # noqa: B018 - one whose data nobody can read is none
@@ -253,3 +255,10 @@ def _name(entry: LogEntry) -> str:
 def config_digest(config: TableConfig) -> str:
     """By which a change of the table's properties is seen, also of those that are unknown here."""
     return short_digest(repr((config, sorted(config.raw.items()))))
+
+
+def _batch_id(said: Sequence[Any] | None) -> BatchId | None:
+    if said is None:
+        return None
+    stream, batch = said
+    return BatchId(as_text(stream, "stream"), as_whole(batch, "batch"))

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fsspec_cas import CasError, Outcome, Store, Won
+from lockprovider.bounded import as_text, inflate, parse_json, plausible
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.files import base_file
 from lockprovider.table.files.footers.ranges import Ranges, decode_ranges, encode_ranges, ranges_of
@@ -127,7 +128,9 @@ class FooterNote:
             ValueError, TypeError, IndexError, AttributeError: it is none.
         """
         ends, text, known = row
-        return cls(None if ends is None else (ends[0], ends[1]), text, decode_ranges(known))
+        if ends is not None:
+            ends = (as_text(ends[0], "least key"), as_text(ends[1], "greatest key"))
+        return cls(ends, None if text is None else as_text(text, "filter"), decode_ranges(known))
 
 
 class FooterNotes:
@@ -280,7 +283,8 @@ def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
 def decode_notes(data: bytes) -> Mapping[str, FooterNote]:
     """Read it; nothing, if it is none, or one of another version."""
     try:
-        said = json.loads(zlib.decompress(data))
+        most = plausible(data)
+        said = parse_json(inflate(data, most=most), most=most, items=most)
         if said["version"] != _VERSION:
             return {}
         return {path: FooterNote.parse(row) for path, *row in said["files"]}

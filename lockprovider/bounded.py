@@ -1,0 +1,248 @@
+"""Decode stored bytes within bounds: JSON, deflated bytes, numbers and text. Pure.
+
+Every decoder of a stored object uses these functions and nothing else, so an object that is damaged, hostile or of
+another program costs little memory and time, and gets one typed error:
+
+    with undecodable_as(MalformedObject, f"{path!r} is no queue"):
+        found = parse_object(data, most=MOST_BYTES)
+        return Queue(text_in(found, "id"), whole_in(found, "rev"))
+
+`parse` checks size and depth before it parses, and `inflate` stops at its bound, so no more memory is taken than the
+bound allows. A writer calls `check_fits` on what it is about to write: what it accepts, every reader can read.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fsspec_cas.given import LARGEST_NUMBER
+
+LARGEST_OBJECT = 64 << 20
+"""Bytes of a stored object, unless its decoder knows a better bound."""
+LATEST_MS = 253_402_300_799_999
+"""The last millisecond that a date can have (year 9999), as epoch ms."""
+DEEPEST_VALUE = 64
+"""Levels of lists and objects in a value that a caller gives."""
+DEEPEST = 72
+"""Levels of lists and objects in a stored object: a value, and what is around it."""
+MOST_ITEMS = 2_000_000
+"""Commas and opening brackets in one stored object: each may take a hundred bytes of memory."""
+# All bytes but those that tell depth are dropped, and both kinds of bracket are one.
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes({*range(256)} - {*b'[]{}"'})
+_SHORT = 120  # characters of an error text
+_DECODING = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    zlib.error,
+)
+
+
+class Undecodable(ValueError):
+    """The bytes are not what a writer of this library makes."""
+
+
+@contextmanager
+def undecodable_as(kind: type[Exception], said: str, step: str = "") -> Iterator[None]:
+    """Raise every error of decoding as `kind`: `said`, the reason, and the next step.
+
+    An error of that kind passes unchanged.
+    """
+    try:
+        yield
+    except kind:
+        raise
+    except _DECODING as error:
+        why = str(error) if isinstance(error, Undecodable) else _short(repr(error))
+        raise kind(f"{said}: {why}{step and '; '}{step}") from error
+
+
+def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> Any:
+    """Parse JSON of at most `most` bytes, `deepest` levels and `items` values.
+
+    Raises:
+        Undecodable: it is larger, deeper, has a number that is not finite, or is no JSON in UTF-8.
+    """
+    check_fits(data, most=most, deepest=deepest, items=items)
+    try:
+        found = _DECODER.decode(data.decode())
+    except Undecodable:
+        raise
+    except (ValueError, RecursionError) as error:  # RecursionError: there are brackets that nothing closes
+        raise Undecodable(f"it is no JSON ({_short(str(error))})") from error
+    if b"\\u" in data:
+        _check_storable(found)
+    return found
+
+
+def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str, Any]:
+    """Parse a JSON object: see `parse_json`.
+
+    Raises:
+        Undecodable: as `parse_json`; or it is a list, a text or a number.
+    """
+    found = parse_json(data, most=most, deepest=deepest)
+    if not isinstance(found, dict):
+        raise Undecodable(f"it holds a {type(found).__name__}, where a JSON object is expected")
+    return found
+
+
+def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> None:
+    """Check the size and the depth of JSON without parsing it.
+
+    Raises:
+        Undecodable: a reader would refuse it.
+    """
+    if len(data) > most:
+        raise Undecodable(f"it has {len(data)} bytes, and {most} are the most that is read")
+    opened = data.count(b"[") + data.count(b"{")
+    if opened + data.count(b",") > items:
+        raise Undecodable(f"it has more than {items} items, which is more than is read")
+    if opened > deepest and depth(data, deepest + 1) > deepest:
+        raise Undecodable(f"its lists and objects are nested more than {deepest} levels deep")
+
+
+def depth(data: bytes, most: int) -> int:
+    """Count the levels of lists and objects in JSON, up to `most`; a lower bound where it is no JSON."""
+    if b"\\" in data:  # in JSON, only inside of text: what follows it is no end of that text
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = data.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"")  # text without brackets
+    if b'"' in brackets:  # every second piece is inside of text
+        brackets = b"".join(brackets.split(b'"')[::2])
+    levels = most if b"[" * most in brackets else 0
+    while brackets and levels < most:
+        flatter = brackets.replace(b"[]", b"")
+        if len(flatter) == len(brackets):  # brackets without their partners: no JSON
+            break
+        brackets, levels = flatter, levels + 1
+    return levels
+
+
+def plausible(packed: bytes) -> int:
+    """Bytes that this may inflate to, where no better bound is known: JSON with names deflates to a tenth."""
+    return max(4 << 20, 64 * len(packed))
+
+
+def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: bytes = b"") -> bytes:
+    """Inflate to at most `most` bytes; `like` is the dictionary that the bytes were deflated with.
+
+    Raises:
+        Undecodable: there is more, or it is cut off, or something follows it.
+        zlib.error: it is damaged.
+    """
+    inflating = zlib.decompressobj(wbits, like) if like else zlib.decompressobj(wbits)
+    data = inflating.decompress(packed, most + 1)
+    if len(data) > most:
+        raise Undecodable(f"it inflates to more than {most} bytes")
+    if not inflating.eof or inflating.unused_data:
+        raise Undecodable("its deflated bytes are cut off" if not inflating.eof else "bytes follow its deflated bytes")
+    return data
+
+
+def unbase64(said: Any, what: str) -> bytes:
+    """Decode base64 text.
+
+    Raises:
+        Undecodable, ValueError: it is none.
+    """
+    if type(said) is not str:
+        raise _no(what, "base64 text", said)
+    return base64.b64decode(said, validate=True)
+
+
+def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
+    """Read a whole number from `least` to `most`: `fields[name]`.
+
+    Raises:
+        Undecodable: it is something else.
+        KeyError: it is missing.
+    """
+    return as_whole(fields[name], name, least=least, most=most)
+
+
+def as_whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
+    """Check that the value is a whole number from `least` to `most`, and no bool.
+
+    Raises:
+        Undecodable: it is something else.
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise _no(name, f"a whole number from {least} to {most}", value)
+    return value
+
+
+def text_in(fields: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """Read text: `fields[name]`, or the default if there is no such field.
+
+    Raises:
+        Undecodable: it is something else.
+        KeyError: it is missing, and there is no default.
+    """
+    value = fields[name] if default is None else fields.get(name, default)
+    return as_text(value, name)
+
+
+def as_text(value: Any, name: str) -> str:
+    """Check that the value is text.
+
+    Raises:
+        Undecodable: it is something else.
+    """
+    if type(value) is not str:
+        raise _no(name, "text", value)
+    return value
+
+
+def as_flag(value: Any, name: str) -> bool:
+    """Check that the value is true or false.
+
+    Raises:
+        Undecodable: it is something else.
+    """
+    if type(value) is not bool:
+        raise _no(name, "true or false", value)
+    return value
+
+
+def _no(name: str, wanted: str, value: Any) -> Undecodable:
+    return Undecodable(f"{name} must be {wanted}, and is {_short(_shown(value))}")
+
+
+def _shown(value: Any) -> str:
+    """What may be large is not written out."""
+    if isinstance(value, (list, dict)) or (isinstance(value, int) and abs(value) > LARGEST_NUMBER):
+        return f"a {type(value).__name__}" if isinstance(value, (list, dict)) else "a larger one"
+    return repr(value[:_SHORT] if isinstance(value, str) else value)
+
+
+def _short(said: str) -> str:
+    return said if len(said) <= _SHORT else f"{said[:_SHORT]}..."
+
+
+def _check_storable(found: Any) -> None:
+    json.dumps(found, ensure_ascii=False).encode()  # half of a character cannot be written again
+
+
+def _finite(said: str) -> float:
+    value = float(said)
+    if value - value != 0.0:
+        raise Undecodable(f"the number {_short(said)} is too large")
+    return value
+
+
+def _not_finite(said: str) -> float:
+    raise Undecodable(f"{said} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_not_finite)

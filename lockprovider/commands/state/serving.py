@@ -1,0 +1,248 @@
+"""The HTTP server of `state run` and `state serve`: Terraform's `http` backend on a port of loopback.
+
+aiohttp parses the requests (it is what s3fs, gcsfs and adlfs use, so most users have it). A connection costs no thread
+until its password is right: a client that says nothing, or not the password, keeps nobody waiting.
+
+What is checked, in this order: the headers come in time, the password, the length, the whole body comes in time, its
+`Content-MD5`. Only then `TerraformBackend` sees the request, on one of a few threads. One request a connection.
+
+Requests must carry the password (HTTP basic authentication): other users of the machine reach loopback, too, and states
+hold secrets. No TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from fsspec_cas import InvalidInput
+from lockprovider.recipes.state.terraform import LARGEST_BODY, Reply, TerraformBackend
+from lockprovider.state import State
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest, StreamResponse
+
+USER = "lockprovider"
+_AT_ONCE = 8  # requests in work; more wait for a thread
+_SILENT = 256  # connections without a right password; the oldest is closed for a new one
+_END_S = 60.0  # for what is in work at the end
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds for the headers, for the next bytes of a body, and for all of it; bytes of a body."""
+
+    headers_s: float = 10.0
+    next_s: float = 30.0
+    body_s: float = 600.0
+    body_bytes: int = LARGEST_BODY
+
+
+class StateServer:
+    """The backend on a port of 127.0.0.1; `told` gets a sentence for each request that is refused.
+
+    Raises:
+        InvalidInput: aiohttp is not installed, or the port is taken.
+    """
+
+    def __init__(
+        self,
+        state: State[bytes],
+        password: str,
+        port: int = 0,
+        *,
+        told: Told | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        try:
+            from aiohttp import web  # noqa: PLC0415 - only these commands need it
+        except ImportError as error:
+            raise InvalidInput("this command needs aiohttp: pip install 'fsspec-cas[serve]'") from error
+        self._web = web
+        self.backend = TerraformBackend(state)
+        self._password = password
+        self._token = f"Basic {base64.b64encode(f'{USER}:{password}'.encode()).decode()}".encode()
+        self._told = told or (lambda _: None)
+        self._limits = limits or Limits()
+        self._socket = _bound(port)
+        self._silent: dict[Any, asyncio.TimerHandle] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end = asyncio.Event()
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._reading: set[asyncio.Task[Any]] = set()
+        self._serving = threading.Event()
+
+    @property
+    def port(self) -> int:
+        """On 127.0.0.1."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    @property
+    def address(self) -> str:
+        """The URL of the state."""
+        return f"http://127.0.0.1:{self.port}/state"
+
+    def environment(self, *, force: bool = False) -> dict[str, str]:
+        """The variables that Terraform and OpenTofu read, beside `backend "http" {}`; `force`: any state is taken."""
+        return {
+            "TF_HTTP_ADDRESS": f"{self.address}?force=true" if force else self.address,
+            "TF_HTTP_LOCK_ADDRESS": self.address,
+            "TF_HTTP_UNLOCK_ADDRESS": self.address,
+            "TF_HTTP_USERNAME": USER,
+            "TF_HTTP_PASSWORD": self._password,
+        }
+
+    def serve(self) -> None:
+        """Answer requests until `shutdown` is called, or an exception comes; then release what is still locked."""
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._serving.set()
+            self.backend.close()
+            self._socket.close()
+
+    def shutdown(self) -> None:
+        """Let `serve`, which runs in another thread, return once what is in work is answered."""
+        self._serving.wait()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end.set)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        answering = ThreadPoolExecutor(_AT_ONCE, "state-answering")
+        self._loop.set_default_executor(answering)
+        quiet = logging.getLogger(f"{__name__}.aiohttp")
+        quiet.addHandler(logging.NullHandler())
+        quiet.propagate = False  # a client's bad request is no news, and stderr is the command's
+        requests = self._web.Server(
+            self._handled, access_log=None, logger=quiet, auto_decompress=False, lingering_time=1.0
+        )
+        listening = await self._loop.create_server(lambda: self._connected(requests), sock=self._socket)
+        self._serving.set()
+        try:
+            await self._end.wait()
+        finally:
+            listening.close()
+            for reading in self._reading:  # what is not whole by now is of a run that has died
+                reading.cancel()
+            requests.pre_shutdown()
+            await requests.shutdown(_END_S)
+
+    def _connected(self, requests: Any) -> Any:
+        """The protocol of a new connection, which has to say its password in time."""
+        assert self._loop is not None  # noqa: S101 - the loop calls this
+        if len(self._silent) >= _SILENT:
+            self._close(next(iter(self._silent)))
+        connection = requests()
+        self._silent[connection] = self._loop.call_later(self._limits.headers_s, self._close, connection)
+        return connection
+
+    def _close(self, connection: Any) -> None:
+        self._heard(connection)
+        assert self._loop is not None  # noqa: S101 - the loop calls this
+        self._loop.call_soon(connection.force_close)  # not at once: a new one has no transport yet
+
+    def _heard(self, connection: Any) -> None:
+        if (timer := self._silent.pop(connection, None)) is not None:
+            timer.cancel()
+
+    async def _handled(self, request: BaseRequest) -> StreamResponse:
+        self._heard(request.protocol)
+        reply = await self._reply(request)
+        if reply.said and reply.status is not HTTPStatus.UNAUTHORIZED:
+            self._told(f"{request.method} was refused ({reply.status.value}): {reply.said}")
+        response: StreamResponse = self._web.Response(
+            status=reply.status, body=reply.body, content_type="application/json"
+        )
+        if reply.status is HTTPStatus.UNAUTHORIZED:
+            response.headers["WWW-Authenticate"] = 'Basic realm="state"'
+        response.force_close()
+        return response
+
+    async def _reply(self, request: BaseRequest) -> Reply:
+        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
+            said = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"
+            return Reply.refusal(HTTPStatus.UNAUTHORIZED, "AccessDenied", said)
+        if request.path != "/state":
+            return Reply.refusal(HTTPStatus.NOT_FOUND, "InvalidInput", f"the state is at {self.address}")
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            said = "send the state without a Content-Encoding"
+            return Reply.refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "InvalidInput", said)
+        async with self._places:
+            body = await self._body(request)
+            if isinstance(body, Reply):
+                return body
+            return await asyncio.to_thread(self.backend.answer, request.method, request.query_string, body)
+
+    async def _body(self, request: BaseRequest) -> bytes | Reply:
+        """The whole body, or why there is none."""
+        most = self._limits.body_bytes
+        too_large = Reply.refusal(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "TooLarge", f"the body is larger than {most} bytes"
+        )
+        if (request.content_length or 0) > most:
+            return too_large
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        reading = asyncio.current_task()
+        assert reading is not None  # noqa: S101 - aiohttp runs each handler in a task
+        self._reading.add(reading)
+        try:
+            body = await self._whole_body(request)
+        except asyncio.TimeoutError:
+            said = "the body did not come in time; nothing was written"
+            return Reply.refusal(HTTPStatus.REQUEST_TIMEOUT, "Unavailable", said)
+        except (self._web.RequestPayloadError, ConnectionError, ValueError) as error:
+            said = f"the body is not whole, nothing was written ({type(error).__name__})"
+            return Reply.refusal(HTTPStatus.BAD_REQUEST, "InvalidInput", said)
+        finally:
+            self._reading.discard(reading)
+        if body is None:
+            return too_large
+        if not _fits_md5(body, request.headers.get("Content-MD5")):
+            said = "the body does not fit its Content-MD5: it was changed on its way; nothing was written"
+            return Reply.refusal(HTTPStatus.BAD_REQUEST, "InvalidInput", said)
+        return body
+
+    async def _whole_body(self, request: BaseRequest) -> bytes | None:
+        """The body, with the next bytes and all of it in time; None if it is too large."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._limits.body_s
+        pieces: list[bytes] = []
+        size = 0
+        while size <= self._limits.body_bytes:
+            left_s = min(self._limits.next_s, deadline_s - loop.time())
+            piece = await asyncio.wait_for(request.content.readany(), left_s)
+            if not piece:
+                return b"".join(pieces)
+            pieces.append(piece)
+            size += len(piece)
+        return None
+
+
+def _fits_md5(body: bytes, said: str | None) -> bool:
+    """Whether the body has this digest, or none is given."""
+    if said is None:
+        return True
+    digest = hashlib.md5(body, usedforsecurity=False).digest()
+    return hmac.compare_digest(base64.b64encode(digest), said.strip().encode())
+
+
+def _bound(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        raise InvalidInput(f"port {port} of 127.0.0.1 cannot be had ({error}): give another one") from error

@@ -57,13 +57,13 @@ class Undecodable(ValueError):
 def undecodable_as(kind: type[Exception], said: str, step: str = "") -> Iterator[None]:
     """Raise every error of decoding as `kind`: `said`, the reason, and the next step.
 
-    An error of that kind passes unchanged.
+    An error that is of that kind already passes unchanged.
     """
     try:
         yield
-    except kind:
-        raise
     except _DECODING as error:
+        if isinstance(error, kind) and not isinstance(error, Undecodable):
+            raise
         why = str(error) if isinstance(error, Undecodable) else _short(repr(error))
         raise kind(f"{said}: {why}{step and '; '}{step}") from error
 
@@ -131,7 +131,7 @@ def depth(data: bytes, most: int) -> int:
 
 def plausible(packed: bytes) -> int:
     """Bytes that this may inflate to, where no better bound is known: JSON with names deflates to a tenth."""
-    return max(4 << 20, 64 * len(packed))
+    return max(4 << 20, 32 * len(packed))
 
 
 def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: bytes = b"") -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,12 +21,13 @@ from lockprovider.record.pending import Pending
 
 _LEVEL = 3  # entries are much alike: a tenth more bytes than by 6, in half the time
 _PACKED = 16384  # bytes; everybody who waits for the lock reads them
-_ENTRIES = 128
+MOST_ENTRIES = 128
 _FIRSTS = 16  # the last entries may not be there yet: what is put there before them is kept for these
 LARGEST = 32768  # bytes of one entry
+REMOVE = "if no writer is alive, remove the object by hand"
 _LONGEST_NAMES = 1 << 20  # bytes of the line that names the entries
-_INFLATED = _LONGEST_NAMES + 2 * _ENTRIES * LARGEST
-_DEFLATED = 1 << 20  # a log of one entry may be larger than `_PACKED`
+_INFLATED = _LONGEST_NAMES + 2 * MOST_ENTRIES * LARGEST
+MOST_PACKED = 1 << 20  # a log of one entry may be larger than `_PACKED`
 _NEVER_LARGER = 64  # bytes, by which zlib makes a few KiB larger
 _ADLER = 65521
 
@@ -72,6 +73,7 @@ class Log:
     first: int = 0
     next: int = 0
     packed: bytes = b""
+    where: str = field(default="", compare=False, repr=False)  # the record in which it is, for errors
 
     def plus(self, *pendings: Pending) -> Log:
         """The same log with these publishes, too, and as many of the others as there is room for.
@@ -108,20 +110,17 @@ class Log:
         Raises:
             MalformedRecord: the bytes are not those of this log.
         """
+        try:
+            return self._unpacked()
+        except Undecodable as error:
+            where = f" {self.where!r}" if self.where else ""
+            raise MalformedRecord(f"the log in the lock record{where} is damaged: {error}; {REMOVE}") from error
+
+    def _unpacked(self) -> tuple[Entry, ...]:
         entries = unpack(self.packed)
         if len(entries) != self.next - self.first:
-            said = f"has {len(entries)} entries from {self.first} to {self.next}"
-            raise MalformedRecord(f"the log {self.name!r} in the lock record is damaged: it {said}")
+            raise Undecodable(f"it has {len(entries)} entries from {self.first} to {self.next}")
         return entries
-
-    def check_size(self) -> None:
-        """Check what can be checked without unpacking it.
-
-        Raises:
-            Undecodable: no writer makes such a log.
-        """
-        if not 0 <= self.next - self.first <= _ENTRIES or len(self.packed) > _DEFLATED:
-            raise Undecodable(f"its log has {len(self.packed)} bytes from {self.first} to {self.next}")
 
     def has(self, pending: Pending) -> bool:
         """Whether that publish is one of these.
@@ -237,7 +236,7 @@ class _Packed(bytes):
 @lru_cache(maxsize=8)  # who chooses what is decided has made the log that is then written
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
     newest = (Entry.of(one) if tells(one) else Entry(one.path, one.digest, None) for one in pendings)
-    entries = (*log.entries, *newest)[-_ENTRIES:]
+    entries = (*log.entries, *newest)[-MOST_ENTRIES:]
     alone = (entry if entry.first is None else replace(entry, first=None) for entry in entries[:-_FIRSTS])
     entries = (*alone, *entries[-_FIRSTS:])
     packed = pack(entries, log.packed)
@@ -252,7 +251,7 @@ def unpack(packed: bytes) -> tuple[Entry, ...]:
     """The entries again.
 
     Raises:
-        MalformedRecord: the bytes are not those of a log.
+        Undecodable: the bytes are not those of a log.
     """
     return packed.entries if isinstance(packed, _Packed) else _unpack(packed)
 
@@ -261,13 +260,13 @@ def unpack(packed: bytes) -> tuple[Entry, ...]:
 def _unpack(packed: bytes) -> tuple[Entry, ...]:
     if not packed:
         return ()
-    with undecodable_as(MalformedRecord, "the log in the lock record is damaged"):
+    with undecodable_as(Undecodable, "it cannot be unpacked"):
         head, _, rest = inflate(packed, most=_INFLATED).partition(b"\n")
         entries, at = [], 0
         for said in parse_json(head, most=_LONGEST_NAMES):
             entry, at = _entry(rest, at, said)
             entries.append(entry)
-        if at != len(rest) or len(entries) > _ENTRIES:
+        if at != len(rest) or len(entries) > MOST_ENTRIES:
             raise Undecodable(f"its {len(entries)} entries do not fill its {len(rest)} bytes")
         return tuple(entries)
 

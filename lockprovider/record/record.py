@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockprovider.bounded import (
-    LATEST_MS,
     Undecodable,
     as_flag,
     as_text,
@@ -31,7 +30,7 @@ from lockprovider.bounded import (
 )
 from lockprovider.errors import MalformedRecord
 from lockprovider.holder import Holder
-from lockprovider.record.commit_log import Log
+from lockprovider.record.commit_log import MOST_ENTRIES, MOST_PACKED, REMOVE, Log
 from lockprovider.record.pending import Pending
 from lockprovider.settings import GRACE_MS
 
@@ -39,6 +38,7 @@ HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
 LARGEST_ENCLOSED = 256 << 10
 """Bytes that a publish may have to stand in the record; a larger one is staged, however well it can be deflated."""
 _LARGEST = 4 << 20  # bytes of a record; one of ours has 50 KB, and 40 more for each client that waits
+_LARGEST_LONG = (1 << 63) - 1  # the JVM's
 _MOST_EARLIER = 64  # four times what a writer of ours lets pend
 
 
@@ -181,13 +181,13 @@ class LockRecord:
         True
         """
         named = f"{path!r} is not a lock record" if path else "not a lock record"
-        with undecodable_as(MalformedRecord, named, "if no writer is alive, remove the object by hand"):
+        with undecodable_as(MalformedRecord, f"{named}, but {data[:80]!r}", REMOVE):
             fields = parse_object(data, most=_LARGEST)
-            log = _log(fields.get("log"))
+            log = _log(fields.get("log"), path)
             pending = _pending(fields.get("pending"), log)
             return cls(
                 owner=text_in(fields, "owner"),
-                valid_until_ms=whole_in(fields, "validUntil", most=LATEST_MS),
+                valid_until_ms=whole_in(fields, "validUntil", most=_LARGEST_LONG),
                 expired=as_flag(fields["expired"], "expired"),
                 epoch=as_whole(fields.get("epoch") or 0, "epoch"),
                 nonce=as_text(fields.get("nonce") or "", "nonce"),
@@ -207,15 +207,17 @@ class LockRecord:
 
 
 def _ms(fields: Mapping[str, Any], name: str) -> int:
-    return as_whole(fields.get(name) or 0, name, most=LATEST_MS)
+    return as_whole(fields.get(name) or 0, name, most=_LARGEST_LONG)
 
 
-def _log(value: Any) -> Log | None:
+def _log(value: Any, path: str) -> Log | None:
+    """The log, whose entries are unpacked, and checked, by those who want them."""
     if value is None:
         return None
     packed = unbase64(value["packed"], "packed")
-    log = Log(text_in(value, "name"), whole_in(value, "first"), whole_in(value, "next"), packed)
-    log.check_size()
+    log = Log(text_in(value, "name"), whole_in(value, "first"), whole_in(value, "next"), packed, path)
+    if not 0 <= log.next - log.first <= MOST_ENTRIES or len(packed) > MOST_PACKED:
+        raise Undecodable(f"its log has {len(packed)} bytes from {log.first} to {log.next}")
     return log
 
 
@@ -267,7 +269,7 @@ def _holder(value: Any) -> Holder | None:
         return None
     user, command = (as_text(value.get(name) or "", name) for name in ("user", "command"))
     return Holder(
-        text_in(value, "host"), whole_in(value, "pid"), whole_in(value, "since_ms", most=LATEST_MS), user, command
+        text_in(value, "host"), whole_in(value, "pid"), whole_in(value, "since_ms", most=_LARGEST_LONG), user, command
     )
 
 

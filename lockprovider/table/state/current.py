@@ -250,9 +250,12 @@ class CurrentState:
     def _record(self) -> LockRecord | None:
         """The lock record now; one that cannot be understood tells a reader nothing."""
         try:
-            return self._lock.look()
+            record = self._lock.look()
+            if record is not None and record.log is not None:
+                record.log.entries  # noqa: B018 - a log that cannot be unpacked is found here
         except MalformedRecord:
             return None
+        return record
 
     def _exists(self, path: str) -> bool:
         try:

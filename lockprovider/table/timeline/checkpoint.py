@@ -10,6 +10,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise, repeat
 from operator import add
 from typing import Any
@@ -28,7 +29,7 @@ _Log = tuple[str, int, str]  # path, size in bytes, completion time
 _Slice = tuple[str, int, tuple[_Log, ...]]  # path of the base file, empty if there is none; its size; the log files
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """The table at the place `place` of the log `log`.
 
@@ -51,7 +52,7 @@ class Checkpoint:
             files.setdefault(one.partition, []).append((one.path, one.size, logs))
         return cls(log, place, timeline, {partition: tuple(rows) for partition, rows in files.items()})
 
-    @property
+    @cached_property
     def slices(self) -> tuple[FileSlice, ...]:
         """The latest of each file group."""
         return tuple(_slice(partition, row) for partition, rows in self.files.items() for row in rows)
@@ -79,9 +80,11 @@ class Checkpoint:
                 return None
             done = [one for action, times in said["done"].items() for one in _instants(Action(action), *times)]
             timeline = Timeline.of_done(done, said["instants"])
-            return cls(text_in(said, "log"), whole_in(said, "place"), timeline, _files(said["files"]))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, zlib.error):
+            found = cls(text_in(said, "log"), whole_in(said, "place"), timeline, _files(said["files"]))
+            found.slices  # noqa: B018 - one whose files nobody can name is none
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, zlib.error):
             return None
+        return found
 
 
 def _files(said: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:

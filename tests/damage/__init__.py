@@ -1,0 +1,1 @@
+"""Objects that are damaged, hostile, or of another version."""

@@ -283,7 +283,7 @@ def test_the_constants_of_the_lock_are_the_codes() -> None:
         f"{line._REST_MS / 1000:g} s, every {line._REST_EVERY_MS // 1000} s",
         f"every {line._REST_UNASKED_MS // 1000} s of a group else",
         f"{machine._PAST_MS // 1000} s after it passed",
-        f"{commit_log._ENTRIES} entries, {commit_log._PACKED} bytes deflated, {commit_log.LARGEST} bytes an entry",
+        f"{commit_log.MOST_ENTRIES} entries, {commit_log._PACKED} bytes deflated, {commit_log.LARGEST} bytes an entry",
         f"more than {commit_log.LARGEST} bytes, or of more than {commit_log._PACKED // 2} deflated",
         f"bytes that travel in the record | {steps._ENCLOSED}, deflated",
         HUDI_LOCK_PATH,

@@ -56,23 +56,32 @@ class HudiError(RuntimeError):
 
 
 class HudiSpark:
-    """One Spark driver. One thread at a time may ask it."""
+    """One Spark driver. One thread at a time may ask it.
+
+    A call that is not answered in time ends the driver, as nobody knows what it is at; the next call starts another. So
+    one test that leaves it busy fails alone, and the run comes to its end.
+    """
 
     def __init__(self, folder: Path, classpath: list[Path], server: S3Server, log: Path, zone: str = "UTC") -> None:
         self.log = log
         self._conf = _conf(classpath, server, log.parent, zone)
+        self._env = os.environ | environment(server) | {"PYTHONPATH": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
+        self._start()
+
+    def _start(self) -> None:
         self._answers: queue.Queue[str | None] = queue.Queue()
-        with log.open("ab") as stderr:
+        self._is_late = False
+        with self.log.open("ab") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, str(MAIN)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                env=os.environ | environment(server) | {"PYTHONPATH": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"},
+                env=self._env,
                 start_new_session=True,
             )
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(self._process, self._answers), daemon=True)
         self._reader.start()
 
     def __enter__(self) -> Self:
@@ -138,10 +147,19 @@ class HudiSpark:
                     pipe.close()
 
     def _ask(self, call: dict[str, Any]) -> Any:
+        if self._is_late:
+            self._start()
+            self._ask({"conf": self._conf})
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(call) + "\n")
         self._process.stdin.flush()
-        line = self._answers.get(timeout=ANSWER_S)
+        try:
+            line = self._answers.get(timeout=ANSWER_S)
+        except queue.Empty:
+            self.kill9()
+            self._is_late = True
+            asked = json.dumps(call)[:200]
+            raise HudiError(f"no answer after {ANSWER_S:g} s, and the driver was ended; it was asked {asked}") from None
         if line is None:
             raise HudiError(f"the driver ended with {self._process.wait()}:\n{self.log.read_text()[-4000:]}")
         answer = json.loads(line)
@@ -149,11 +167,12 @@ class HudiSpark:
             raise HudiError(answer["error"])
         return answer["ok"]
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line)
-        self._answers.put(None)
+    @staticmethod
+    def _read(process: subprocess.Popen[str], answers: queue.Queue[str | None]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            answers.put(line)
+        answers.put(None)
 
 
 def _conf(classpath: list[Path], server: S3Server, folder: Path, zone: str) -> dict[str, str]:

@@ -38,12 +38,14 @@ GIVES_UP_SOON = {
     "hoodie.write.lock.client.num_retries": "1",
     "hoodie.write.lock.client.wait_time_ms_between_retry": "100",
 }
+# Else a job that waits for the lock that it holds itself keeps the driver for an hour.
+BOUNDED = GIVES_UP_SOON | {"hoodie.write.lock.wait_time_ms": "20000", "hoodie.write.lock.client.num_retries": "3"}
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["with a metadata table", "without"])
 def test_an_upgrade_in_the_middle_loses_nothing(hudi: HudiSpark, seaweedfs: SeaweedFS, listed: bool) -> None:
     url, job = seaweedfs.new_prefix(), JOB | LISTS[listed]
-    hudi.write(url, DDL, [(1, "a", 1), (2, "b", 2)], job | OLDER)
+    hudi.write(url, DDL, [(1, "a", 1), (2, "b", 2)], job | OLDER | BOUNDED)
 
     def opened() -> Table:
         return Table.open(url, storage_options=seaweedfs.storage_options, settings=KEEPS)
@@ -69,7 +71,7 @@ def test_an_upgrade_in_the_middle_loses_nothing(hudi: HudiSpark, seaweedfs: Seaw
     # Between two commits of one handle, and between the snapshot of a transaction and its first file.
     early = Transaction(other)
     assert {row["value"] for row in engine.read(early).to_pylist()} == {10, 20}
-    hudi.write(url, DDL, [(4, "a", 4)], job)
+    hudi.write(url, DDL, [(4, "a", 4)], job | BOUNDED)
     assert opened().config().version == 9
     if listed:
         assert parse_properties(table.store.read(f"{METADATA_TABLE}/{PROPERTIES}").data).version == 9
@@ -80,7 +82,7 @@ def test_an_upgrade_in_the_middle_loses_nothing(hudi: HudiSpark, seaweedfs: Seaw
     upsert(table, (2, "b", 21))
     expected: set[Triple] = {(1, "a", 10), (2, "b", 21), (3, "d", 3), (4, "a", 4)}
     assert content(table) == expected
-    hudi.write(url, DDL, [(5, "b", 5)], job)
+    hudi.write(url, DDL, [(5, "b", 5)], job | BOUNDED)
     upsert(table, (5, "b", 50))
     assert all_see(readers_of(table, hudi)) == expected | {(5, "b", 50)}
     said = {rule: [one.what for one in found if one.state == "wrong"] for rule, _, found in diagnose(table)}

@@ -15,9 +15,9 @@ from lockprovider.demo.lines import SPARK_IS_UP
 from lockprovider.demo.settings import table_spec
 from lockprovider.demo.worker import POLL_S, Worker, told
 from lockprovider.table import Table
+from lockprovider.table.convert import compile_plan
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.java import spark_session
-from lockprovider.table.files.base_file import conform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -192,7 +192,7 @@ def rehearse(pipe: Pipeline) -> None:
         rows = rows.append_column(column, pa.array([0] * 3, pa.int32()))
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
         pipe.table = Table.create(folder, table_spec(is_merge_on_read=pipe.job.is_merge_on_read))
-        batch = pipe.spark.createDataFrame(conform(rows, flights.SCHEMA))
+        batch = pipe.spark.createDataFrame(compile_plan(rows.schema, flights.SCHEMA)(rows))
         for fn in (_deliver(batch, flights.Delivery(1, "main")), _protect_month(pipe, 1), _correct_month(pipe, 1)):
             pipe.table.transact(fn)
 

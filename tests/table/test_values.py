@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lockprovider.table import DoesNotFit, InvalidRecords, Table, TableSpec, UnsupportedSchema
@@ -138,3 +139,14 @@ def test_a_field_is_added_inside_struct_list_and_map(tmp_path: Path, table_type:
 
 def in_order(table: Table) -> list[dict[str, Any]]:
     return sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"])
+
+
+def test_filter_of_a_nested_field_finds_rows_of_files_older_than_it(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("st", pa.struct([("x", pa.int64())]))])
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", columns, "id"))
+    table.append(pa.table({"id": [1], "st": [{"x": 1}]}))
+    table.add_columns(pa.schema([("st.y", pa.string())]))
+    table.append(pa.table({"id": [2], "st": [{"x": 1, "y": "a"}]}))
+    assert table.to_arrow(["id"], pc.field("st", "x") == 1).num_rows == 2
+    assert table.to_arrow(["id"], pc.field("st", "y") == "a")["id"].to_pylist() == [2]
+    assert table.to_arrow(["id"], pc.field("st", "y").is_null())["id"].to_pylist() == [1]

@@ -7,7 +7,7 @@ Promised: a value that a plan lets pass is the value that is stored; any other i
 Nothing here reads or writes a store. It may import `errors` and `format`.
 """
 
-from lockprovider.table.convert.plan import OnMissing, Plan, compile_plan
+from lockprovider.table.convert.plan import OnMissing, Plan, compile_plan, read_as
 from lockprovider.table.convert.rules import READ, WRITE, Rules
 
-__all__ = ["READ", "WRITE", "OnMissing", "Plan", "Rules", "compile_plan"]
+__all__ = ["READ", "WRITE", "OnMissing", "Plan", "Rules", "compile_plan", "read_as"]

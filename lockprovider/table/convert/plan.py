@@ -69,6 +69,20 @@ def compile_plan(
     return plan
 
 
+def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
+    """The rows of a file as the table has them now: new columns are null, widened ones are as the JVM reads them.
+
+    Raises:
+        Corrupt: a column is of a type that no promotion of Hudi explains.
+
+    >>> import pyarrow as pa
+    >>> old = pa.table({"f": pa.array([0.1], pa.float32())})
+    >>> read_as(old, pa.schema([("f", pa.float64()), ("new", pa.string())])).to_pylist()
+    [{'f': 0.1, 'new': None}]
+    """
+    return compile_plan(rows.schema, columns, rules=READ)(rows)
+
+
 # -- steps ---------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from lockprovider.table.convert import READ, compile_plan
+from lockprovider.table.convert import read_as
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedTable
 from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY, PartitionStyle, record_key, separators
@@ -137,8 +137,8 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 
 
 def conform(rows: pa.Table, target: pa.Schema, *, stored: bool = False) -> pa.Table:  # noqa: ARG001 - goes
-    """The rows of a file as the table has them now: see `READ`."""
-    return compile_plan(rows.schema, target, rules=READ)(rows)
+    """See `read_as`."""
+    return read_as(rows, target)
 
 
 def read_base_file(source: Any, columns: Sequence[str] | None = None) -> pa.Table:

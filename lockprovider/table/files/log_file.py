@@ -17,8 +17,9 @@ import pyarrow as pa
 from pyarrow import types
 
 from fsspec_cas import ObjectNotFound
+from lockprovider.table.convert import read_as
 from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
-from lockprovider.table.files.base_file import array_of, check_operation, conform, open_base_file, read_columns
+from lockprovider.table.files.base_file import array_of, check_operation, open_base_file, read_columns
 from lockprovider.table.files.key_match import is_whole, key_column, numbers_of
 from lockprovider.table.files.merge_log import (
     IS_DELETED,
@@ -138,7 +139,7 @@ class _Gathered:
             self._add_deletes(block, path)
             return
         given = self.part.of(_rows(block, path, self._needed))
-        rows = conform(given, self.columns, stored=True)
+        rows = read_as(given, self.columns)
         kinds = np.full(rows.num_rows, LogEventKind.ROW, dtype=np.int8)
         if has_deletes(given.schema):
             ends = array_of(given.column(IS_DELETED)).fill_null(False).to_numpy(zero_copy_only=False)
@@ -146,7 +147,7 @@ class _Gathered:
             rows = rows.filter(pa.array(~ends)) if ends.any() else rows
         name = self._key(given.schema)
         key = pa.field(name, pa.int64() if is_whole(given.schema, name) else pa.string())
-        keys, *order = map(array_of, conform(given, pa.schema([key, *self.ordering]), stored=True).columns)
+        keys, *order = map(array_of, read_as(given, pa.schema([key, *self.ordering])).columns)
         if keys.null_count:
             raise Corrupt(f"log file {path!r} has rows without a value in key column {name!r}; take it from a backup")
         self._append(keys, kinds, order)

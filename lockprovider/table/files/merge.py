@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import outline
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.files import base_file as files
@@ -126,7 +127,7 @@ def merged(file: pq.ParquetFile, found: MergePlan, upserts: pa.Table, base_file:
     there = [name for name in target.names if name in file.schema_arrow.names]
     seen = done = 0
     for batch in files.in_batches(file, there, BATCH_ROWS, BATCH_BYTES):
-        old, fates = files.conform(batch, target, stored=True), found.fates[seen : seen + batch.num_rows]
+        old, fates = read_as(batch, target), found.fates[seen : seen + batch.num_rows]
         part = _replaced(old, fates, upserts, base_file, done)
         seen, done = seen + old.num_rows, done + part.num_rows
         yield part
@@ -178,7 +179,7 @@ def _old_wins(
 ) -> NDArray[np.bool_]:
     theirs = _ordering(upserts, ordering_field).take(pa.array(fates, mask=fates < 0))
     target = pa.schema([upserts.schema.field(ordering_field)])
-    mine = _ordering(files.conform(files.read_columns(file, target.names), target, stored=True), ordering_field)
+    mine = _ordering(read_as(files.read_columns(file, target.names), target), ordering_field)
     return _mask(pc.greater(mine, theirs).fill_null(False))
 
 

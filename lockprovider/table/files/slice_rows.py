@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lockprovider.table.files.base_file import ROW_GROUP_BYTES, ROW_GROUP_ROWS, conform, in_batches
+from lockprovider.table.convert import read_as
+from lockprovider.table.files.base_file import ROW_GROUP_BYTES, ROW_GROUP_ROWS, in_batches
 from lockprovider.table.files.key_match import KeyMatch, TextMatch, number_match, text_match
 from lockprovider.table.files.log_file import KeyPart, columns_to_merge, read_logs
 from lockprovider.table.files.merge_log import LogMerge, MergeRule
@@ -84,7 +85,7 @@ def _base_rows(opened: pq.ParquetFile, columns: pa.Schema, at_once: int) -> Iter
     there = [name for name in columns.names if name in opened.schema_arrow.names]
     at_most = ROW_GROUP_BYTES * max(1, at_once // _BATCH_ROWS)
     for batch in in_batches(opened, there, at_once, at_most):
-        yield conform(batch, columns, stored=True)
+        yield read_as(batch, columns)
 
 
 def rows_of_keys(place: TablePlace, one: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array) -> pa.Table:

@@ -33,8 +33,10 @@ from pyarrow import types
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import several
+from lockprovider.table.convert import read_as
+from lockprovider.table.convert.columns import outline
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
-from lockprovider.table.files.base_file import check_footer, conform
+from lockprovider.table.files.base_file import check_footer
 from lockprovider.table.files.footers import ranges
 from lockprovider.table.files.footers.notes import FEW
 from lockprovider.table.files.log_file import columns_to_merge
@@ -301,7 +303,7 @@ def _stored(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> It
             fragment_scan_options=_dataset().ParquetFragmentScanOptions(pre_buffer=ahead),
         )
         for batch in scanner.to_batches():
-            yield conform(pa.Table.from_batches([batch]), scan.read, stored=True)
+            yield read_as(batch, scan.read)
     except FileNotFoundError as error:
         raise HistoryGone.with_file(one.path) from error
     except pa.ArrowInvalid as error:
@@ -310,8 +312,11 @@ def _stored(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> It
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
     """Whether statistics of a column tell of its values as they are now: not if it was of numbers, and is of text."""
-    one, other = stored.type, now.type
-    return bool(one == other or types.is_nested(other) or (types.is_integer(one) and types.is_integer(other)))
+    before = dict(outline(pa.schema([stored])))
+    return all(
+        path in before and (before[path] == kind or (types.is_integer(before[path]) and types.is_integer(kind)))
+        for path, kind in outline(pa.schema([now]))
+    )
 
 
 def _fragment(place: TablePlace, one: FileSlice) -> Any:

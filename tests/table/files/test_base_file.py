@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table.jvm_written import TABLES, base_files, contents
 
+from lockprovider.table.convert import read_as
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedSchema
 from lockprovider.table.files import base_file, write_base_file
 from lockprovider.table.files import merge as merging
@@ -86,7 +87,7 @@ def test_a_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
     config = parse_properties(contents(table)[".hoodie/hoodie.properties"])
     old = base_file.read_base_file(contents(table)[path])
     target = schema.from_avro(config.schema_json or "")
-    rows = base_file.conform(old.select(target.names), target)
+    rows = read_as(old.select(target.names), target)
     assert base_file.record_keys(rows, config.record_keys).to_pylist() == old["_hoodie_record_key"].to_pylist()
     assert (
         base_file.partition_paths(rows, config.partition_style).to_pylist() == old["_hoodie_partition_path"].to_pylist()
@@ -205,8 +206,8 @@ def test_a_categorical_key_is_its_value() -> None:
 
 def test_an_old_value_that_no_promotion_makes_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="an old file does not fit the table: a: string does not fit int32"):
-        base_file.conform(pa.table({"a": ["1"]}), pa.schema([("a", pa.int32())]))
-    assert base_file.conform(pa.table({"a": [1]}), pa.schema([("b", pa.int8())])).to_pydict() == {"b": [None]}
+        read_as(pa.table({"a": ["1"]}), pa.schema([("a", pa.int32())]))
+    assert read_as(pa.table({"a": [1]}), pa.schema([("b", pa.int8())])).to_pydict() == {"b": [None]}
 
 
 # --- merging --------------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from table.read.test_filters import combined
 from table.tables import SETTINGS
 
 from lockprovider.table import Table, TableSpec
+from lockprovider.table.convert import read_as
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.files.base_file import conform
 from lockprovider.table.files.footers import notes
 from lockprovider.table.files.footers.ranges import Range, Ranges
 from lockprovider.table.files.place import TablePlace
@@ -314,7 +314,7 @@ def snapshot_of(written: list[pa.Table], place: TablePlace) -> tuple[Snapshot, p
         place.store.delete(path)
         place.store.put_if_absent(path, data).unwrap()
         slices.append(FileSlice("", f"f{number}", "1", path, len(data)))
-        whole.append(conform(one.append_column("id", ids), SCHEMA))
+        whole.append(read_as(one.append_column("id", ids), SCHEMA))
         known[path] = notes.FooterNote.of(pq.read_metadata(pa.BufferReader(data)))
     told = {path: note.ranges for path, note in notes.decode_notes(notes.encode_notes(known)).items()}
     return Snapshot(Timeline(), tuple(slices)), pa.concat_tables(whole), told

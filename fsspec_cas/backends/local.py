@@ -19,6 +19,7 @@ Not promised: NFS and other network file systems (flock and link semantics vary 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -288,6 +289,7 @@ def _sync_file(descriptor: int, mtime_ns: int) -> None:
 
 
 _FLOCKS: set[int] = set()
+_NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextlib.contextmanager
@@ -297,9 +299,15 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
     _FLOCKS.add(descriptor)
     try:
         yield _got(descriptor, timeout_s)
+    except OSError as error:
+        if error.errno in _NO_FLOCK and error.filename is None:
+            what = f"the file system of {str(folder)!r} has no flock ({error.strerror}), which conditional writes need"
+            raise NotSupported(f"{what}: use a local one") from error
+        raise
     finally:
         # Said aloud: closing frees nothing while a child forked meanwhile has a copy of the descriptor.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         _FLOCKS.discard(descriptor)
         os.close(descriptor)
 

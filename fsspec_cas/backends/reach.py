@@ -35,19 +35,22 @@ def unreached(
     Raises:
         Unavailable: the address or a certificate is wrong, which no second send mends.
     """
-    for cause in _causes(error):
-        wrong = _misconfigured(cause, hint)
-        if wrong is not None and not proven:
-            raise Unavailable(f"{path!r} cannot be reached, and nothing was sent: {wrong}", path=path) from error
-        if wrong is not None or isinstance(cause, (*unsent, socket.gaierror, ConnectionRefusedError)):
-            return f"could not connect: {error}"
+    causes = list(_causes(error))
+    wrong = next(filter(None, (_misconfigured(cause, hint) for cause in causes)), None)
+    if wrong is not None and not proven:
+        raise Unavailable(f"{path!r} cannot be reached, and nothing was sent: {wrong}", path=path) from error
+    if wrong is not None or any(isinstance(one, (*unsent, socket.gaierror, ConnectionRefusedError)) for one in causes):
+        return f"could not connect: {error}"
     return None
 
 
 def _misconfigured(cause: BaseException, hint: str) -> str | None:
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({cause.verify_message}): {hint}"
-    if isinstance(cause, ssl.SSLError) and cause.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return f"its certificate is not trusted ({getattr(cause, 'verify_message', cause)}): {hint}"
+    if isinstance(cause, ssl.SSLError) and getattr(cause, "reason", "") in (
+        "WRONG_VERSION_NUMBER",
+        "RECORD_LAYER_FAILURE",
+    ):
         return "what listens there speaks no TLS: write http:// in place of https:// in the endpoint"
     if isinstance(cause, socket.gaierror) and cause.errno in _NO_HOST:
         return f"there is no such host ({cause}): check the endpoint and the region"

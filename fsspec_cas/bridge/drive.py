@@ -8,11 +8,12 @@ Ctrl-C cancels what is running and a cancelled call never looks like a finished 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from fsspec_cas.clock import World
-from fsspec_cas.errors import CasError
+from fsspec_cas.errors import CasError, NotSupported
 from fsspec_cas.waiting import Signal, Stopped
 
 T = TypeVar("T")
@@ -151,6 +152,10 @@ def _fsspecs_loop() -> asyncio.AbstractEventLoop:
 
 def refuse_on_fsspecs_loop() -> None:
     """Raise, where a thread would wait for a loop that it runs itself."""
+    patched = sys.modules.get("gevent.monkey")
+    if patched is not None and patched.is_module_patched("threading"):
+        what = "gevent has patched threads, and this filesystem's event loop needs a real one"
+        raise NotSupported(f"{what}: use client='obstore' on S3, or patch with monkey.patch_all(thread=False)")
     if _running() is _fsspecs_loop():
         raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
 

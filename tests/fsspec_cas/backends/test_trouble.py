@@ -1,0 +1,271 @@
+"""What no second send mends, and what another one does: certificates, hosts, schemes, silence, other dialects."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import gzip
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from servers.wire import Wire, http, said
+
+from fsspec_cas import AccessDenied, NotSupported, Store, StoreError, Unavailable, Version
+from fsspec_cas.answer import NoAnswer, NotNow, Unchanged
+from fsspec_cas.backends import backend_for, split_url
+from fsspec_cas.backends.http.azure import AzureDialect
+from fsspec_cas.backends.http.meaning import meaning
+from fsspec_cas.backends.http.reply import HttpReply, Spoken, StoreRequest, Verb
+from fsspec_cas.backends.http.s3 import S3Dialect
+from fsspec_cas.backends.reach import patience_s
+
+DATE = "Sat, 21 Nov 2026 04:00:00 GMT"
+
+
+def s3fs_options(endpoint: str) -> dict[str, object]:
+    return {"key": "k", "secret": "s", "endpoint_url": endpoint}
+
+
+def lean_options(endpoint: str) -> dict[str, object]:
+    how = {"access_key_id": "k", "secret_access_key": "s", "client_options": {"allow_http": True}}
+    return {"client": "obstore", "endpoint": endpoint, **how}
+
+
+CLIENTS = pytest.mark.parametrize("options", [s3fs_options, lean_options])
+
+
+def heard(asked: StoreRequest, status: int, code: str, more: str = "", **headers: str) -> object:
+    body = f"<Error><Code>{code}</Code>{more}</Error>".encode()
+    spoken = S3Dialect().hear(asked, HttpReply(status, [*headers.items()], body), signs=None)
+    assert isinstance(spoken, Spoken)
+    return meaning(asked, spoken, "S3", "now")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, "ThrottlingException"),
+        (400, "RequestTimeout"),
+        (403, "SlowDown"),
+        (403, "RequestLimitExceeded"),
+        (503, "SlowDown"),
+        (500, "InternalError"),
+        (500, "UnknownError"),
+        (307, "TemporaryRedirect"),
+        (200, "InternalError"),
+    ],
+)
+def test_codes_of_patience_are_no_answer_whatever_their_status(status, code):
+    assert isinstance(heard(StoreRequest(Verb.MATCH, "b/k"), status, code), NoAnswer)
+
+
+@pytest.mark.parametrize("code", ["OperationAborted", "ConditionalRequestConflict", "ConcurrentModification"])
+def test_a_conflict_was_not_applied(code):
+    assert isinstance(heard(StoreRequest(Verb.CREATE, "b/k"), 409, code), NotNow)
+
+
+def test_a_clock_that_is_off_is_told_with_both_times():
+    with pytest.raises(AccessDenied, match=f"clock says now, the store's {DATE}"):
+        heard(StoreRequest(Verb.GET, "b/k"), 403, "RequestTimeTooSkewed", date=DATE)
+
+
+def test_an_archived_object_is_told_to_be_restored():
+    with pytest.raises(StoreError, match="restore it first"):
+        heard(StoreRequest(Verb.GET, "b/k"), 403, "InvalidObjectState")
+
+
+def test_a_missing_upload_or_version_is_no_missing_object():
+    for code in ("NoSuchVersion", "XAdminUserNotFound"):
+        with pytest.raises(StoreError, match=code):
+            heard(StoreRequest(Verb.GET, "b/k"), 404, code)
+
+
+def test_what_is_not_implemented_is_named():
+    with pytest.raises(NotSupported, match="x-amz-checksum-crc32"):
+        heard(StoreRequest(Verb.CREATE, "b/k"), 501, "NotImplemented", "<Header>x-amz-checksum-crc32</Header>")
+
+
+@CLIENTS
+def test_keys_that_delete_all_was_refused_are_named_at_once(options):
+    body = b"<DeleteResult><Error><Key>x/b</Key><Code>AccessDenied</Code></Error></DeleteResult>"
+    with Wire(http(200, body, x_amz_request_id=1)) as wire:
+        with pytest.raises(AccessDenied, match="1 of 2 objects were not removed, 'x/b' first") as refused:
+            Store.from_url("s3://bucket/x", options(wire.endpoint)).delete_all(["a", "b"])
+        assert refused.value.path == "bucket/x/b"
+        assert wire.requests == ["POST"]
+
+
+@CLIENTS
+def test_a_weak_etag_is_refused_at_once(options):
+    weak = http(200, b"data", ETag='W/"1"', Last_Modified=DATE, x_amz_request_id=1)
+    with Wire(weak) as wire, pytest.raises(StoreError, match="weak"):
+        Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a")
+
+
+@CLIENTS
+def test_bytes_are_those_that_are_stored_whatever_their_encoding(options):
+    packed = gzip.compress(b"data")
+    answer = http(200, packed, ETag='"1"', Last_Modified=DATE, x_amz_request_id=1, Content_Encoding="gzip")
+    with Wire(answer) as wire:
+        assert Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a").data == packed
+
+
+def test_so_they_are_on_gcs_and_azure(gcs_double, azurite):
+    packed = gzip.compress(b"data")
+    for server, given in ((gcs_double, {"contentEncoding": "gzip"}), (azurite, {"content_settings": encoded()})):
+        store = Store.from_url(server.new_prefix(), server.storage_options)
+        store.put_if_absent("a", packed, **given).unwrap()
+        assert store.read("a").data == packed
+
+
+def encoded() -> object:
+    from azure.storage.blob import ContentSettings
+
+    return ContentSettings(content_encoding="gzip")
+
+
+@CLIENTS
+def test_a_redirect_is_not_followed_and_not_believed(options):
+    good = http(200, b"portal", ETag='"1"', Last_Modified=DATE, x_amz_request_id=1)
+    with Wire(good) as portal, Wire(http(302, Location=f"{portal.endpoint}/login")) as wire:
+        with pytest.raises(Unavailable, match="no store"):
+            Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a")
+        assert portal.requests == []
+
+
+@CLIENTS
+def test_what_never_was_a_store_ends_a_call_after_five_answers(options):
+    with Wire(http(404, b"404 page not found")) as wire:
+        with pytest.raises(Unavailable, match="404 page not found"):
+            Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a")
+        assert len(wire.requests) <= 10
+
+
+@CLIENTS
+def test_a_host_that_does_not_exist_ends_a_first_call_at_once(options):
+    began_s = time.monotonic()
+    with pytest.raises(Unavailable, match="no such host|could not connect"):
+        Store.from_url("s3://bucket/x", options("http://no-such-host.invalid")).read("a", timeout=8)
+    assert time.monotonic() - began_s < 60
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory) -> object:
+    """A server with a certificate that nobody trusts."""
+    folder = tmp_path_factory.mktemp("tls")
+    names = ("-keyout", str(folder / "key"), "-out", str(folder / "cert"))
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", *names]
+    subprocess.run(made, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert", folder / "key")
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            try:
+                context.wrap_socket(connection, server_side=True).close()
+            except OSError:
+                connection.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield f"https://127.0.0.1:{listening.getsockname()[1]}"
+    listening.close()
+
+
+@CLIENTS
+def test_a_certificate_that_is_not_trusted_ends_a_first_call_at_once(options, tls):
+    with pytest.raises(Unavailable, match="certificate is not trusted.*AWS_CA_BUNDLE"):
+        Store.from_url("s3://bucket/x", options(tls)).read("a")
+
+
+@CLIENTS
+def test_tls_spoken_to_a_plain_port_ends_a_first_call_at_once(options):
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = plain.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(http(400, b"bad request"))
+
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(Unavailable, match="write http://"):
+            Store.from_url("s3://bucket/x", options(f"https://127.0.0.1:{plain.getsockname()[1]}")).read("a")
+
+
+def test_one_silent_connection_gets_a_third_of_the_time():
+    assert patience_s(60, StoreRequest(Verb.GET, "b/k")) == 20
+    assert patience_s(2, StoreRequest(Verb.GET, "b/k")) == 1
+    assert patience_s(0.3, StoreRequest(Verb.GET, "b/k")) == 0.3
+    assert patience_s(60, StoreRequest(Verb.CREATE, "b/k", bytes(2 << 20))) == 60
+    assert patience_s(60, StoreRequest(Verb.FINISH, "b/k")) == 60
+
+
+@CLIENTS
+def test_a_dead_connection_leaves_time_for_another(options):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        backend = backend_for(split_url("s3://bucket/x", options(f"http://127.0.0.1:{silent.getsockname()[1]}"))[0])
+
+        async def ask() -> object:
+            try:
+                return await backend.get("bucket/x", None, timeout_s=6.0)
+            finally:
+                await backend.close()
+
+        began_s = time.monotonic()
+        assert isinstance(asyncio.run(ask()), NoAnswer)
+        assert time.monotonic() - began_s >= 2.0
+
+
+@CLIENTS
+def test_the_region_is_taken_from_the_stores_own_words(options):
+    moved = http(
+        301,
+        b"<Error><Code>PermanentRedirect</Code><Region>eu-west-1</Region></Error>",
+        x_amz_bucket_region="eu-west-1",
+        x_amz_request_id=1,
+    )
+    with Wire(moved) as wire:
+        with pytest.raises(StoreError, match="another region"):
+            Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a")
+        assert len(wire.requests) == 2
+        assert "/eu-west-1/s3/" in wire.heads[1]["authorization"]
+
+
+def test_a_304_on_azure_needs_the_stores_code():
+    asked = StoreRequest(Verb.GET, "c/b", condition=Version("azure", '"1"'))
+    said_so = HttpReply(304, [("x-ms-request-id", "1"), ("x-ms-error-code", "ConditionNotMet")], b"")
+    assert meaning(asked, AzureDialect().hear(asked, said_so, signs=True), "Azure", "") == Unchanged()
+
+
+@CLIENTS
+def test_access_denied_names_what_else_it_may_be(options):
+    with Wire(said("s3", 403)) as wire, pytest.raises(AccessDenied, match="s3:ListBucket"):
+        Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a")
+
+
+def test_a_file_system_without_flock_is_named_and_no_descriptor_leaks(tmp_path, monkeypatch):
+    store = Store.from_url(str(tmp_path))
+    version = store.put_if_absent("a", b"1").unwrap()
+
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(NotSupported, match="no flock"):
+            store.put_if_match("a", b"2", version)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -20,7 +20,10 @@ from lockprovider.table.services import plans, restore, rollback
 from lockprovider.table.services.plans import dead_among
 from lockprovider.table.state.checkpoint import remove_ended
 from lockprovider.table.state.context import TableContext
+from lockprovider.table.state.heartbeat import last_beats
 from lockprovider.table.timeline.timeline import Timeline
+
+_STAYS_S = 60.0
 
 
 def clean_dead(table: TableContext, timeline: Timeline, me: str) -> None:
@@ -31,6 +34,21 @@ def clean_dead(table: TableContext, timeline: Timeline, me: str) -> None:
     with contextlib.suppress(CasError, LockError):
         if _suspects(timeline, {me}):
             _clean(table, timeline, {me}, eager=table.settings.is_eager)
+
+
+def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
+    """Remove the heartbeats of instants that ended at least a minute ago; `timeline` has what is pending.
+
+    A JVM writer looks first whether a heartbeat is there, then how old it is, and fails its job if the file went in
+    between. So where JVM writers are at work a heartbeat outlives its instant. What cannot be removed now stays.
+    """
+    with contextlib.suppress(CasError):
+        beats_ms, now_ms = last_beats(table.store, table.memory, table.world)
+        oldest_ms = now_ms - round(max(_STAYS_S, table.settings.heartbeat.tolerance_s) * 1000)
+        pending = {*timeline.pending(*Action)}
+        table.lock.discard(
+            *(heartbeat_path(begin) for begin, ms in beats_ms.items() if ms < oldest_ms and begin not in pending)
+        )
 
 
 def take_back_dead_clustering(table: TableContext, planned: str) -> bool:

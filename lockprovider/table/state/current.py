@@ -61,7 +61,7 @@ class TableView:
 
     Not `listed`: by that log. Then all who have committed are there, and what others have pending is not known.
     `latest_begin`: of all that was seen completed, also of what is left out because one before it is not there.
-    `is_combined`: somebody was on duty, who decides what others ask for.
+    `is_combined`: somebody was on duty, who decides what others ask for. `has_guests`: JVM writers were seen of late.
     """
 
     timeline: Timeline
@@ -71,6 +71,7 @@ class TableView:
     listed: bool
     latest_begin: str
     is_combined: bool = False
+    has_guests: bool = False
 
 
 class CurrentState:
@@ -179,6 +180,7 @@ class CurrentState:
         log = record.log if record is not None and record.tells_all else None
         seen = None if listed else self.known(log)
         is_combined = record is not None and record.duty_ms > 0
+        has_guests = record is not None and (record.guest_ms > 0 or not record.nonce)
         if seen is not None:
             # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
             config = self.config() if decided else seen.config
@@ -191,8 +193,10 @@ class CurrentState:
                 listed=False,
                 latest_begin=begin,
                 is_combined=is_combined,
+                has_guests=has_guests,
             )
-        return replace(self._listed_now(record, decided=decided), is_combined=is_combined)
+        listed_now = self._listed_now(record, decided=decided)
+        return replace(listed_now, is_combined=is_combined, has_guests=has_guests)
 
     def now_and_pending(self) -> tuple[TableView, Timeline]:
         """The table now, and a timeline that has what others have pending.

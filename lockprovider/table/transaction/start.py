@@ -94,15 +94,20 @@ class Started:
             table.tell("begin", self.begin, snapshot=snapshot.latest_completed_time)
             if self.pending is not None:
                 recover.clean_dead(table, self.pending, self.begin)
+                if self.view.has_guests:
+                    recover.remove_ended_beats(table, self.pending)
         except BaseException:
             self.heartbeat.leave()  # what is left is a dead writer's, then
             raise
 
     def end(self, table: TableContext, left: Iterable[str]) -> None:
-        """After the commit: what is left over is harmless, nobody waits for its end, and `recover.sweep` removes it."""
+        """After the commit: what is left over is harmless, nobody waits for its end, and `recover.sweep` removes it.
+
+        Beside JVM writers the heartbeat stays for a while, see `recover.remove_ended_beats`.
+        """
         self.is_over = True
         self.heartbeat.leave()
-        table.lock.discard(*left, heartbeat_path(self.begin))
+        table.lock.discard(*left, *(() if self.view.has_guests else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
         """Remove everything that was written; what cannot be removed now is left to the next writer.

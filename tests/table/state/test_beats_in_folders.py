@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from table.tables import SETTINGS, SPEC, content, rows, upsert
+from patience import until
+from table.state.test_cache import taken_by_jvm
+from table.tables import SETTINGS, SPEC, content, let_beat_age, rows, upsert
 
 from fsspec_cas import Machine
 from fsspec_cas.backends import local
@@ -105,3 +107,17 @@ def test_writer_on_another_machine_is_judged_by_what_was_seen_to_change(table: T
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"boot": "b"}', b'{"boot":"b","host":"h","s":NaN}', b"\xff"])
 def test_heartbeat_that_says_nothing_is_judged_by_its_file(data: bytes) -> None:
     assert Beat.decode(data) is None
+
+
+def test_a_heartbeat_outlives_its_instant_beside_jvm_writers(table: Table) -> None:
+    """S10: a JVM job failed when we removed a heartbeat between its look whether it is there and how old it is."""
+    beats = Path(table.url, ".hoodie", ".heartbeat")
+    taken_by_jvm(table)
+    first = upsert(table, (2, "a", 2)).instant
+    second = upsert(Table.open(table.url, settings=SETTINGS), (3, "a", 3)).instant
+    assert {first, second} & {beat.name for beat in beats.iterdir()}, "of all that knew of the JVM writer"
+    for beat in beats.iterdir():
+        let_beat_age(beat)
+    other = Table.open(table.url, settings=SETTINGS)
+    third = upsert(other, (4, "a", 4)).instant
+    until(lambda: {beat.name for beat in beats.iterdir()} <= {third})

@@ -60,20 +60,18 @@ class AsyncStore:
         self._sender = Sender(backend, self._world, self._drive, on_throttled)
 
     @classmethod
-    def from_url(
-        cls, url: str | os.PathLike[str], storage_options: dict[str, Any] | None = None, **options: Any
-    ) -> AsyncStore:
-        """Open the store that `url` names, with fsspec's storage options by name, as fsspec takes them, or as a dict.
+    def from_url(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> AsyncStore:
+        """Open the store that `url` names, with the storage options that fsspec takes for it.
 
         Raises:
             InvalidUrl: the URL cannot be understood.
             InvalidInput: an option that this kind of store does not have.
             NotSupported: no backend for this protocol.
 
-        >>> AsyncStore.from_url("playground", auto_mkdir=True)
+        >>> AsyncStore.from_url("playground", {"auto_mkdir": True})
         <AsyncStore 'file:///.../playground'>
         """
-        fs, root = split_url(url, storage_options, options)
+        fs, root = split_url(url, storage_options)
         return cls(off_thread(backend_for(fs)), root)
 
     @classmethod

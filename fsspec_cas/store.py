@@ -63,20 +63,18 @@ class Store:
         self._isolated: Store | None = None
 
     @classmethod
-    def from_url(
-        cls, url: str | os.PathLike[str], storage_options: dict[str, Any] | None = None, **options: Any
-    ) -> Store:
-        """Open the store that `url` names, with fsspec's storage options by name, as fsspec takes them, or as a dict.
+    def from_url(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
+        """Open the store that `url` names, with the storage options that fsspec takes for it.
 
         Raises:
             InvalidUrl: the URL cannot be understood.
             InvalidInput: an option that this kind of store does not have.
             NotSupported: no backend for this protocol.
 
-        >>> Store.from_url("playground", auto_mkdir=True).put_if_absent("a", b"1").unwrap().backend
+        >>> Store.from_url("playground", {"auto_mkdir": True}).put_if_absent("a", b"1").unwrap().backend
         'local'
         """
-        fs, root = split_url(url, storage_options, options)
+        fs, root = split_url(url, storage_options)
         return cls(backend_for(fs), root)
 
     @classmethod

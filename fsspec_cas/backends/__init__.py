@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -59,13 +59,12 @@ _OBSTORE = "obstore"
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 
 
-def split_url(
-    url: str | os.PathLike[str], storage_options: dict[str, Any] | None = None, more: dict[str, Any] | None = None
-) -> tuple[Any, str]:
+def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """The fsspec filesystem of a URL and the path in it, without a slash at the end.
 
     Raises:
         InvalidUrl: the URL cannot be understood (see `check_url`).
+        InvalidInput: `storage_options` is no mapping, or has an option that this kind of filesystem does not have.
         NotSupported: no backend for its protocol, or its pip extra is not installed.
         AccessDenied, Unavailable: its filesystem asks for credentials when it is made, and found none.
     """
@@ -75,13 +74,12 @@ def split_url(
         if protocol not in _BACKENDS and _HADOOP_NAMES.get(protocol) is None:
             raise _unserved(protocol, plain)
         plain = f"{_HADOOP_NAMES.get(protocol, protocol)}://{rest}"
-    from fsspec.core import url_to_fs  # noqa: PLC0415 - a third of our import, wanted only here
-
-    client = None
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise InvalidInput(f"storage_options={storage_options!r} must be a dict, e.g. storage_options={{'anon': True}}")
+    options = dict(storage_options or {})
+    client = options.pop("client", None)
     try:
-        options = {**(storage_options or {}), **(more or {})}
-        client = options.pop("client", None)
-        fs, path = url_to_fs(plain, **options) if client is None else _through(client, plain, options)
+        fs, path = _opened(plain, options) if client is None else _through(client, plain, options)
     except ImportError as error:
         raise _missing_extra(protocol if client is None else client) from error
     except (ValueError, TypeError) as error:
@@ -95,6 +93,14 @@ def split_url(
     if not path.strip("/"):
         raise InvalidUrl(f"{url!r} names no bucket or folder: write e.g. s3://bucket/folder")
     return fs, path.rstrip("/")
+
+
+def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """The filesystem and the path; the options are checked first, before it looks for credentials."""
+    from fsspec.core import get_filesystem_class, split_protocol, url_to_fs  # noqa: PLC0415 - a third of our import
+
+    check_options(get_filesystem_class(split_protocol(url)[0] or "file"), options)
+    return url_to_fs(url, **options)  # type: ignore[no-any-return] # untyped
 
 
 def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
@@ -136,10 +142,10 @@ def backend_for(fs: Any) -> Backend:
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
     for protocol in protocols:
         if protocol in _BACKENDS:
-            check_options(fs)
+            check_options(type(fs), fs.storage_options)
             module, name, _ = _BACKENDS[protocol]
             kind = getattr(import_module(f"fsspec_cas.backends.{module}"), name)
-            backend: Backend = kind() if name == "LocalBackend" else kind(fs)
+            backend: Backend = kind(fs)
             return backend
     raise _unserved(protocols[0], type(fs).__name__)
 

@@ -25,6 +25,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fsspec_cas.answer import (
     Applied,
@@ -68,17 +69,26 @@ _CAPABILITIES = Capabilities(
 
 
 class LocalBackend:
-    """Conditional writes to local files. A file system call has no lost answers, so no identity is kept."""
+    """Conditional writes to local files. A file system call has no lost answers, so no identity is kept.
+
+    Folders are made as they are needed, unless the filesystem `fs` was made with `auto_mkdir=False`.
+    """
 
     name = "local"
     capabilities = _CAPABILITIES
     attribute_rules = AttributeRules(keeps=False)
     blocking = True
 
+    def __init__(self, fs: Any = None) -> None:
+        given = (
+            {} if fs is None else {**dict(zip(("auto_mkdir",), fs.storage_args, strict=False)), **fs.storage_options}
+        )
+        self._makes_folders = bool(given.get("auto_mkdir", True))
+
     @property
     def uploads(self) -> LocalUploads:
         """Parts, in a temporary file beside their target."""
-        return LocalUploads()
+        return LocalUploads(makes_folders=self._makes_folders)
 
     async def put(
         self,
@@ -94,7 +104,7 @@ class LocalBackend:
         del attributes  # it keeps none
         with _as_store_error(path):
             if isinstance(condition, Absent):
-                return _create(resolved(path), data, write_id)
+                return _create(resolved(path), data, write_id, makes_folders=self._makes_folders)
             return _replace(path, data, condition, write_id, timeout_s)
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
@@ -152,6 +162,9 @@ class LocalUploads:
 
     rules = PartRules()
 
+    def __init__(self, *, makes_folders: bool) -> None:
+        self._makes_folders = makes_folders
+
     async def begin(
         self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
     ) -> UploadAnswer:
@@ -159,7 +172,7 @@ class LocalUploads:
         del timeout_s, attributes
         with _as_store_error(path):
             target = resolved(path)
-            _make_folders(target.parent)
+            _need_folder(target.parent, makes=self._makes_folders)
             temporary = _temporary_name(target, write_id)
             temporary.touch(exist_ok=False)
         return Upload(path, write_id, str(temporary))
@@ -193,10 +206,10 @@ class LocalUploads:
             Path(upload.token).unlink(missing_ok=True)
 
 
-def _create(target: Path, data: bytes, write_id: str) -> WriteAnswer:
+def _create(target: Path, data: bytes, write_id: str, *, makes_folders: bool) -> WriteAnswer:
     if object_stat(target) is not None:
         return Denied()  # saves the write; the link below is what decides
-    _make_folders(target.parent)
+    _need_folder(target.parent, makes=makes_folders)
     with _temporary(target, data, write_id, time_ns()) as temporary:
         return _publish(temporary, target)
 
@@ -336,10 +349,17 @@ def _drop_inherited_flocks() -> None:
 os.register_at_fork(after_in_child=_drop_inherited_flocks)
 
 
-def _make_folders(folder: Path) -> None:
+def _need_folder(folder: Path, *, makes: bool) -> None:
+    """Make the folder and those above it, where that is wanted.
+
+    Raises:
+        StoreError: it is not there, and folders are not to be made.
+    """
     if folder.is_dir():
         return
-    _make_folders(folder.parent)
+    if not makes:
+        raise StoreError(f"there is no folder {str(folder)!r}: make it first, or leave auto_mkdir=False out")
+    _need_folder(folder.parent, makes=True)
     folder.mkdir(exist_ok=True)
     _sync_folder(folder.parent)
 

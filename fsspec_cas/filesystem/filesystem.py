@@ -18,13 +18,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fsspec import AbstractFileSystem, filesystem
+from fsspec import AbstractFileSystem, filesystem, get_filesystem_class
 from fsspec.asyn import AsyncFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.chained import ChainedFileSystem
 
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import backend_for, off_thread
+from fsspec_cas.backends.options import check_options, merged
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AlreadyExists, InvalidInput, NotSupported, ObjectNotFound
@@ -45,15 +47,17 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
     Args:
         fs: the target, as its user set it up; or
         target_protocol: what to make it from, with
-        target_options: its storage options.
+        target_options: its storage options, which may also be given by name.
         fo: not used; a chained URL brings its path here.
-        asynchronous: as for any fsspec filesystem; only for targets that are asynchronous themselves.
+        asynchronous: as for any fsspec filesystem. A target without coroutines of its own (local files, memory) then
+            runs in threads.
         loop: as for any fsspec filesystem.
-        **storage_options: of fsspec's base class.
+        **storage_options: the target's, as in `target_options`.
 
     Raises:
         NotSupported: no conditional writes for this protocol.
-        InvalidInput: neither a target nor its protocol was given, or they contradict `asynchronous`.
+        InvalidInput: neither a target nor its protocol was given; an option that the target does not have; options for
+            a target that is set up already; or `fs` contradicts `asynchronous`.
     """
 
     protocol = "cas"
@@ -72,13 +76,20 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         **storage_options: Any,
     ) -> None:
         del fo
-        mode = {"asynchronous": True, "loop": loop} if asynchronous else {}
-        self.fs = fs if fs is not None else _target(target_protocol, {**(target_options or {}), **mode})
-        super().__init__(asynchronous=asynchronous, loop=loop, **storage_options)
+        options = merged(target_options or {}, storage_options, ("target_options", "the arguments of cas"))
+        target = (
+            _set_up(fs, target_protocol, options)
+            if fs is not None
+            else _made(target_protocol, options, loop, asynchronous=asynchronous)
+        )
+        super().__init__(asynchronous=asynchronous, loop=loop)
+        self.fs = (
+            AsyncFileSystemWrapper(target, asynchronous=True) if asynchronous and not target.async_impl else target
+        )
         self.async_impl = self.fs.async_impl
         if asynchronous != bool(getattr(self.fs, "asynchronous", False)):
             raise InvalidInput(f"asynchronous={asynchronous} does not fit the target, a {type(self.fs).__name__}")
-        self.cas_backend = backend_for(self.fs)
+        self.cas_backend = backend_for(target)
         self.store = Store(self.cas_backend)
         self._async_store = AsyncStore(off_thread(self.cas_backend))
         self.sep, self.root_marker = self.fs.sep, self.fs.root_marker
@@ -227,10 +238,24 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         raise AlreadyExists(f"{full!r} already exists ({found.version})", path=full, current=found.version)
 
 
-def _target(protocol: str | None, options: dict[str, Any]) -> Any:
+def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:
+    """The target of this protocol; its options are checked before it looks for credentials."""
     if protocol is None:
         raise InvalidInput("cas needs a target: fs=, target_protocol=, or a URL like cas::s3://bucket/key")
-    return filesystem(protocol, **options)
+    kind = get_filesystem_class(protocol)
+    check_options(kind, options)
+    mode = {"asynchronous": True, "loop": loop} if asynchronous and kind.async_impl else {}
+    return filesystem(protocol, **options, **mode)
+
+
+def _set_up(fs: Any, protocol: str | None, options: dict[str, Any]) -> Any:
+    """The target that the caller has made, to which nothing can be added."""
+    given = sorted(options) + (["target_protocol"] if protocol is not None else [])
+    if given:
+        raise InvalidInput(
+            f"{', '.join(given)} given with fs=, which is set up already: give it to fs, or leave fs out"
+        )
+    return fs
 
 
 def _is_binary(mode: str) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fsspec
 import pytest
 
-from fsspec_cas import InvalidInput, InvalidUrl, NotSupported, Store, check_url
+import lockprovider
+from fsspec_cas import AsyncStore, InvalidInput, InvalidUrl, NotSupported, Store, StoreError, check_url
 from fsspec_cas.backends import backend_for, split_url
+from lockprovider.table import Table
 
 KEY = {"account_key": "a2V5"}
 ANON = {"token": "anon"}
@@ -147,10 +149,55 @@ def test_nor_is_it_read_or_deleted(path):
     store.delete("a")
 
 
-def test_storage_options_go_by_name_too(tmp_path) -> None:
-    assert Store.from_url(tmp_path / "f", auto_mkdir=True).put_if_absent("a/b", b"1").unwrap()
-    both = Store.from_url("s3://bucket/f", {"anon": True, "key": "no"}, key="me")
-    assert both.place == Store.from_url("s3://bucket/f", {"anon": True, "key": "me"}).place
-    assert both.place != Store.from_url("s3://bucket/f", anon=True, key="no").place
-    with pytest.raises(InvalidInput, match="did you mean anon"):
-        Store.from_url("s3://bucket/f", anonn=True)
+OPENERS = {
+    "Store": lambda url, options: Store.from_url(url, storage_options=options),
+    "AsyncStore": lambda url, options: AsyncStore.from_url(url, storage_options=options),
+    "lock": lambda url, options: lockprovider.lock(url, storage_options=options),
+    "LockProvider": lambda url, options: lockprovider.LockProvider.from_url(url, storage_options=options),
+    "Table": lambda url, options: Table.open(url, storage_options=options),
+    "Table.exists": lambda url, options: Table.exists(url, storage_options=options),
+    "Queue": lambda url, options: lockprovider.queue.open(url, storage_options=options),
+    "Wal": lambda url, options: lockprovider.wal.open(url, storage_options=options),
+    "State": lambda url, options: lockprovider.state.open(url, storage_options=options),
+    "Election": lambda url, options: lockprovider.election.open(url, storage_options=options),
+    "TfLock": lambda url, options: lockprovider.state.TfLock.open(url, storage_options=options),
+    "cas": lambda url, options: fsspec.open(f"cas::{url}", **options),
+}
+WRONG = {
+    ("s3", "anonn"): "did you mean anon",
+    ("s3", "encoding"): "none of S3FileSystem",  # fsspec's own functions drop it
+    ("s3", "protocol"): "none of S3FileSystem",
+    ("gs", "tokn"): "did you mean token",
+    ("az", "acount_name"): "did you mean account_name",
+    ("memory", "anon"): "none of MemoryFileSystem",
+    ("file", "auto_mkdr"): "did you mean auto_mkdir",
+}
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize(("protocol", "name"), WRONG)
+def test_an_option_that_the_store_does_not_have_is_refused_by_whatever_opens_it(opener, protocol, name):
+    if opener == "cas" and name in ("encoding", "protocol"):
+        pytest.skip("fsspec.open takes it for an argument of its own")
+    with pytest.raises(InvalidInput, match=WRONG[protocol, name]):
+        OPENERS[opener](f"{protocol}:///bucket/f" if protocol == "file" else f"{protocol}://bucket/f", {name: "x"})
+
+
+@pytest.mark.parametrize("options", ["anon", ["anon"], 5])
+def test_storage_options_that_are_no_mapping_are_refused(options):
+    with pytest.raises(InvalidInput, match="must be a dict"):
+        Store.from_url("s3://bucket/f", options)
+
+
+def test_auto_mkdir_makes_folders_or_does_not(tmp_path):
+    for options in (None, {}, {"auto_mkdir": True}):
+        folder = tmp_path / repr(options)
+        assert Store.from_url(folder, options).put_if_absent("a/b", b"1").unwrap()
+    store = Store.from_url(tmp_path / "not there", {"auto_mkdir": False})
+    with pytest.raises(StoreError, match=r"no folder '.*not there/a'.*auto_mkdir=False"):
+        store.put_if_absent("a/b", b"1")
+    with pytest.raises(StoreError, match="auto_mkdir=False"), store.open_exclusive("a/b", part_size=1) as file:
+        file.write(b"more than a part")
+    assert not (tmp_path / "not there").exists()
+    (tmp_path / "not there").mkdir()
+    assert store.put_if_absent("b", b"1").unwrap()

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 
 from filesystem.places import place
-from fsspec_cas import InvalidInput, Lost, NotSupported, ObjectNotFound, Store, StoreError, Unknown, Won
+from fsspec_cas import AlreadyExists, InvalidInput, Lost, NotSupported, ObjectNotFound, Store, StoreError, Unknown, Won
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest, ManualClock
 
@@ -84,7 +84,7 @@ async def test_so_does_an_async_one():
     ],
 )
 def test_what_no_object_can_be_made_with_is_refused_before_anything_is_sent(more, error, words):
-    store = Store.from_url("s3://bucket/a", key="k", secret="s", endpoint_url="http://127.0.0.1:1")  # noqa: S106
+    store = Store.from_url("s3://bucket/a", {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:1"})
     for call in (store.put_if_absent, lambda path, data, **how: store.put_if_match(path, data, 's3:"e"', **how)):
         with pytest.raises(error, match=words):
             call("a", b"", **more)
@@ -216,3 +216,50 @@ def test_the_place_of_a_store_shows_no_secret_and_tells_stores_apart():
     assert place_of() == place_of()
     assert place_of() != place_of(secret="another")  # noqa: S106
     assert hash(place_of()) == hash(place_of())
+
+
+@pytest.mark.parametrize("form", ["by name", "target_options", "chained", "chained by protocol"])
+def test_cas_gives_its_target_every_option(form):
+    endpoint = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s"}
+    fs = {
+        "by name": lambda: fsspec.filesystem("cas", target_protocol="s3", **endpoint),
+        "target_options": lambda: fsspec.filesystem("cas", target_protocol="s3", target_options=endpoint),
+        "chained": lambda: fsspec.url_to_fs("cas::s3://bucket/a", **endpoint)[0],
+        "chained by protocol": lambda: fsspec.url_to_fs("cas::s3://bucket/a", s3=endpoint)[0],
+    }[form]()
+    for one in (fs, pickle.loads(pickle.dumps(fs)), fsspec.AbstractFileSystem.from_json(fs.to_json())):
+        assert (one.fs.endpoint_url, one.fs.key) == ("http://127.0.0.1:1", "k")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"target_protocol": "s3", "endpont_url": "x"}, "did you mean endpoint_url"),
+        ({"target_protocol": "s3", "target_options": {"endpont_url": "x"}}, "did you mean endpoint_url"),
+        ({"target_protocol": "gs", "tokn": "x"}, "did you mean token"),
+        ({"target_protocol": "memory", "endpoint_url": "x"}, "endpoint_url.*MemoryFileSystem"),
+        ({"target_protocol": "s3", "key": "a", "target_options": {"key": "b"}}, "'key' differs"),
+        ({"fs": fsspec.filesystem("memory"), "endpoint_url": "x"}, "endpoint_url given with fs="),
+        ({"fs": fsspec.filesystem("memory"), "target_protocol": "s3"}, "target_protocol given with fs="),
+    ],
+)
+def test_cas_refuses_an_option_that_its_target_does_not_take(options, words):
+    with pytest.raises(InvalidInput, match=words):
+        fsspec.filesystem("cas", **options)
+
+
+@pytest.mark.parametrize("protocol", ["memory", "file"])
+async def test_cas_has_coroutines_over_a_target_that_has_none(protocol, tmp_path):
+    folder = f"/cas-{uuid.uuid4().hex}" if protocol == "memory" else f"{tmp_path}/f"
+    options = {"auto_mkdir": True} if protocol == "file" else {}
+    fs, path = fsspec.url_to_fs(f"cas::{protocol}://{folder}/a", asynchronous=True, **{protocol: options})
+    assert (fs.async_impl, fs.asynchronous) == (True, True)
+    version = await fs._put_if_absent(path, b"1")
+    assert (await fs._info(path))["version"] == str(version)
+    await fs._pipe_file(f"{folder}/b", b"2")
+    assert await fs._cat_file(f"{folder}/b") == b"2"
+    assert sorted(await fs._find(folder)) == [path, f"{folder}/b"]
+    with pytest.raises(AlreadyExists):
+        await fs._pipe_file(path, b"3", mode="create")
+    await fs._rm(path, if_match=version)
+    assert await fs._find(folder) == [f"{folder}/b"]

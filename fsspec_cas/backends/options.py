@@ -16,7 +16,7 @@ _UNNAMED = frozenset(
 )
 
 
-def check_options(kind: type[Any], options: Mapping[str, Any]) -> None:
+def check_options(kind: Any, options: Mapping[str, Any]) -> None:
     """Refuse options that this kind of filesystem does not have, and an endpoint without a scheme.
 
     Raises:
@@ -50,7 +50,7 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str
 
 
 @cache
-def _known(kind: type[Any]) -> frozenset[str]:
+def _known(kind: Any) -> frozenset[str]:
     named: set[str] = set()
     for one in kind.__mro__:
         if "__init__" in vars(one):

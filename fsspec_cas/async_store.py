@@ -21,7 +21,7 @@ from fsspec_cas.content import Bytes, check_bytes
 from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
 from fsspec_cas.given import seconds, several
-from fsspec_cas.naming import check_path, check_root, url_of
+from fsspec_cas.naming import check_path, check_prefix, check_root, url_of
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Write
 from fsspec_cas.send.retry import delay_s
 from fsspec_cas.send.sender import Sender
@@ -325,7 +325,7 @@ class AsyncStore:
 
         >>> await store.delete_all(["a", "never there"])
         """
-        left = [check_path(path) for path in several(paths, "paths", "paths of objects")]
+        left = [self._checked(path) for path in several(paths, "paths", "paths of objects")]
         if hasattr(type(self.backend), "delete_batch"):
             with contextlib.suppress(NotSupported):
                 while len(left) > 1:
@@ -412,19 +412,25 @@ class AsyncStore:
     def _new_write(
         self, path: str, condition: Condition, *, create_once: bool, attributes: Attributes | None = None
     ) -> Write:
-        if check_path(path).endswith("/"):
-            raise InvalidInput(f"{path!r} names a folder: write the object's path without the slash", path=path)
-        return Write(self._full(path), condition, self._world.new_id(), create_once, attributes=attributes)
+        full = self._joined(check_path(path, absolute=not self.root))
+        return Write(full, condition, self._world.new_id(), create_once, attributes=attributes)
 
     def _full(self, path: str) -> str:
-        return self._below(check_path(path))
+        """The whole path of an object that is looked at or removed."""
+        return self._joined(self._checked(path))
 
-    def _below(self, folder: str) -> str:
-        return f"{self.root}/{check_root(folder)}" if self.root else check_root(folder)
+    def _checked(self, path: str) -> str:
+        return check_path(path, absolute=not self.root, marker=True)
+
+    def _below(self, prefix: str) -> str:
+        return self._joined(check_prefix(prefix, absolute=not self.root))
+
+    def _joined(self, path: str) -> str:
+        return f"{self.root.rstrip('/')}/{path}" if self.root else path
 
     def _relative(self, full: str) -> str:
         plain = full if self.root.startswith("/") else full.lstrip("/")
-        return plain[len(self.root) + 1 :] if self.root else plain
+        return plain[len(self.root.rstrip("/")) + 1 :] if self.root else plain
 
     def _own(self, given: Version | str) -> Version:
         """The version, which may be given as its text."""

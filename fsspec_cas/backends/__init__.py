@@ -22,7 +22,7 @@ from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, InvalidUrl, NotSupported, Unavailable
-from fsspec_cas.naming import check_url
+from fsspec_cas.naming import check_root, check_url
 from fsspec_cas.version import Condition, Version
 
 __all__ = [
@@ -92,7 +92,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
         raise
     if not path.strip("/"):
         raise InvalidUrl(f"{url!r} names no bucket or folder: write e.g. s3://bucket/folder")
-    return fs, path.rstrip("/")
+    return fs, check_root(path)
 
 
 def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:

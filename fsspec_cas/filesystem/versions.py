@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fsspec_cas.backends import Backend
-from fsspec_cas.errors import ObjectNotFound
+from fsspec_cas.errors import InvalidInput, ObjectNotFound
 from fsspec_cas.filesystem.conditional import ConditionalCalls
 from fsspec_cas.filesystem.forward import plain
 from fsspec_cas.version import Version
@@ -62,7 +62,7 @@ class Versions(ConditionalCalls):
             return {**info, "version": str(_version(kind, str(token)))} if token else info
         try:
             return {**info, "version": str(self.store.head(info["name"]).version)}
-        except ObjectNotFound:  # removed in between
+        except (ObjectNotFound, InvalidInput):  # removed in between; or no conditional call takes such a name
             return info
 
 

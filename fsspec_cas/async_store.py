@@ -18,10 +18,11 @@ from fsspec_cas.bridge.drive import Inline, OnLoop, OwnLoop
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.content import Bytes, check_bytes
+from fsspec_cas.deletes import Deletes, deletes_of
 from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
 from fsspec_cas.given import seconds, several
-from fsspec_cas.naming import check_path, check_prefix, check_root, url_of
+from fsspec_cas.naming import check_path, check_prefix, check_root, check_start, url_of
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Write
 from fsspec_cas.send.retry import delay_s
 from fsspec_cas.send.sender import Sender
@@ -294,19 +295,45 @@ class AsyncStore:
         """Remove the object if it still is at `version`; `Won` carries the version removed.
 
         It looks first: what is gone or replaced by then is `Lost`. Refused after that look, with the object gone or
-        replaced, it is `Unknown`: a delete leaves nothing behind by which one could tell mine from another's.
+        replaced, it is `Unknown`: a delete leaves nothing behind by which one could tell mine from another's. It is
+        `Unknown`, too, on a store that says "done" where no object is.
+
+        An S3 store that is not Amazon's shows first, once for each bucket in a process, that it keeps the condition:
+        four requests on an object of its own beside this one.
 
         Raises:
-            NotSupported: this store has no conditional delete; nothing was deleted.
+            NotSupported: this client or store has no conditional delete; nothing was deleted.
 
         >>> outcome = await store.delete_if_match("a", version)
         >>> outcome.unwrap() == version
         True
         """
         full, version = self._full(path), self._own(version)
+        deadline = self._world.monotonic_s() + seconds(timeout)
+        deletes = await self._deletes(full, timeout)
+        write = Write(full, version, self._world.new_id(), removes=True, certain=deletes.tells)
+        return await self._sender.write(write, None, max(0.0, deadline - self._world.monotonic_s()))
+
+    async def require_conditional_delete(self, *, timeout: float = TIMEOUT_S) -> None:
+        """Ask the store to show that it keeps the condition of `delete_if_match`, where that is not documented.
+
+        Raises:
+            NotSupported: it does not; `StoreError`: it did not answer.
+
+        >>> await store.require_conditional_delete()
+        """
+        await self._deletes(self._joined("cas-probe"), seconds(timeout))
+
+    async def _deletes(self, full: str, timeout: float) -> Deletes:
         if not self.capabilities.delete_match:
             raise NotSupported(f"no conditional delete by this client of {self.backend.name}; write a tombstone")
-        return await self._sender.write(Write(full, version, self._world.new_id(), removes=True), None, timeout)
+        deletes = await deletes_of(self.backend, full, self._sender, self._world.new_id(), timeout)
+        if not deletes.kept:
+            raise NotSupported(
+                f"{full!r} cannot be deleted at a version: this store deletes whatever is there; "
+                "write a tombstone by put_if_match"
+            )
+        return deletes
 
     async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
         """Remove the object, whatever it is; one that is not there is fine.
@@ -355,7 +382,7 @@ class AsyncStore:
         ['a']
         """
         full = self._below(prefix)
-        after = None if start_after is None else self._below(start_after)
+        after = None if start_after is None else self._joined(check_start(start_after))
         found: list[Entry] = []
         token: str | None = None
         while True:

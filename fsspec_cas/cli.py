@@ -25,6 +25,7 @@ from fsspec_cas.command import (
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
 from fsspec_cas.probe.bench import Finding
+from fsspec_cas.probe.checks import CHECKS, THOROUGH
 from fsspec_cas.probe.probe import RACERS, Report, probe
 from fsspec_cas.store import Store
 from fsspec_cas.version import ABSENT, Version
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("probe", _probe, "Try what the store really does, below a fresh prefix that is removed again.")
     sub.add_argument("url", metavar="URL", help="a folder, e.g. s3://bucket/scratch")
     sub.add_argument("--racers", type=int, default=RACERS, metavar="N", help="writers in a race (default: %(default)s)")
+    sub.add_argument("--thorough", action="store_true", help="also list more objects than fit on a page: 2005 of them")
 
     sub = command("get", _get, "Read an object and its version out of one response.")
     sub.add_argument("url", metavar="URL")
@@ -102,7 +104,8 @@ def _probe(arguments: Any) -> int:
     fs, root = split_url(arguments.url, storage_options(arguments))
     store = Store.from_filesystem(fs, root)
     show = None if arguments.json or not sys.stderr.isatty() else _show_progress
-    report = probe(store, racers=arguments.racers, progress=show, timeout=arguments.timeout)
+    checks = THOROUGH if arguments.thorough else CHECKS
+    report = probe(store, racers=arguments.racers, progress=show, timeout=arguments.timeout, checks=checks)
     if arguments.json:
         print(report.to_json())
     else:

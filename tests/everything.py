@@ -29,6 +29,7 @@ KINDS = {
     "default": "-n {workers} --dist loadfile",
     "jvm": "-m jvm tests/jvm -n {jvms} --dist loadfile",
     "floors": "-m floors tests/floors",
+    "stores": "-m stores tests/conformance",
     "soak": "-m soak --soak {soak} tests/soak",
     "soak-lock": "-m soak --soak {soak} tests/lock",
     "soak-table": "-m soak --soak {soak} tests/table",

@@ -33,7 +33,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("bridge",),
         ("backends",),
         ("send", "testing"),
-        ("exclusive",),
+        ("deletes", "exclusive"),
         ("async_store",),
         ("store",),
         ("cached", "filesystem", "probe"),

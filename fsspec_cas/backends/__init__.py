@@ -188,6 +188,8 @@ class _OffThread:
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
         self._inline = Inline(Machine())
+        if hasattr(inner, "endpoint"):
+            self.endpoint = inner.endpoint  # asks nobody
 
     @property
     def name(self) -> str:

@@ -79,11 +79,12 @@ class LocalBackend:
     attribute_rules = AttributeRules(keeps=False)
     blocking = True
 
+    _makes_folders = True
+
     def __init__(self, fs: Any = None) -> None:
-        given = (
-            {} if fs is None else {**dict(zip(("auto_mkdir",), fs.storage_args, strict=False)), **fs.storage_options}
-        )
-        self._makes_folders = bool(given.get("auto_mkdir", True))
+        if fs is not None:
+            given = {**dict(zip(("auto_mkdir",), fs.storage_args, strict=False)), **fs.storage_options}
+            self._makes_folders = bool(given.get("auto_mkdir", True))
 
     @property
     def uploads(self) -> LocalUploads:

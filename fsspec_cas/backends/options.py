@@ -37,7 +37,7 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> None:
             raise InvalidInput(f"endpoint_url={endpoint!r} has no scheme: write https://{endpoint}, or http:// for one")
 
 
-def merged(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
+def merged_options(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
     """Options that were given in two places, called `names`.
 
     Raises:

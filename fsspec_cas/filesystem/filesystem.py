@@ -26,7 +26,7 @@ from fsspec.implementations.chained import ChainedFileSystem
 
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import backend_for, off_thread
-from fsspec_cas.backends.options import check_options, merged
+from fsspec_cas.backends.options import check_options, merged_options
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AlreadyExists, InvalidInput, NotSupported, ObjectNotFound
@@ -76,7 +76,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         **storage_options: Any,
     ) -> None:
         del fo
-        options = merged(target_options or {}, storage_options, ("target_options", "the arguments of cas"))
+        options = merged_options(target_options or {}, storage_options, ("target_options", "the arguments of cas"))
         target = (
             _set_up(fs, target_protocol, options)
             if fs is not None

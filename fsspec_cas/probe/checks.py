@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fsspec_cas.answer import Applied, Denied, NoAnswer, Seen, Unchanged
+from fsspec_cas.backends.last_byte import raced
 from fsspec_cas.errors import ObjectNotFound
 from fsspec_cas.outcome import Lost, Won
 from fsspec_cas.probe.bench import (
@@ -13,6 +14,7 @@ from fsspec_cas.probe.bench import (
     Said,
     Use,
     begun,
+    check_kept,
     check_refused,
     current,
     describe_outcome,
@@ -28,6 +30,9 @@ _WRITES = 12  # during which others read
 _READERS = 3
 _READS = 300  # each, at most
 _BODY_BYTES = 64 * 1024
+_PLAIN_ROUNDS = 10
+_OBJECTS = 2005  # on three pages of S3
+_AT_ONCE = 8
 
 
 async def _create(bench: Bench) -> Said:
@@ -53,7 +58,7 @@ async def _create_after_delete(bench: Bench) -> Said:
 async def _create_race(bench: Bench) -> Said:
     for n in range(_ROUNDS):
         path, bodies = f"race-create-{n}", [bench.body() for _ in range(bench.racers)]
-        outcomes = await asyncio.gather(*(bench.create(path, body) for body in bodies))
+        outcomes = await raced([bench.create(path, body) for body in bodies])
         if wrong := await flaw(bench, path, bodies, outcomes):
             return "no", f"round {n + 1}: {wrong}"
     return "yes", f"{_ROUNDS} rounds, {bench.racers} writers at once: one winner each time"
@@ -111,10 +116,37 @@ async def _match_race(bench: Bench) -> Said:
     for n in range(_ROUNDS):
         path, bodies = f"race-match-{n}", [bench.body() for _ in range(bench.racers)]
         version = await bench.made(path)
-        outcomes = await asyncio.gather(*(bench.match(path, version, body) for body in bodies))
+        outcomes = await raced([bench.match(path, version, body) for body in bodies])
         if wrong := await flaw(bench, path, bodies, outcomes):
             return "no", f"round {n + 1}: {wrong}"
     return "yes", f"{_ROUNDS} rounds, {bench.racers} writers at once: one winner each time"
+
+
+async def _losers(bench: Bench) -> Said:
+    """What those hear who lose a race: an error 500 says no more than "look"."""
+    version = await bench.made("losers")
+    answers = await raced([bench.send("losers", version) for _ in range(bench.racers)])
+    silent = [answer.why for answer in answers if isinstance(answer, NoAnswer)]
+    refused = sum(isinstance(answer, Denied) for answer in answers)
+    words = f"{refused} of {len(answers) - 1} were refused"
+    return "known", f"{words}, {len(silent)} heard {silent[0]!r}" if silent else words
+
+
+async def _match_plain(bench: Bench) -> Said:
+    """A write without a condition and one at a version, at once: both may be done, but the second one's bytes not last.
+
+    It was sent at the version before the plain write, so it is refused after that, and overwritten before it.
+    """
+    for n in range(_PLAIN_ROUNDS):
+        path, mine, plain = f"plain-{n}", bench.body(), bench.body()
+        version = await bench.made(path)
+        outcome, failed = await asyncio.gather(bench.match(path, version, mine), bench.plain_write(path, plain))
+        if failed:
+            return "known", f"not tried: {failed}"
+        data = (await bench.store.read(path, timeout=bench.timeout)).data
+        if isinstance(outcome, Won) and data == mine:
+            return "no", f"round {n + 1}: a write without a condition was done, and is lost"
+    return "yes", f"{_PLAIN_ROUNDS} rounds: no write was lost"
 
 
 async def _whole_reads(bench: Bench) -> Said:
@@ -170,24 +202,29 @@ async def _delete_refused(bench: Bench) -> Said:
     body = bench.body()
     first = await bench.made("kept")
     second = (await bench.match("kept", first, body)).unwrap()
-    backend, full = bench.store.backend, f"{bench.store.root}/kept"  # `delete_if_match` looks, and would not ask
-    answer = await patiently(lambda: backend.delete(full, first, timeout_s=bench.timeout))
+    answer = await bench.delete("kept", first)
     if isinstance(answer, Applied):
-        return "no", "it was deleted, though its version was another"
-    held = await bench.holds("kept", body, second)
-    return ("yes", "refused, and it is there") if held else ("no", "refused, but it is not there")
+        return "no", f"done, though its version was another: {await bench.found('kept')}"
+    return await check_kept(bench, "kept", body, second)
 
 
 async def _delete_match(bench: Bench) -> Said:
     version = await bench.made("gone")
-    outcome = await bench.store.delete_if_match("gone", version, timeout=bench.timeout)
-    if not isinstance(outcome, Won):
-        return "no", f"the right version was not accepted: {describe_outcome(outcome)}"
-    try:
-        await bench.store.head("gone", timeout=bench.timeout)
-    except ObjectNotFound:
-        return "yes", "deleted"
-    return "no", "accepted, but it is there"
+    answer = await bench.delete("gone", version)
+    if not isinstance(answer, Applied):
+        return "no", f"the right version was not accepted: {answer}"
+    there = await bench.found("gone")
+    return ("yes", "deleted") if there == "nothing is there" else ("no", f"accepted, but {there}")
+
+
+async def _delete_nothing(bench: Bench) -> Said:
+    """Where it is "done", a delete that was done cannot be told from one that came after another."""
+    version = await bench.made("twice")
+    await bench.store.delete("twice", timeout=bench.timeout)
+    answer = await bench.delete("twice", version)
+    if isinstance(answer, Applied):
+        return "known", "it says that it is done: who removed an object cannot be told"
+    return "known", "refused"
 
 
 async def _identity(bench: Bench) -> Said:
@@ -251,6 +288,17 @@ async def _upload_refused(bench: Bench) -> Said:
     return ("yes", "refused, and nothing has changed") if refused else ("no", f"answered {answer}, unchanged: {held}")
 
 
+async def _upload_aborted(bench: Bench) -> Said:
+    body, mine = bench.body(), bench.body()
+    version = await bench.made("upload-aborted", body)
+    opened = await begun(bench, "upload-aborted", mine)
+    if isinstance(opened, Denied):
+        return "yes", "an upload over it does not begin"
+    await bench.store.backend.uploads.abort(opened, timeout_s=bench.timeout)
+    state, evidence = await check_kept(bench, "upload-aborted", body, version)
+    return state, evidence.replace("refused", "given up")
+
+
 async def _upload_race(bench: Bench) -> Said:
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]
@@ -260,6 +308,19 @@ async def _upload_race(bench: Bench) -> Said:
         if won > 1 or (won == 0 and not any(isinstance(answer, NoAnswer) for answer in answers)):
             return "no", f"round {n + 1}: {won} of {bench.racers} that finished at once were told that they won"
     return "yes", f"{_UPLOAD_ROUNDS} rounds, {bench.racers} at once: one winner each time"
+
+
+async def _paging(bench: Bench) -> Said:
+    """More objects than a page holds."""
+    names = [f"pages/{n:05}" for n in range(_OBJECTS)]
+    for n in range(0, _OBJECTS, _AT_ONCE):
+        await asyncio.gather(*(bench.made(name, b"-") for name in names[n : n + _AT_ONCE]))
+    shown = [entry.path for entry in await bench.store.list("pages/", timeout=bench.timeout)]
+    rest = [entry.path for entry in await bench.store.list("pages/", start_after=names[3], timeout=bench.timeout)]
+    await bench.store.delete_all(names, timeout=bench.timeout)
+    if shown != names:
+        return "no", f"{len(shown)} of {_OBJECTS} objects were shown, {len(set(shown) & set(names))} of them right"
+    return ("yes", f"{_OBJECTS} objects") if rest == names[4:] else ("no", f"from the fifth on {len(rest)} were shown")
 
 
 _CREATE: tuple[Use, ...] = ("create",)
@@ -277,16 +338,24 @@ CHECKS = (
     Check("match foreign", "a write at another object's version is refused", _match_foreign, _LOCKS, ("match",)),
     Check("match absent", "a write at a version creates nothing", _match_absent, _LOCKS, ("match",)),
     Check("match race", "of many writes at one version one wins", _match_race, _LOCKS, ("match stale",)),
+    Check("losers", "what is heard by those who lose a race", _losers, (), ("match",)),
+    Check("match plain", "no plain write is lost under one at a version", _match_plain, (), ("match stale",)),
     Check("whole reads", "a read is of one state, and names its version", _whole_reads, _LOCKS, ("match stale",)),
     Check("modified", "a reader who asks for changes gets them", _modified, _LOCKS, ("match",)),
     Check("not modified", "an unchanged object is not sent again", _not_modified, (), ("create",)),
     Check("identity", "an object keeps the identity of its write", _identity, (), ("create",)),
     Check("delete refused", "a delete at an old version is refused", _delete_refused, (), ("match",)),
     Check("delete match", "a delete at the right version is made", _delete_match, (), ("create",)),
+    Check(
+        "delete nothing", "what a delete at a version says where nothing is", _delete_nothing, (), ("delete refused",)
+    ),
     Check("equal bytes", "the version after equal bytes were written again", _equal_bytes, (), ("match",)),
     Check("a-b-a", "a first version after two more writes, the second of the same bytes", _aba, (), ("match stale",)),
     Check("listing", "a listing shows what was written and deleted before it", _listing, (), ("create",)),
     Check("upload", "a create in parts is made", _upload, _STREAMS, ("create",)),
     Check("upload refused", "a create in parts does not overwrite", _upload_refused, _STREAMS, ("upload",)),
     Check("upload race", "of many that finish at once one wins", _upload_race, _STREAMS, ("upload refused",)),
+    Check("upload aborted", "an upload that is given up changes nothing", _upload_aborted, _STREAMS, ("upload",)),
 )
+# Thousands of requests.
+THOROUGH = (*CHECKS, Check("paging", "a listing shows more objects than fit on a page", _paging, (), ("listing",)))

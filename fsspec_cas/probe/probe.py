@@ -12,7 +12,6 @@ few times; a store that failed is certainly wrong.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -21,24 +20,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fsspec_cas.answer import Applied, Denied
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
 from fsspec_cas.bridge.drive import OnLoop
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.errors import CasError, NotSupported, OutcomeUnknown, Unavailable
-from fsspec_cas.outcome import Won
+from fsspec_cas.errors import CasError, NotSupported
 from fsspec_cas.probe.bench import BROKEN, Bench, Check, Finding, Use
 from fsspec_cas.probe.checks import CHECKS
-from fsspec_cas.send.retry import delay_s
 from fsspec_cas.store import Store
-from fsspec_cas.version import ABSENT, Condition
 
 RACERS = 8
 _TIMEOUT_S = 30.0
-_TRIES = 8  # silences in a row
-_AFTER_S = 0.5  # its own requests end before it, and say why
-_CLEAN_S = 2.0
 
 Progress = Callable[[Finding, int, int], None]
 
@@ -128,52 +120,6 @@ async def async_probe(
     finally:
         left = await _clean(bench)
     return Report(store.root, store.backend.name, racers, tuple(findings), _judge(findings), left)
-
-
-async def require_refusals(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
-    """Try that a second create and a stale match are refused: five requests on an object of its own, then removed.
-
-    `timeout` is for all of it; the removal has up to 2 s more.
-
-    Raises:
-        NotSupported: the store ignores a condition. A lock kept there would have two holders.
-        StoreError: the store cannot be used; `Unavailable`: it did not answer in time.
-    """
-    path = f"cas-probe-{(world or Machine()).new_id()}"
-    try:
-        await asyncio.wait_for(_require_refusals(Bench(store, 1, timeout), path), timeout + _AFTER_S)
-    except (asyncio.TimeoutError, OutcomeUnknown) as error:  # nobody else wants to know what came of its own writes
-        outcome = error.outcome if isinstance(error, OutcomeUnknown) else None
-        why = "it took too long" if outcome is None else outcome.why
-        said = f"the store did not show within {timeout:g} s that it refuses what it must, as locks need it: {why}"
-        raise Unavailable(said, path=path) from error
-    finally:
-        with suppress(CasError):
-            await store.delete(path, timeout=_CLEAN_S)
-
-
-async def _require_refusals(bench: Bench, path: str) -> None:
-    first = await bench.made(path)
-    await _require_refusal(bench, path, ABSENT, "a second create of the same object")
-    if not isinstance(await bench.match(path, first), Won):
-        raise _unsafe(bench.store, "a match at the right version was refused")
-    await _require_refusal(bench, path, first, "a match at a stale version")
-
-
-async def _require_refusal(bench: Bench, path: str, condition: Condition, what: str) -> None:
-    """A write under a condition that is false; it is sent again until there is an answer, for that does no harm."""
-    for failures in range(1, _TRIES + 1):
-        answer = await bench.send(path, condition)
-        if isinstance(answer, Denied):
-            return
-        if isinstance(answer, Applied):
-            raise _unsafe(bench.store, f"{what} was not refused")
-        await asyncio.sleep(delay_s(failures, bench.world.random()))
-    raise Unavailable(f"the store did not say whether {what} is refused: {answer}", path=path)
-
-
-def _unsafe(store: AsyncStore, why: str) -> NotSupported:
-    return NotSupported(f"no lock can be kept in {store.root!r}: {why}; `fsspec-cas probe` shows all that it does")
 
 
 async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:

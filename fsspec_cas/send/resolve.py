@@ -30,6 +30,8 @@ A delete leaves no identity behind, so it begins with a look, and two rows are i
     look, nothing sent  anything else              lost: there was nothing to remove at this version
     look, refused       anything else              unknown: the refusal may be that of a second copy, made by something
                                                    on the way, of a delete that was done
+    send                applied, not certain       unknown: this store says the same where no object is, so another
+                                                   delete may have come between the look and this one
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from fsspec_cas.answer import (
     Unchanged,
 )
 from fsspec_cas.outcome import Lost, Won, Write
-from fsspec_cas.version import ABSENT, Absent, Condition
+from fsspec_cas.version import ABSENT, Absent, Condition, Version
 
 _CONTRADICTIONS = 4  # more than the dialects there are, and than races are likely to make in a row
 
@@ -144,7 +146,7 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
         progress = replace(progress, resent=True)
     match answer:
         case Applied(version) if version is not None:
-            return progress, Won(version, resent=progress.resent)
+            return progress, _done(progress, version)
         case Applied():
             # It was applied, so only its version is in doubt: whatever the look shows, "lost" is wrong.
             return replace(progress, doubt=True, refused=False, why="the answer carried no version"), ReadHead()
@@ -160,6 +162,13 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
             return after, ReadHead(0, retry_after_s)
         case Gone(why):
             return replace(progress, doubt=True, refused=False, spent=True, why=why), ReadHead()
+
+
+def _done(progress: WriteProgress, version: Version) -> Next:
+    if progress.write.certain:
+        return Won(version, resent=progress.resent)
+    same = "the store says that it is done, and says so where no object is, too"
+    return Inconclusive(f"{same}: it was removed, by this call or by another")
 
 
 def on_look_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:

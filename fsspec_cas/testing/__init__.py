@@ -13,7 +13,7 @@ a fault that did not happen has tested nothing.
 
     with Gateway(host, port) as gateway:                     # in front of a real server
         gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))
-        store = Store.from_url("s3://bucket/tests", endpoint_url=gateway.endpoint)
+        store = Store.from_url("s3://bucket/tests", {"endpoint_url": gateway.endpoint})
         assert store.read("a").data == b"1"                   # "404 page not found" is not the store's word
 
     faulty         `ManualClock`, `Faulty` and its faults

@@ -1,6 +1,7 @@
 """A store of yours: `pytest -m live --store s3://bucket/scratch`, with credentials as its SDK finds them.
 
-Everything is written below a fresh prefix, which is removed afterwards.
+`--store-option KEY=VALUE` gives storage options, another client too: `--store-option client=obstore`. Everything is
+written below a fresh prefix, which is removed afterwards.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pytest
 
 from conformance.suite import AmongProcesses, Conformance, Target
 from fsspec_cas import Store
+from fsspec_cas.probe.checks import THOROUGH
 from fsspec_cas.probe.probe import probe
 
 
@@ -23,17 +25,18 @@ class TestLive(Conformance, AmongProcesses):
     prizes = 4
 
     @pytest.fixture
-    def target(self, live_store):
+    def target(self, live_store, store_options):
         url = f"{live_store.rstrip('/')}/fsspec-cas-{uuid.uuid4().hex}"
-        yield Target(url, {}, {})
-        store = Store.from_url(url, {})
+        yield Target(url, store_options, {})
+        store = Store.from_url(url, store_options)
         with contextlib.suppress(FileNotFoundError):
             for entry in store.list(""):
                 store.delete(entry.path)
 
 
 @pytest.mark.live
-def test_the_probe_finds_it_safe_for_locks(live_store):
-    report = probe(live_store)
+def test_the_probe_finds_it_safe_for_locks(live_store, store_options):
+    report = probe(live_store, store_options, checks=THOROUGH)
+    assert report["paging"].state == "yes"
     assert report.verdict.locks, report.to_json()
     assert report.left_behind == ()

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 INSTALL_S = 600.0
 _BUILD_S = 3600.0
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>tests</groupId><artifactId>tests</artifactId><version>1</version><dependencies>{}</dependencies></project>"""
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 
 
 def cache_folder() -> Path:
@@ -71,6 +74,22 @@ def from_go(module: str, version: str, package: str) -> Path:
         shutil.rmtree(source)
 
     return _once(f"{name}-{version}", fill) / name
+
+
+def from_maven(*coordinates: str) -> Path:
+    """A folder with the jars of these `group:artifact:version` and all that they need; its name is the first one's."""
+    mvn = shutil.which("mvn")
+    _, name, version = coordinates[0].split(":")
+    if mvn is None or shutil.which("java") is None:
+        raise ServerError(f"{name} needs java and mvn on the PATH: install a JDK 17 and Maven")
+
+    def fill(partial: Path) -> None:
+        pom = partial / "pom.xml"
+        pom.write_text(_POM.format("".join(_DEPENDENCY.format(*one.split(":")) for one in coordinates)))
+        how = ["-q", "-B", f"-Dmaven.repo.local={cache_folder() / 'maven'}", "-f", str(pom), "-DincludeScope=runtime"]
+        _run([mvn, *how, "dependency:copy-dependencies", f"-DoutputDirectory={partial}"])
+
+    return _once(f"{name}-{version}", fill)
 
 
 def _pip() -> list[str]:

@@ -29,6 +29,7 @@ from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.http.reply import HttpReply
 from fsspec_cas.backends.http.s3 import S3Dialect
+from fsspec_cas.backends.last_byte import held
 from fsspec_cas.backends.wire import Answered, Refusing, Trip, sends_once, within
 from fsspec_cas.errors import InvalidInput
 
@@ -144,6 +145,7 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
 
     async def send(self, request: Any) -> Any:
         trip = Trip.leave()
+        request.body = held(request.body)
         async with within(trip.patience_s):
             response = await super().send(request)
         body = await response.content

@@ -9,6 +9,8 @@ Promised. Who holds it excludes every run of theirs that locks the same key, and
 was lost is known as one's own (theirs names itself as the one that is in its way). `unlock` removes the very file that
 was shown, and no newer one: theirs looks, and then removes whatever is there.
 
+Needed: a store that keeps the condition of a delete; MinIO and Ceph do not, so the lock is refused there.
+
 Not promised. It has no lease: of a holder that died it stays until somebody unlocks it. Their write of the state stays
 unconditional, so nothing stops a run whose lock was removed under it; `lockprovider state run` does.
 
@@ -114,6 +116,7 @@ class TfLock:
         Raises:
             StateLocked: others had it until then; `reason` says what for.
             OutcomeUnknown: the store was silent, and the file may yet come to be: look with `shown`, and unlock it.
+            NotSupported: this store deletes whatever the version is, so that the lock could not be given back safely.
             StoreError: it was not taken.
 
         >>> lock.acquire()
@@ -124,7 +127,9 @@ class TfLock:
         check_text(operation, "operation")
         check_text(info, "info")
         folder = self.path.rpartition("/")[0]
-        require_safe_for_locks(self._store.below(folder) if folder else self._store)
+        store = self._store.below(folder) if folder else self._store
+        require_safe_for_locks(store)
+        store.require_conditional_delete(timeout=self._timeout_s)  # else it could not be given back
         deadline_s, tries = self.world.monotonic_s() + seconds(timeout), 0
         mine = self.world.new_id()
         data = self._encoded(mine, operation, info)

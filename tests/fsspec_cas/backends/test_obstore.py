@@ -27,15 +27,15 @@ GOOD = http(200, b"data", ETag='"1"', Last_Modified=DATE, x_amz_request_id=1)
 
 
 def opened(endpoint: str = "http://127.0.0.1:1", **more: object) -> Store:
-    return Store.from_url("s3://bucket/x", OPTIONS, endpoint=endpoint, **more)
+    return Store.from_url("s3://bucket/x", {**OPTIONS, "endpoint": endpoint, **more})
 
 
 def test_another_client_or_another_protocol_is_refused():
     with pytest.raises(InvalidInput, match="client='obstor'"):
-        Store.from_url("s3://bucket/x", client="obstor")
+        Store.from_url("s3://bucket/x", {"client": "obstor"})
     for url in ("gs://bucket/x", "az://container/x", "memory://x", "/tmp/x"):  # noqa: S108
         with pytest.raises(NotSupported, match="leave client='obstore' out"):
-            Store.from_url(url, client="obstore")
+            Store.from_url(url, {"client": "obstore"})
     with pytest.raises(NotSupported, match="gs://"):
         Store.from_filesystem(FsspecStore("gs"))
 
@@ -86,7 +86,7 @@ def test_credentials_that_cannot_be_had_are_not_taken_for_the_stores_answer(monk
     with Wire(http(404)) as wire, Wire(GOOD) as store:
         where = {"endpoint": store.endpoint, "metadata_endpoint": wire.endpoint}
         with pytest.raises(AccessDenied, match="nothing was sent"):
-            Store.from_url("s3://bucket/x", asked, **where).put_if_absent("a", b"")
+            Store.from_url("s3://bucket/x", {**asked, **where}).put_if_absent("a", b"")
         assert store.requests == []
         assert wire.requests != []
 
@@ -101,9 +101,9 @@ def test_a_credential_provider_is_asked_and_what_it_fails_with_is_told():
     with Wire(GOOD) as wire:
         asked = {"client": "obstore", "client_options": {"allow_http": True}, "endpoint": wire.endpoint}
         with pytest.raises(AccessDenied, match="no ticket"):
-            Store.from_url("s3://bucket/x", asked, credential_provider=fails).read("a")
+            Store.from_url("s3://bucket/x", {**asked, "credential_provider": fails}).read("a")
         assert wire.requests == []
-        assert Store.from_url("s3://bucket/x", asked, credential_provider=gives).read("a").data == b"data"
+        assert Store.from_url("s3://bucket/x", {**asked, "credential_provider": gives}).read("a").data == b"data"
         assert "mine/" in wire.heads[0]["authorization"]
         assert wire.heads[0]["x-amz-security-token"] == "t"
 
@@ -121,7 +121,9 @@ async def test_a_request_takes_no_longer_than_its_caller_has():
 async def test_many_tasks_wait_at_once():
     """Each in a thread of its own: asyncio's own threads are few."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
-        store = AsyncStore.from_url("s3://bucket/x", OPTIONS, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        store = AsyncStore.from_url(
+            "s3://bucket/x", {**OPTIONS, "endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        )
         assert not store.backend.blocking
         tasks = [asyncio.create_task(store.read(str(n), timeout=PATIENCE_S)) for n in range(32)]
         came = [await asyncio.to_thread(silent.accept) for _ in tasks]

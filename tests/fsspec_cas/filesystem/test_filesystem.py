@@ -436,11 +436,6 @@ async def test_the_coroutines_of_a_blocking_target_do_not_block(tmp_path):
     assert (await fs._read_with_version(str(tmp_path / "a"))).version == version
 
 
-def test_asynchronous_over_a_blocking_target_is_refused():
-    with pytest.raises(InvalidInput, match="asynchronous"):
-        fsspec.filesystem("cas", target_protocol="memory", asynchronous=True)
-
-
 def test_a_target_without_conditional_writes_is_refused_by_name():
     with pytest.raises(NotSupported, match="data"):
         fsspec.filesystem("cas", target_protocol="data")

@@ -1,0 +1,174 @@
+"""A delete at a version is offered where the store was seen to keep the condition, and says no more than it knows."""
+
+from __future__ import annotations
+
+import uuid
+
+import fsspec
+import pytest
+
+import lockprovider
+from fsspec_cas import (
+    AsyncStore,
+    Lost,
+    NotSupported,
+    OutcomeUnknown,
+    Store,
+    Unavailable,
+    Unknown,
+    Won,
+    require_safe_for_locks,
+)
+from fsspec_cas.answer import Applied, NoAnswer
+from fsspec_cas.backends.memory import MemoryBackend
+
+
+class Undocumented(MemoryBackend):
+    """What speaks S3 and is right; each instance is a store of its own."""
+
+    name = "s3"
+
+    def __init__(self, at="http://127.0.0.1"):
+        super().__init__(fsspec.filesystem("memory"))
+        self.at, self.asked = f"{at}/{uuid.uuid4().hex}" if "127" in at else at, []
+
+    async def endpoint(self):
+        return self.at
+
+    async def put(self, path, data, condition, write_id, **more):
+        self.asked.append(("put", path))
+        return await super().put(path, data, condition, write_id, **more)
+
+    async def delete(self, path, condition, *, timeout_s):
+        self.asked.append(("delete", path))
+        return await super().delete(path, condition, timeout_s=timeout_s)
+
+
+class DropsCondition(Undocumented):
+    """As MinIO and Ceph do."""
+
+    async def delete(self, path, condition, *, timeout_s):
+        return await super().delete(path, None, timeout_s=timeout_s)
+
+
+class SaysDoneOfNothing(Undocumented):
+    """As Versity Gateway and S3 directory buckets do."""
+
+    async def delete(self, path, condition, *, timeout_s):
+        answer = await super().delete(path, condition, timeout_s=timeout_s)
+        return Applied(None) if self._version(path) is None else answer
+
+
+class RefusesAllDeletes(Undocumented):
+    async def delete(self, path, condition, *, timeout_s):
+        if condition is not None:
+            raise NotSupported("501 NotImplemented")
+        return await super().delete(path, condition, timeout_s=timeout_s)
+
+
+class SilentOnDeletes(Undocumented):
+    async def delete(self, path, condition, *, timeout_s):
+        return NoAnswer("503") if condition is not None else await super().delete(path, condition, timeout_s=timeout_s)
+
+
+def store_of(backend, folder="f"):
+    return Store(backend, f"bucket-{uuid.uuid4().hex}/{folder}")
+
+
+def test_an_undocumented_store_shows_once_that_it_keeps_the_condition():
+    backend = Undocumented()
+    store = store_of(backend)
+    for n in range(3):
+        version = store.put_if_absent(f"a{n}", b"1").unwrap()
+        assert store.delete_if_match(f"a{n}", version) == Won(version)
+    tried = [(verb, path) for verb, path in backend.asked if "cas-probe" in path]
+    assert [verb for verb, _ in tried] == ["put", "delete", "delete", "delete"]
+    assert store.list("") == []
+
+
+@pytest.mark.parametrize("kind", [DropsCondition, RefusesAllDeletes])
+def test_a_store_that_drops_the_condition_has_no_conditional_delete(kind):
+    backend = kind()
+    store = store_of(backend)
+    version = store.put_if_absent("a", b"1").unwrap()
+    asked = []
+    for _ in range(2):
+        with pytest.raises(NotSupported, match=r"/a' cannot be deleted at a version.*tombstone"):
+            store.delete_if_match("a", version)
+        asked.append(len(backend.asked))
+    assert asked[0] == asked[1]
+    assert [entry.path for entry in store.list("")] == ["a"]
+
+
+async def test_an_async_store_asks_likewise():
+    store = AsyncStore(DropsCondition(), f"bucket-{uuid.uuid4().hex}")
+    version = (await store.put_if_absent("a", b"1")).unwrap()
+    with pytest.raises(NotSupported, match="tombstone"):
+        await store.delete_if_match("a", version)
+    assert (await store.read("a")).data == b"1"
+
+
+def test_cas_and_a_delete_through_a_whole_path_ask_in_the_objects_folder():
+    backend = Undocumented()
+    store = Store(backend)
+    version = store.put_if_absent("bucket/folder/a", b"1").unwrap()
+    assert store.delete_if_match("bucket/folder/a", version) == Won(version)
+    assert {path.rpartition("/")[0] for _, path in backend.asked} == {"bucket/folder"}
+
+
+@pytest.mark.parametrize("root", ["bucket-{}/f", "bucket-{}--x-s3/f"])
+def test_done_of_a_store_that_says_so_of_nothing_is_unknown(root):
+    """Two deleters of one version were both told that they won."""
+    at = "https://s3.amazonaws.com" if "x-s3" in root else "http://127.0.0.1"
+    store = Store(SaysDoneOfNothing(at), root.format(uuid.uuid4().hex))
+    version = store.put_if_absent("a", b"1").unwrap()
+    outcome = store.delete_if_match("a", version)
+    assert isinstance(outcome, Unknown)
+    assert "by this call or by another" in outcome.why
+    assert store.read_or_none("a") is None
+    assert isinstance(store.resolve(outcome), Unknown)
+    with pytest.raises(OutcomeUnknown):
+        outcome.unwrap()
+    assert isinstance(store.delete_if_match("a", version), Lost)  # it looks first
+
+
+def test_amazon_is_documented_and_not_asked():
+    backend = Undocumented("https://s3.eu-central-1.amazonaws.com")
+    store = store_of(backend)
+    version = store.put_if_absent("a", b"1").unwrap()
+    assert store.delete_if_match("a", version) == Won(version)
+    assert not [path for _, path in backend.asked if "cas-probe" in path]
+
+
+def test_a_store_that_does_not_answer_is_asked_again_the_next_time():
+    store = store_of(SilentOnDeletes())
+    version = store.put_if_absent("a", b"1").unwrap()
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="did not show"):
+            store.delete_if_match("a", version, timeout=0.3)
+    assert store.read("a").data == b"1"
+
+
+@pytest.mark.parametrize("kind", [Undocumented, DropsCondition])
+def test_locks_need_no_conditional_delete(kind):
+    backend = kind()
+    require_safe_for_locks(store_of(backend))
+    assert len(backend.asked) == 2 + 1 + 2 * (8 + 8) + 9  # and four looks
+
+
+def test_terraforms_lock_is_refused_where_it_could_not_be_given_back():
+    store = store_of(DropsCondition())
+    lock = lockprovider.state.TfLock(store, "network.tfstate")
+    with pytest.raises(NotSupported, match=r"cannot be deleted at a version"):
+        lock.acquire()
+    assert store.list("") == []
+    store.put_if_absent("network.tfstate.tflock", b'{"ID": "theirs"}').unwrap()
+    with pytest.raises(NotSupported, match="tombstone"):
+        lock.unlock(lock.shown())
+    assert lock.shown().id == "theirs"
+
+
+def test_terraforms_lock_is_given_back_where_nobody_can_tell_who_removed_it():
+    lock = lockprovider.state.TfLock(store_of(SaysDoneOfNothing()), "network.tfstate")
+    assert lock.unlock(lock.acquire())
+    assert lock.shown() is None

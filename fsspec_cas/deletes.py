@@ -109,7 +109,10 @@ async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, 
             return None if silences >= _SILENCES else answer
 
         answer = await sender.repeat(path, ask, timeout)
-        return isinstance(answer, Applied) or (answer is None and await sender.head(path, timeout) == Missing())
+        gone = isinstance(answer, Applied) or (silences > 0 and await sender.head(path, timeout) == Missing())
+        if answer is None and not gone:
+            raise Unavailable(f"no answer to {_SILENCES} deletes of {path!r}", path=path)
+        return gone
 
     try:
         kept = not await remove(Version(made.backend, _NEVER))

@@ -145,7 +145,7 @@ def test_a_store_that_does_not_answer_is_asked_again_the_next_time():
     version = store.put_if_absent("a", b"1").unwrap()
     for _ in range(2):
         with pytest.raises(Unavailable, match="did not show"):
-            store.delete_if_match("a", version, timeout=0.3)
+            store.delete_if_match("a", version)
     assert store.read("a").data == b"1"
 
 
@@ -172,3 +172,18 @@ def test_terraforms_lock_is_given_back_where_nobody_can_tell_who_removed_it():
     lock = lockprovider.state.TfLock(store_of(SaysDoneOfNothing()), "network.tfstate")
     assert lock.unlock(lock.acquire())
     assert lock.shown() is None
+
+
+class GivesNoSign(Undocumented):
+    """As stores whose 204 could be anybody's: that it is gone is all that can be known."""
+
+    async def delete(self, path, condition, *, timeout_s):
+        answer = await super().delete(path, condition, timeout_s=timeout_s)
+        return NoAnswer("204 that anybody could have sent") if isinstance(answer, Applied) else answer
+
+
+def test_a_delete_whose_answer_could_be_anybodys_is_unknown():
+    store = store_of(GivesNoSign())
+    version = store.put_if_absent("a", b"1").unwrap()
+    assert isinstance(store.delete_if_match("a", version), Unknown)
+    assert store.read_or_none("a") is None

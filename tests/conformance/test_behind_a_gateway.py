@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from servers.more_s3 import Moto
+from servers.over_obstore import OverObstore
 
 from conformance.wrong_answers import WrongAnswers, behind_gateway
+from fsspec_cas import ObjectNotFound, Unknown
 from fsspec_cas.testing import Gateway
 
 
@@ -49,6 +52,30 @@ def test_requests_for_each_verb_are_as_many_as_on_a_store_that_is_believed_blind
         ):
             assert counted(gateway, ask) == 1
         assert counted(gateway, lambda: store.delete_if_match("a", version)) == 2
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("client", ["s3fs", "lean"])
+def test_requests_for_each_verb_on_a_store_that_gives_no_request_ids(client):
+    with Moto() as moto, behind_gateway(moto if client == "s3fs" else OverObstore(moto)) as (store, gateway, _):
+        assert counted(gateway, lambda: store.list("")) == 1
+        assert counted(gateway, lambda: store.put_if_absent("a", b"1")) == 1
+        assert counted(gateway, lambda: store.put_if_absent("a", b"2")) == 2
+        version = store.head("a").version
+        assert counted(gateway, lambda: store.put_if_match("a", b"3", version)) == 1
+        version = store.head("a").version
+        for ask, requests in (
+            (lambda: store.read("a"), 1),
+            (lambda: store.head("a"), 1),
+            (lambda: store.read_or_none("never"), 1),
+            (lambda: store.read_if_changed("a", version), 1),
+            (lambda: store.delete("never"), 1),
+        ):
+            assert counted(gateway, ask) == requests
+        with pytest.raises(ObjectNotFound):
+            store.head("never")
+        assert isinstance(store.delete_if_match("a", version, timeout=5), Unknown)
+        assert store.read_or_none("a") is None
 
 
 def counted(gateway: Gateway, call) -> int:

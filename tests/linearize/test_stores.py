@@ -21,6 +21,7 @@ from faults.conftest import is_look, is_write
 from fsspec_cas import Store
 from fsspec_cas.answer import Denied, Seen
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.testing import WRONG_ANSWERS, Gateway, Rule
 from fsspec_cas.version import ABSENT
 from linearize.checker import check
 from linearize.history import Kind, Op, Result
@@ -205,3 +206,21 @@ def test_a_client_that_says_lost_to_its_own_write_is_caught(seed):
         for op in history
     ]
     assert check(lied)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["seaweedfs", "over_obstore", "azurite"])
+def test_six_threads_behind_a_gateway_that_answers_one_in_fifty_itself(request, seed, name):
+    """In the store's place, or after it: pages, empty bodies, redirects, other services' errors."""
+    server = request.getfixturevalue(name)
+    dice, answers = random.Random(seed), list(WRONG_ANSWERS.values())
+
+    def choose(_method: str, _target: str) -> Rule | None:
+        return Rule(dice.choice(answers), dice.choice(("instead", "after"))) if dice.random() < 0.02 else None
+
+    url = server.new_prefix()
+    with Gateway("127.0.0.1", server.port, choose) as gateway:
+        stores = [Store.from_url(url, server.options_for(gateway.endpoint)) for _ in range(6)]
+        calls = record(stores, "key", 60, seed)
+    truth = Store.from_url(url, server.storage_options)
+    assert is_linearizable(calls + at_the_end(truth, "key"))

@@ -17,7 +17,7 @@ comes between them, a waiting thread has not been woken; it looks at the flag ag
 `with lock:` around a plain `threading.Lock` or `RLock` is as safe, because its enter and exit are C functions.
 
 A call that is made for a task of an event loop runs on a thread, under `ends_with(stop)`. Once `stop` is set, every
-wait in that call raises `Stopped`: the same as a Ctrl-C in a thread of the caller's own.
+wait in that call raises `WaitStopped`: the same as a Ctrl-C in a thread of the caller's own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SLICE_S = 1.0  # a waiting thread that was not woken looks again after this
 _HERE = threading.local()
 
 
-class Stopped(BaseException):
+class WaitStopped(BaseException):
     """The task for which this call was made does not wait for it any more. Not an `Exception`, as a Ctrl-C is none."""
 
 
@@ -86,7 +86,7 @@ class Signal:
         """Return True once it is set, False if it is not after `timeout` seconds.
 
         Raises:
-            Stopped: in a call under `ends_with`, which is to end.
+            WaitStopped: in a call under `ends_with`, which is to end.
 
         >>> Signal().wait(timeout=0)
         False
@@ -103,7 +103,7 @@ class Signal:
         try:
             while not self._is_set:
                 if stop is not None and stop.is_set():
-                    raise Stopped
+                    raise WaitStopped
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
                     return False
@@ -119,7 +119,7 @@ def pause(seconds: float) -> None:
     """Let the calling thread sleep.
 
     Raises:
-        Stopped: in a call under `ends_with`, which is to end.
+        WaitStopped: in a call under `ends_with`, which is to end.
     """
     if getattr(_HERE, "stop", None) is None:
         time.sleep(seconds)
@@ -129,7 +129,7 @@ def pause(seconds: float) -> None:
 
 @contextlib.contextmanager
 def ends_with(stop: Signal) -> Iterator[None]:
-    """Once `stop` is set, the waits of the calling thread raise `Stopped`."""
+    """Once `stop` is set, the waits of the calling thread raise `WaitStopped`."""
     before = getattr(_HERE, "stop", None)
     _HERE.stop = stop
     try:

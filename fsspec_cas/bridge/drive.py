@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fsspec_cas.clock import World
 from fsspec_cas.errors import CasError, NotSupported
-from fsspec_cas.waiting import Signal, Stopped
+from fsspec_cas.waiting import Signal, WaitStopped
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class OnLoop:
             call.over.wait()
         except BaseException as stop:  # in this thread: do not let the call go on unseen
             loop.call_soon_threadsafe(call.cancel)
-            if not isinstance(stop, Stopped):
+            if not isinstance(stop, WaitStopped):
                 call.over.wait(_CANCEL_S)
             raise stop from (call.error and call.error.__cause__)
         return call.result()

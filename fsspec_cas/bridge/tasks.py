@@ -5,7 +5,7 @@
     class AsyncQueue:
         stat = threaded(Queue.stat)
 
-A task that is cancelled ends at once. Its call is told so: every wait in it raises `Stopped`, as a Ctrl-C does in a
+A task that is cancelled ends at once. Its call is told so: every wait in it raises `WaitStopped`, as a Ctrl-C does in a
 thread. What the call brings all the same goes to `undo`, on a thread, also when the loop is gone. A call that
 `goes_on` is not told, and comes to its end unseen. The call sees the task's context variables.
 """
@@ -25,7 +25,7 @@ from fsspec_cas.waiting import Signal, ends_with
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
-C = TypeVar("C", bound="ForTasks[Any]")
+Made = TypeVar("Made", bound="ForTasks[Any]")
 
 _END: Any = object()
 
@@ -87,7 +87,7 @@ class _Call(Generic[T]):
                 self._undo(result)
 
 
-async def each(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+async def each_of(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
     """What an iterator gives, one after the other, each on a thread."""
     items = await on_thread(begin)
     while (item := await on_thread(functools.partial(next, items, _END))) is not _END:
@@ -101,7 +101,7 @@ class ForTasks(Generic[S]):
         self._sync = sync
 
     @classmethod
-    def _over(cls: type[C], sync: Any) -> C:
+    def _over(cls: type[Made], sync: Any) -> Made:
         """One over what was made elsewhere."""
         found = cls.__new__(cls)
         found._sync = sync  # noqa: SLF001 - its own
@@ -131,7 +131,7 @@ def iterated(
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        async for item in each(functools.partial(method, self._sync, *args, **kwargs)):
+        async for item in each_of(functools.partial(method, self._sync, *args, **kwargs)):
             yield item
 
     call.__doc__ = _for_tasks(method)

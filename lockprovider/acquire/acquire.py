@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from lockprovider.acquire.fifo import Turn
+from lockprovider.acquire.fifo import FifoTurn
 from lockprovider.acquire.polling import (
     FIRST_S,
     Join,
@@ -91,7 +91,7 @@ def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> 
         NotAcquired: it was held by others until the deadline; says by whom.
     """
     queue.asks()
-    turn = Turn(queue.fifo)
+    turn = FifoTurn(queue.fifo)
     try:
         if not turn.wait(max(0.0, wish.deadline_s - world.monotonic_s())):
             raise _not_acquired(client.where, queue.refusal(client.owner), world)

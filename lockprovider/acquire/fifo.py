@@ -9,18 +9,18 @@ from fsspec_cas.waiting import SLICE_S, Signal
 
 
 class Fifo:
-    """First come, first served. Whoever wants it asks for a `Turn`."""
+    """First come, first served. Whoever wants it asks for a `FifoTurn`."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._turns: list[weakref.ref[Turn]] = []  # in the order of asking: the first has it
+        self._turns: list[weakref.ref[FifoTurn]] = []  # in the order of asking: the first has it
 
     @property
     def taken(self) -> bool:
         """Whether somebody has it now."""
         return self.first() is not None
 
-    def first(self) -> Turn | None:
+    def first(self) -> FifoTurn | None:
         """Whose turn it is; those that nobody refers to any more have left."""
         with self._guard:
             while self._turns:
@@ -30,18 +30,18 @@ class Fifo:
                 del self._turns[0]
             return None
 
-    def ask(self, turn: Turn) -> None:
+    def ask(self, turn: FifoTurn) -> None:
         """Put it at the end."""
         with self._guard:
             self._turns.append(weakref.ref(turn))
 
-    def forget(self, turn: Turn) -> None:
+    def forget(self, turn: FifoTurn) -> None:
         """Take it out, wherever it is."""
         with self._guard:
             self._turns = [one for one in self._turns if one() not in (None, turn)]
 
 
-class Turn:
+class FifoTurn:
     """A place in the line of a `Fifo`, until `leave`, which any thread may call, or until nobody refers to it any more.
 
     So an interrupt cannot leave the mutex taken, whenever it comes: the turn is gone with the frame, or the lease, that

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fsspec_cas import CasError
-from fsspec_cas.waiting import Signal, Stopped, ends_with
+from fsspec_cas.waiting import Signal, WaitStopped, ends_with
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.lock import Lock
 from lockprovider.errors import LeaseLost, LockError
@@ -65,7 +65,7 @@ class Attempt:
                 self._lease = lease
                 return lease
         self._drop(lease)
-        raise Stopped
+        raise WaitStopped
 
     def abandon(self) -> None:
         """Nobody waits for it any more."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError, Store, Version, Won, World
 from fsspec_cas.waiting import Signal
 from lockprovider.acquire.acquire import LookedAt, Wish
-from lockprovider.acquire.fifo import Fifo, Turn
+from lockprovider.acquire.fifo import Fifo, FifoTurn
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.client.observer import ClientObserver
 from lockprovider.client.own_process import command, user
@@ -212,7 +212,7 @@ class Client:
             self.lease = None
             self.leave(lease.turn)
 
-    def leave(self, turn: Turn) -> None:
+    def leave(self, turn: FifoTurn) -> None:
         """Let other threads of this client have their turn."""
         if self.turn.first() is turn:
             self.step_aside()

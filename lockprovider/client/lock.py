@@ -17,7 +17,7 @@ from typing import Any
 
 from fsspec_cas import Machine, Store, World, check_bytes, check_path, require_safe_for_locks
 from lockprovider.acquire.acquire import Wish, acquire
-from lockprovider.acquire.fifo import Turn
+from lockprovider.acquire.fifo import FifoTurn
 from lockprovider.client.client import Client
 from lockprovider.client.inspect import look
 from lockprovider.client.lease import Lease, OnLost
@@ -169,7 +169,7 @@ class Lock:
             return mine.again(keeps_log=keeps_log)
         with client.telling(), client.metrics.acquisition():
             deadline_s = self._world.monotonic_s() + timeout_s
-            turn = Turn(client.turn)
+            turn = FifoTurn(client.turn)
             try:
                 self._must_come(turn, deadline_s)
                 self.require_safe_store(max(0.0, deadline_s - self._world.monotonic_s()))
@@ -182,12 +182,12 @@ class Lock:
                 client.leave(turn)
                 raise
 
-    def _must_come(self, turn: Turn, deadline_s: float) -> None:
+    def _must_come(self, turn: FifoTurn, deadline_s: float) -> None:
         if not turn.wait(max(0.0, deadline_s - self._world.monotonic_s())):
             said = f"another thread of this process holds {self._client.where!r}: wait longer"
             raise NotAcquired(said, owner=self.owner)
 
-    def _begin(self, client: Client, turn: Turn) -> Lease:
+    def _begin(self, client: Client, turn: FifoTurn) -> Lease:
         lease = Lease(client, self._on_lost, turn)
         try:
             lease.start()

@@ -98,7 +98,7 @@ def cluster_table(
             done.append(run_clustering(table, begin, run))
     first = mine = schedule_clustering(table, rule, owned=True)
     while mine is not None:
-        done.append(run_clustering(table, mine, run, executor.own(table, mine, Action.CLUSTERING)))
+        done.append(run_clustering(table, mine, run, executor.own_plan(table, mine, Action.CLUSTERING)))
         more = is_full(decode_clustering_plan(*plans.read_requested(table, mine, Action.CLUSTERING)))
         mine = schedule_clustering(table, rule, until=first or "", owned=True) if more else None
     return tuple(done)

@@ -87,7 +87,7 @@ def schedule(
     return begin
 
 
-def own(table: TableContext, begin: str, action: Action) -> WriterHeartbeat:
+def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat:
     """Beat for a plan that this process has scheduled as its own, until it is run.
 
     Raises:

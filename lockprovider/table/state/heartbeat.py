@@ -17,7 +17,7 @@ from functools import lru_cache
 from fsspec_cas import CasError, Lost, Machine, Store, Version, Won, World
 from lockprovider.table.format.layout import HEARTBEATS, heartbeat_path
 from lockprovider.table.state.cache import Memory
-from lockprovider.table.timeline.liveness import Beat, HeartbeatSettings
+from lockprovider.table.timeline.liveness import HeartbeatSettings, SeenBeat
 
 _LOCAL = "local"
 _FOR_EVER_S = 1e9
@@ -55,7 +55,7 @@ def last_beats(
     for begin in entries if suspects is None else {*suspects} & {*entries}:
         seen_s = unchanged_s[begin]
         content = store.read_or_none(heartbeat_path(begin))
-        beat = None if content is None else Beat.decode(content.data)
+        beat = None if content is None else SeenBeat.decode(content.data)
         if beat is not None:
             silent_s = beat.silent_s(*_machine(), Machine().uptime_s(), seen_s)
             beats_ms[begin] = now_ms - round(silent_s * 1000) if silent_s < _FOR_EVER_S else 0
@@ -65,7 +65,7 @@ def last_beats(
 
 
 def _beat(store: Store) -> bytes:
-    return Beat(*_machine(), Machine().uptime_s()).encode() if store.kind == _LOCAL else b""
+    return SeenBeat(*_machine(), Machine().uptime_s()).encode() if store.kind == _LOCAL else b""
 
 
 @lru_cache(maxsize=1)

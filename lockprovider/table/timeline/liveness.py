@@ -1,7 +1,7 @@
 """Which pending writers are dead: a heartbeat file's modification time is the writer's last sign of life.
 
 All times are the store's own clock, so writers with wrong clocks are judged right. Local folders have none: there a
-heartbeat says itself when it was written (`Beat`). A missing heartbeat counts as dead, which is why a writer creates it
+heartbeat says itself when it was written. A missing heartbeat counts as dead, which is why a writer creates it
 before its instant.
 
 Source: Hudi `HoodieHeartbeatClient` (interval 60 s, tolerable misses 2).
@@ -37,10 +37,10 @@ class HeartbeatSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class SeenBeat:
     """What a heartbeat in a local folder says: by which run of which machine, and when by a clock that never steps.
 
-    >>> Beat("a boot", "a host", 100.0).silent_s("a boot", "another name of it", 130.0, unchanged_s=0.0)
+    >>> SeenBeat("a boot", "a host", 100.0).silent_s("a boot", "another name of it", 130.0, unchanged_s=0.0)
     30.0
     """
 
@@ -53,7 +53,7 @@ class Beat:
         return json.dumps({"boot": self.boot, "host": self.host, "s": self.uptime_s}).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Beat | None:
+    def decode(cls, data: bytes) -> SeenBeat | None:
         """Read it; None: a JVM writer's, which is empty, or not a heartbeat of ours."""
         try:
             said = json.loads(data)

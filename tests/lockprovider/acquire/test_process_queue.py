@@ -18,7 +18,7 @@ from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, AsyncLock, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
-from lockprovider.acquire.fifo import Fifo, Turn
+from lockprovider.acquire.fifo import Fifo, FifoTurn
 from lockprovider.acquire.polling import FIRST_S
 from lockprovider.acquire.process_queue import ProcessQueue
 
@@ -327,7 +327,7 @@ def test_one_that_takes_the_lock_again_and_again_lets_another_process_in(store: 
 
 def test_a_fifo_is_passed_on_in_order_whoever_releases_it() -> None:
     fifo, order, threads = Fifo(), [], []
-    turns = [Turn(fifo) for _ in range(5)]
+    turns = [FifoTurn(fifo) for _ in range(5)]
     assert turns[0].wait(0)
     assert not turns[1].wait(0)
     for n in range(4):
@@ -343,7 +343,7 @@ def test_a_fifo_is_passed_on_in_order_whoever_releases_it() -> None:
 
 def test_one_that_waited_too_long_is_passed_over() -> None:
     fifo = Fifo()
-    first, second, third = Turn(fifo), Turn(fifo), Turn(fifo)
+    first, second, third = FifoTurn(fifo), FifoTurn(fifo), FifoTurn(fifo)
     assert not second.wait(0.01)
     second.leave()
     first.leave()
@@ -353,7 +353,7 @@ def test_one_that_waited_too_long_is_passed_over() -> None:
 def test_turn_that_nobody_refers_to_is_passed_on() -> None:
     """An interrupt may come in the very `finally` that would have left it."""
     fifo = Fifo()
-    first, second = Turn(fifo), Turn(fifo)
+    first, second = FifoTurn(fifo), FifoTurn(fifo)
     assert first.wait(0)
     del first
     assert second.wait(0)

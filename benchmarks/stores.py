@@ -1,6 +1,6 @@
 """What the servers that can be had here really do with conditions, as `fsspec-cas probe` sees it.
 
-    python -m benchmarks.stores                    # about a minute; a markdown table
+    python -m benchmarks.stores                    # a markdown table; minutes more at first, which builds MinIO
 
 Some of them ignore conditions and are there to be caught.
 """
@@ -35,10 +35,14 @@ def reports() -> Iterator[tuple[str, Report]]:
     from servers.ministack import Ministack
     from servers.more_s3 import LocalBucket, Moto, Nanio
     from servers.negative import NegativeGcs, NegativeS3
+    from servers.real_s3 import Minio, S3Proxy, Versity
     from servers.seaweedfs import SeaweedFS
 
     named = {
         "SeaweedFS": SeaweedFS,
+        "MinIO": Minio,
+        "Versity Gateway": Versity,
+        "S3Proxy, on local files": S3Proxy,
         "ministack": Ministack,
         "moto": Moto,
         "Azurite": Azurite,

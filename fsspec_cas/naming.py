@@ -23,6 +23,8 @@ from fsspec_cas.errors import InvalidInput, InvalidUrl
 
 _LOCAL = ("file", "local")
 _PASSWORD = re.compile(r"((?:cas::)?[\w.+-]+:/{1,2})(?!/|arn:)[^/?#@]*:[^@]*@")
+# An access point in the place of a bucket; S3 takes it with colons, too, and then no part of it looks like a key.
+_ARN = re.compile(r"^(arn:aws[^/:]*:s3[^/:]*:[^/:]*:\d{12}:(?:accesspoint|outpost))/([^/]+)(?:/(accesspoint)/([^/]+))?")
 _SECRET = re.compile(r"[?&]([^=&]*(?:secret|token|passw|pwd|sig|credential|key)[^=&]*)=", re.IGNORECASE)
 _PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}  # where it is not the name of the backend
 
@@ -190,6 +192,10 @@ def _check_steps(given: str, kind: type[InvalidInput]) -> None:
         raise kind(f"{given!r} has a lone surrogate in it, which no store can name: write text", path=given) from None
 
 
+def _with_colons(arn: re.Match[str]) -> str:
+    return ":".join(part for part in arn.groups() if part)
+
+
 def _folded(path: str) -> str:
     """The path without empty steps and `.`; a slash at the beginning stays."""
     steps = "/".join(step for step in path.split("/") if step not in ("", "."))
@@ -203,7 +209,7 @@ def _without_needless(url: str) -> str:
         return f"./{_folded(url)}" if url.startswith("./") and ":" in url.partition("/")[2] else _folded(url) or url
     if protocol in (*_LOCAL, "memory"):
         return f"{protocol}://{_folded(rest)}"
-    bucket, slash, path = rest.partition("/")
+    bucket, slash, path = _ARN.sub(_with_colons, rest).partition("/")
     folded = _folded(path).lstrip("/")
     if not bucket:  # such as s3:///bucket/path, which fsspec takes for s3://bucket/path
         return url

@@ -122,6 +122,10 @@ def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, st
         raise InvalidInput(f"client={client!r} is none: give client='obstore', or leave it out")
     if not url.startswith("s3://"):
         raise NotSupported(f"obstore serves s3:// here, and {url!r} is none: leave client='obstore' out")
+    if url.startswith("s3://arn:"):
+        raise NotSupported(
+            f"{url!r} is an access point, which needs s3fs: leave client='obstore' out, or use its alias"
+        )
     kind = import_module("fsspec_cas.backends.s3.lean").S3OverObstore
     return kind(**options), kind._strip_protocol(url)  # noqa: SLF001 - fsspec's own calls it so
 

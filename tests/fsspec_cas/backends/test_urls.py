@@ -152,6 +152,33 @@ def test_a_url_with_needless_slashes_and_dots_names_the_same_place(url, form):
     assert repr(lock) == repr(same)
 
 
+POINT = "arn:aws:s3:eu-west-1:123456789012:accesspoint"
+OUTPOST = "arn:aws:s3-outposts:eu-west-1:123456789012:outpost"
+
+
+@pytest.mark.parametrize(
+    ("url", "bucket", "host"),
+    [
+        (f"s3://{POINT}/mine/a", f"{POINT}:mine", "mine-123456789012.s3-accesspoint.eu-west-1.amazonaws.com"),
+        (f"s3://{POINT}:mine/a", f"{POINT}:mine", "mine-123456789012.s3-accesspoint.eu-west-1.amazonaws.com"),
+        (
+            f"s3://{OUTPOST}/op-1/accesspoint/mine/a",
+            f"{OUTPOST}:op-1:accesspoint:mine",
+            "mine-123456789012.op-1.s3-outposts.eu-west-1.amazonaws.com",
+        ),
+    ],
+)
+async def test_an_access_point_stands_for_a_bucket(url, bucket, host):
+    async with AsyncStore.from_url(url, {**S3, "client_kwargs": {"region_name": "eu-west-1"}}) as store:
+        assert store.root == f"{bucket}/a"
+        client = await store.backend._client()
+        name, _, key = store.root.partition("/")
+        signed = await client.generate_presigned_url("get_object", Params={"Bucket": name, "Key": key})
+    assert signed.startswith(f"https://{host}/a?")
+    with pytest.raises(NotSupported, match="access point"):
+        Store.from_url(url, {"client": "obstore"})
+
+
 def test_a_root_with_needless_slashes_is_the_same_root():
     fs = fsspec.filesystem("memory")
     for root in ("/unit-urls/r", "/unit-urls//r/", "/unit-urls/./r", "//unit-urls/r/."):

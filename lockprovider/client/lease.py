@@ -35,7 +35,7 @@ from lockprovider.record.pending import Pending
 from lockprovider.record.record import LockRecord
 
 if TYPE_CHECKING:
-    from lockprovider.acquire.fifo import Turn
+    from lockprovider.acquire.fifo import FifoTurn
     from lockprovider.client.client import Client
 
 OnLost = Callable[[LeaseLost], None]  # what `check` raises from then on
@@ -57,7 +57,7 @@ class Lease:
     >>> lease = lock.acquire()
     """
 
-    def __init__(self, client: Client, on_lost: OnLost | None, turn: Turn) -> None:
+    def __init__(self, client: Client, on_lost: OnLost | None, turn: FifoTurn) -> None:
         held = client.held()
         assert held is not None  # noqa: S101 - only made by Lock.acquire
         self.epoch = held.record.epoch

@@ -111,9 +111,23 @@ def _whole_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """The decimal that is written as the float is in its shortest form; pyarrow's cast rounds."""
-    quick = _few_digits(values, column) if types.is_float64(values.type) else None
-    return _by_text(values, column) if quick is None else quick
+    """The decimal that is written as the float is in its shortest form, and of whole numbers the very number.
+
+    pyarrow's cast rounds. The shortest form of a large whole number is another number: 2**60 is 1.152921504606847e18.
+    """
+    is_quick = types.is_float64(values.type) and types.is_decimal128(column)
+    quick = _few_digits(values, column) if is_quick else None
+    if quick is not None:
+        return quick
+    floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
+    if (np.abs(floats) > 10.0 ** (column.precision - column.scale)).any():
+        raise WouldChange  # before pyarrow parses it: what has many more digits becomes 0
+    large = np.abs(floats) >= 2.0 ** np.finfo(floats.dtype).nmant
+    texts = values.cast(pa.string())
+    if large.any():
+        whole = pa.array([str(int(number)) for number in floats[large]])
+        texts = pc.replace_with_mask(texts, pa.array(large), whole)
+    return _cast(texts, column)
 
 
 def _few_digits(values: pa.Array, column: pa.DataType) -> pa.Array | None:
@@ -136,12 +150,12 @@ def _decimals(unscaled: NDArray[np.int64], values: pa.Array, column: pa.DataType
 
 
 def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """The nearest float, if its shortest form is the decimal; pyarrow's cast is one bit off for many (arrow #35942)."""
+    """The nearest float, if it is the decimal; pyarrow's cast is one bit off for many (arrow #35942)."""
     quick = _quotients(values) if types.is_float64(column) and types.is_decimal128(values.type) else None
     if quick is not None:
         return quick
     found = values.cast(pa.string()).cast(column)
-    return _if_all(pc.equal(_by_text(found, values.type), values), found)
+    return _if_all(pc.equal(_float_to_decimal(found, values.type), values), found)
 
 
 def _quotients(values: pa.Array) -> pa.Array | None:

@@ -141,7 +141,8 @@ _ADVICE: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
 # - A date is no moment: into a timestamp it is refused, though midnight would lose nothing. Which zone's midnight it
 #   is differs between engines.
 # - Text is no bytes: string into binary is refused, though UTF-8 would lose nothing, as Spark's ANSI rules refuse it.
-# - decimal into float is checked by the shortest text of the float: 0.10 fits, 17 digits do not.
+# - float into decimal, and back, is checked by the shortest text of the float: 0.10 fits, 17 digits do not. Whole
+#   numbers are themselves: the shortest text of 2**60 is another number.
 # - -0.0 equals 0: it goes into integers and decimals, and loses its sign.
 # - Nanoseconds with a rest below a microsecond are refused: the column holds microseconds.
 # - An int64 beyond 2**53 is refused by float64 even where the float holds it (2**60): the check by casting back

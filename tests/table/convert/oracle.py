@@ -21,10 +21,13 @@ TARGETS: dict[str, pa.DataType] = {
     "timestamp UTC": pa.timestamp("us", "UTC"), "timestamp ms": pa.timestamp("ms", "UTC"),
 }  # fmt: skip
 
-_WHOLE = [0, 1, -1, 5, 127, 255, 2**15 - 1, 2**24, 2**24 + 1, 2**31 - 1, 2**31, -(2**31) - 1, 2**53, 2**53 + 1, 2**63]
+_WHOLE = [
+    0, 1, -1, 5, 127, 255, 2**15 - 1, 2**24, 2**24 + 1, 2**31 - 1, 2**31, -(2**31) - 1, 2**53, 2**53 + 1, 2**63,
+]  # fmt: skip
 _FLOATS = [
     0.0, -0.0, 1.0, 1.5, 1.25, 0.1, 1.999, 1.004, 1e300, 1e-7, float("nan"), float("inf"), 2.0**24 + 1, 2.0**31,
-    2.0**53, 2.0**63, 46980911.48, 123456789012345.67, 99999999.99, 100000000.0, 9007199254740.993,
+    2.0**53, 2.0**60, 2.0**63, 545803904.0, 46980911.48, 123456789012345.67, 99999999.99, 100000000.0,
+    9007199254740.993,
 ]  # fmt: skip
 _DECIMALS = [
     "0",
@@ -36,6 +39,8 @@ _DECIMALS = [
     "99999999.99",
     "100000000",
     "12345678901234567.89",
+    "1152921504606846976",
+    "545803904",
     "0.00",
 ]
 _TEXTS = ["", "a", "17", "1.5", "true", "1970-01-01", "ä", "x" * 40]
@@ -136,11 +141,16 @@ def _float(value: Any, given: pa.DataType, column: pa.DataType) -> Any:
         found = kind(value if isinstance(value, float) else str(value))
     if isinstance(value, float):
         return float(found) if math.isnan(value) or float(found) == value else REFUSED
-    return float(found) if math.isfinite(found) and Decimal(str(found)) == value else REFUSED
+    if not math.isfinite(found):
+        return REFUSED
+    back = Decimal(int(found)) if float(found).is_integer() else Decimal(str(found))
+    return float(found) if back == value else REFUSED
 
 
 def _text(value: Any, given: pa.DataType) -> Decimal:
-    """The number as it is written in its shortest form."""
+    """The number as it is written in its shortest form; a whole number is itself."""
+    if isinstance(value, float) and value.is_integer():
+        return Decimal(int(value))
     return Decimal(str(np.float32(value))) if types.is_float32(given) else Decimal(str(value))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -150,3 +152,20 @@ def test_filter_of_a_nested_field_finds_rows_of_files_older_than_it(tmp_path: Pa
     assert table.to_arrow(["id"], pc.field("st", "x") == 1).num_rows == 2
     assert table.to_arrow(["id"], pc.field("st", "y") == "a")["id"].to_pylist() == [2]
     assert table.to_arrow(["id"], pc.field("st", "y").is_null())["id"].to_pylist() == [1]
+
+
+def test_keys_partitions_and_ordering_are_those_of_converted_values(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us")), ("v", pa.string())])
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", columns, "id", "day", ordering="at"))
+    first, later = pd.Timestamp("2024-02-29"), pd.Timestamp("2024-02-29 12:00")
+    table.append(pd.DataFrame({"id": [5, 7], "day": [first] * 2, "at": [later] * 2, "v": pd.Categorical(["a", "b"])}))
+    table.upsert(pd.DataFrame({"id": [5.0], "day": [first], "at": [first], "v": ["older"]}))
+    assert table.to_arrow(["id", "day", "v"]).sort_by("id").to_pylist() == [
+        {"id": 5, "day": date(2024, 2, 29), "v": "a"}, {"id": 7, "day": date(2024, 2, 29), "v": "b"},
+    ]  # fmt: skip
+    with pytest.raises(DoesNotFit, match="^id: .*string does not fit int64"):
+        table.delete(pd.DataFrame({"id": ["007"], "day": [first]}))
+    with pytest.raises(DoesNotFit, match=r"^day: timestamp\[.s\] does not fit date32"):
+        table.delete(pd.DataFrame({"id": [7], "day": [later]}))
+    assert table.delete(pd.DataFrame({"id": [7.0], "day": [first]})).deleted == 1
+    assert table.count() == 1

@@ -120,7 +120,7 @@ def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
     if quick is not None:
         return quick
     floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
-    if (np.abs(floats) > 10.0 ** (column.precision - column.scale)).any():
+    if (np.abs(floats.astype(np.float64)) > 10.0 ** (column.precision - column.scale)).any():
         raise WouldChange  # before pyarrow parses it: what has many more digits becomes 0
     large = np.abs(floats) >= 2.0 ** np.finfo(floats.dtype).nmant
     texts = values.cast(pa.string())

@@ -246,7 +246,10 @@ class Table(TableContext):
         *,
         read_optimized: bool = False,
     ) -> Any:
-        """The rows as a pandas DataFrame, integers and booleans with gaps in nullable types; see `to_arrow`.
+        """The rows as a pandas DataFrame; see `to_arrow`.
+
+        Integers and booleans have pandas' nullable types; lists, structs and maps are `ArrowDtype`, so that an upsert
+        of what was read changes nothing.
 
         >>> table.to_pandas(["fare"], "city = 'ulm'")["fare"].tolist()
         [3.5]
@@ -345,9 +348,9 @@ class Table(TableContext):
         key is there is replaced, appends of one bucket do conflict, and a reader is held whole.
 
         Raises:
-            InvalidRecords: a key is null, comes twice in `rows` or (if checked) is in the table, a column is not the
-                table's, a value does not fit.
-            UnsupportedSchema: a column of another type than the table's; the message names it.
+            DoesNotFit: a field is not the table's, is of a type that does not fit, or has a value that would change.
+            InvalidRecords: a key is null, comes twice in `rows` or (if checked) is in the table.
+            UnsupportedSchema: a DataFrame's column has no Arrow type.
             Aborted: others took this writer for dead.
 
         >>> table.append(pa.table({"id": [3], "city": ["ulm"]})).inserted
@@ -436,11 +439,15 @@ class Table(TableContext):
     def add_columns(self, columns: pa.Schema, *, retries: int = 5, fence: Any = None) -> CommitResult:
         """Add columns, in a commit of their own; older rows have nulls there. Files are not rewritten.
 
+        A field inside a column is added by its path (`st.y`, `l.element.y` of a list, `m.value.y` of a map), or by a
+        wider struct. It comes last in its struct.
+
         Writers that began before and commit after it get `WriteConflict`, and know the columns when they try again.
         Other changes of the schema are not possible: no column is dropped, renamed, or given another type.
 
         Raises:
-            UnsupportedSchema: a column is there with another type, or is of a type that cannot be stored.
+            UnsupportedSchema: a field is there with another type, or is of a type that cannot be stored.
+            InvalidInput: a path leads nowhere.
             WriteConflict: others added columns first, at each of `retries` + 1 tries.
             Fenced: a commit of a newer epoch than `fence` was made, see `transact`.
 

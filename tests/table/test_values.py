@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hudi import HudiTableBuilder
 
 from lockprovider.table import DoesNotFit, InvalidRecords, Table, TableSpec, UnsupportedSchema
 
@@ -137,6 +138,12 @@ def test_a_field_is_added_inside_struct_list_and_map(tmp_path: Path, table_type:
         table.compact()
         assert in_order(table) == expected
     assert in_order(Table.open(table.url)) == expected
+    assert by_hudi_rs(table) == expected, "of a merge-on-read table after a compaction only"
+
+
+def by_hudi_rs(table: Table) -> list[dict[str, Any]]:
+    names, batches = table.schema().names, HudiTableBuilder.from_base_uri(table.url).build().read()
+    return sorted((row for batch in batches for row in batch.select(names).to_pylist()), key=lambda row: row["id"])
 
 
 def in_order(table: Table) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 SLICE_S = 1.0  # a waiting thread that was not woken looks again after this
 
@@ -113,6 +113,27 @@ class Signal:
             _forget(self._gates, gate)
             if stop is not None:
                 _forget(stop._gates, gate)  # noqa: SLF001
+
+
+class Worker(threading.Thread):
+    """A daemon thread of this library, whose start waits for a second at most.
+
+    CPython may deliver an exception that is sent to a thread (`PyThreadState_SetAsyncExc`) to one that this thread has
+    just created, which then never begins; `Thread.start` would wait for that for good. Who needs a worker looks again.
+    """
+
+    def __init__(self, target: Callable[[], object], name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+        self._started = _Begun()
+
+
+class _Begun(Signal):
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(SLICE_S if timeout is None else timeout)
+
+    def _at_fork_reinit(self) -> None:
+        """As `threading` asks of an event."""
+        self._gates = deque()
 
 
 def pause(seconds: float) -> None:

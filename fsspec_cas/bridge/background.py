@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -19,6 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from fsspec_cas.bridge.later import Later
+from fsspec_cas.waiting import Worker
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Threads:
             self._waiting.pop()
         except IndexError:
             try:
-                threading.Thread(target=self._live, name="fsspec_cas", daemon=True).start()
+                Worker(self._live, "fsspec_cas").start()
             except RuntimeError:
                 call()
                 return

@@ -206,17 +206,29 @@ class Client:
             self.release_quietly()  # taken, but not rolled forward: nobody shall wait for it to lapse
         self._driver.state = Idle()
 
-    def end(self, lease: Lease) -> None:
+    def end(self, lease: Lease, turn: Turn | None) -> None:
         """The lease is over, one way or the other."""
-        if self._ends is lease.lost:  # a reference may be gone already, while it is being dropped
+        if self._ends is lease.lost and turn is not None:  # a reference may be gone, while it is being dropped
             self.lease = None
-            self.leave(lease.turn)
+            self.leave(turn)
 
     def leave(self, turn: FifoTurn) -> None:
         """Let other threads of this client have their turn."""
         if self.turn.first() is turn:
             self.step_aside()
         turn.leave()
+
+    def give_up(self) -> None:
+        """After an interrupt of an acquisition: nobody shall wait until what was taken for nobody has lapsed."""
+        with contextlib.suppress(CasError, LockError):
+            if self.held() is None:
+                seen = self.look(Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)).known
+                if seen is None or seen.record.owner != self.owner or seen.record.given:
+                    return
+                self.take(
+                    seen, seen.record.line, Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)
+                )
+            self.give_back()
 
     def step_aside(self) -> None:
         """Whatever we held is over: other clients of this process need not wait for us."""

@@ -69,7 +69,8 @@ class Lease:
         self._told_too: list[OnLost] = []
         self._depth = 1
         self._pid = os.getpid()
-        self.turn = turn  # among the threads of its client
+        self.turn: Turn | None = turn  # among the threads of its client, until it is released
+        self._given_back = False
         self._client = client
         self._on_lost = on_lost
         self._heartbeat = Heartbeat(
@@ -124,7 +125,7 @@ class Lease:
             raise self._lost(_FORKED)
         if self.lost.is_set() or self._lapsed():
             raise self._lost(self._ended or _RELEASED)
-        if self._depth < 1:
+        if self.turn is None:
             raise self._lost(_RELEASED)
         if self._client.held() is None:
             raise self._lost(_RELEASING)
@@ -237,15 +238,16 @@ class Lease:
         if self._depth > 1:
             self._depth -= 1
             return
+        turn, self.turn = self.turn, None  # released from here on; the turn ends with this call, also by an interrupt
         try:
             with self._client.metrics.release():
                 self._stop()
                 self._client.give_back()
+                self._given_back = True
         finally:
-            self._client.end(self)
+            self._client.end(self, turn)
 
     def _stop(self) -> None:
-        self._depth = 0
         atexit.unregister(self._at_exit)
         self._heartbeat.stop()
 
@@ -253,9 +255,9 @@ class Lease:
         """The heartbeat has stopped by itself: the lease is as good as lost."""
         self._learn(Ended(why, LossReason.LAPSED))
         if not self.thread.is_alive():  # nobody is left to release it
-            self._depth = 0
+            turn, self.turn, self._given_back = self.turn, None, True
             atexit.unregister(self._at_exit)
-            self._client.end(self)
+            self._client.end(self, turn)
 
     def when_lost(self, call: OnLost) -> None:
         """Call it once the lease is lost, from whatever thread finds out; at once if that is known already.
@@ -287,7 +289,11 @@ class Lease:
         """Give it back, however often it was acquired; failures are not told."""
         self._depth = min(self._depth, 1)
         with contextlib.suppress(CasError, LockError):
-            self.release()
+            if self.turn is not None:
+                self.release()
+            else:  # an interrupt has ended its release
+                self._stop()
+                self._client.give_back()
 
     def start(self) -> None:
         """Start the heartbeat; called once by `Lock.acquire`."""
@@ -318,7 +324,7 @@ class Lease:
     @property
     def _closed(self) -> bool:
         """Released, or not of this process: the lock's machine is not ours to move."""
-        return self._depth < 1 or self._pid != os.getpid()
+        return self.turn is None or self._pid != os.getpid()
 
     def _must_be_open(self) -> None:
         if self._closed:
@@ -369,5 +375,5 @@ class Lease:
                 call(self._lost(ended))
 
     def __del__(self) -> None:
-        if getattr(self, "_heartbeat", None) is not None and not self._closed:
+        if getattr(self, "_heartbeat", None) is not None and not self._given_back and self._pid == os.getpid():
             warn_and_give_back(self, repr(self))

@@ -15,7 +15,8 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from fsspec_cas import Machine, Store, World, check_bytes, check_path, require_safe_for_locks
+from fsspec_cas import CasError, Machine, Store, World, check_bytes, check_path, require_safe_for_locks
+from fsspec_cas.waiting import Stopped
 from lockprovider.acquire.acquire import Wish, acquire
 from lockprovider.acquire.fifo import FifoTurn
 from lockprovider.client.client import Client
@@ -165,7 +166,7 @@ class Lock:
     def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
         client = self._of_this_process()
         mine = client.lease
-        if mine is not None and mine.thread is threading.current_thread():
+        if mine is not None and mine.thread is threading.current_thread() and not mine.released:
             return mine.again(keeps_log=keeps_log)
         with client.telling(), client.metrics.acquisition():
             deadline_s = self._world.monotonic_s() + timeout_s
@@ -178,7 +179,9 @@ class Lock:
                 acquire(client, client.queue, self._world, Wish(keeps_log, deadline_s))
                 client.got()
                 return self._begin(client, turn)
-            except BaseException:
+            except BaseException as error:
+                if not isinstance(error, (CasError, LockError, Stopped)) and client.turn.first() is turn:
+                    client.give_up()
                 client.leave(turn)
                 raise
 

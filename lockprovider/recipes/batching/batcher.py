@@ -21,12 +21,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, Generic, TypeVar
 
 from fsspec_cas import World
 from fsspec_cas.bridge.later import Later
-from fsspec_cas.waiting import Signal
+from fsspec_cas.waiting import SLICE_S, Signal, Worker
 from lockprovider.recipes.batching.line import Line, pace_at
 from lockprovider.recipes.errors import CoordinationError, Overloaded
 
@@ -112,17 +113,27 @@ class Batcher(Generic[Op, T]):
         answer = answer or Later()
         try:
             self._take(operation, answer)
+            return self.wait(answer)
+        finally:
+            answer.cancel()  # of one that is done: nothing
+
+    def wait(self, answer: Later[T]) -> T:
+        """The result of an operation in the line; see `do` for a Ctrl-C."""
+        try:
+            while not self.came(answer):
+                pass
             return answer.result()
         finally:
             answer.cancel()  # of one that is done: nothing
 
-    @staticmethod
-    def wait(answer: Later[T]) -> T:
-        """The result of an operation in the line; see `do` for a Ctrl-C."""
-        try:
-            return answer.result()
-        finally:
-            answer.cancel()  # of one that is done: nothing
+    def came(self, answer: Later[T]) -> bool:
+        """Whether there is a result within a second; if not, it is seen to it that a thread writes."""
+        with contextlib.suppress(NotYet, CancelledError):
+            answer.exception(SLICE_S)
+            return True
+        if not answer.done():
+            self._have_written()
+        return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
         """Take nothing more, and return when all that waits is written, or after so many seconds."""
@@ -153,7 +164,7 @@ class Batcher(Generic[Op, T]):
         if self._writing.locked():
             return
         try:
-            threading.Thread(target=self._run, name="batcher", daemon=True).start()
+            Worker(self._run, "batcher").start()
         except RuntimeError:  # the interpreter is ending and starts no threads
             self._run()
 

@@ -11,7 +11,7 @@ from typing import Any
 from fsspec_cas import CasError, InvalidInput, World
 from fsspec_cas.bridge.later import Later
 from fsspec_cas.given import LARGEST_NUMBER, check_text, seconds
-from fsspec_cas.waiting import Signal
+from fsspec_cas.waiting import Signal, Worker
 from lockprovider.recipes.errors import ClaimLost, CoordinationError, TooLarge
 from lockprovider.recipes.place import OfThisProcess
 from lockprovider.recipes.queue.contents import Claim, Message
@@ -240,7 +240,7 @@ class ClaimHeartbeat:
         if job.visible_s / _BEATS < self._every_s or not self._every_s:
             self._sooner.set()
         if not self._beating.locked():
-            threading.Thread(target=self._run, name="queue-heartbeat", daemon=True).start()
+            Worker(self._run, "queue-heartbeat").start()
 
     def close(self) -> None:
         """Beat no more; claims that are not ended lapse."""

@@ -19,14 +19,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import TimeoutError as NotYet
 from contextvars import ContextVar
 from typing import Any, Generic, Literal, TypeVar
 
 from fsspec_cas import InvalidInput, Lost, Machine, OutcomeUnknown, Store, World, check_path
 from fsspec_cas.bridge.later import Later
 from fsspec_cas.given import check_text, seconds, whole
-from fsspec_cas.waiting import SLICE_S
 from lockprovider.client.inspect import break_lock, look
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
@@ -365,9 +363,7 @@ class State(OfThisProcess, Generic[V]):
     def _do(self, change: StateChange) -> Revision[V]:
         answer = self._submit(change)
         try:
-            while not answer.done():
-                with contextlib.suppress(NotYet):
-                    answer.exception(SLICE_S)
+            while not self._batcher.came(answer):
                 self._must_come(answer)
             return self._revision(answer.result())
         finally:

@@ -27,7 +27,6 @@ Source: `HoodieLockMetrics`, `StorageBasedLockProvider` of Hudi 1.2.0.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import threading
 import warnings
@@ -36,6 +35,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fsspec_cas import CasError, Lost, NotSupported, Outcome, Unknown, World
+from fsspec_cas.waiting import Stopped
 from lockprovider.errors import LockError, NotAcquired
 from lockprovider.lease.states import (
     Checking,
@@ -69,7 +69,7 @@ HELD_MS = "lock.acquire.duration"
 LATENCY_MS = "lock.request.latency"
 DEADLINE_MS = "lock.expiration.deadline"
 
-_INTERRUPTIONS = (KeyboardInterrupt, SystemExit, concurrent.futures.CancelledError)
+_INTERRUPTIONS = (KeyboardInterrupt, SystemExit, Stopped)
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ class Client:
             self.release_quietly()  # taken, but not rolled forward: nobody shall wait for it to lapse
         self._driver.state = Idle()
 
-    def end(self, lease: Lease, turn: Turn | None) -> None:
+    def end(self, lease: Lease, turn: FifoTurn | None) -> None:
         """The lease is over, one way or the other."""
         if self._ends is lease.lost and turn is not None:  # a reference may be gone, while it is being dropped
             self.lease = None

@@ -69,7 +69,7 @@ class Lease:
         self._told_too: list[OnLost] = []
         self._depth = 1
         self._pid = os.getpid()
-        self.turn: Turn | None = turn  # among the threads of its client, until it is released
+        self.turn: FifoTurn | None = turn  # among the threads of its client, until it is released
         self._given_back = False
         self._client = client
         self._on_lost = on_lost

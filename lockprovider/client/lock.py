@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import CasError, Machine, Store, World, check_bytes, check_path, require_safe_for_locks
-from fsspec_cas.waiting import Stopped
+from fsspec_cas.waiting import WaitStopped
 from lockprovider.acquire.acquire import Wish, acquire
 from lockprovider.acquire.fifo import FifoTurn
 from lockprovider.client.client import Client
@@ -180,7 +180,7 @@ class Lock:
                 client.got()
                 return self._begin(client, turn)
             except BaseException as error:
-                if not isinstance(error, (CasError, LockError, Stopped)) and client.turn.first() is turn:
+                if not isinstance(error, (CasError, LockError, WaitStopped)) and client.turn.first() is turn:
                     client.give_up()
                 client.leave(turn)
                 raise

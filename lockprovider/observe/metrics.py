@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fsspec_cas import CasError, Lost, NotSupported, Outcome, Unknown, World
-from fsspec_cas.waiting import Stopped
+from fsspec_cas.waiting import WaitStopped
 from lockprovider.errors import LockError, NotAcquired
 from lockprovider.lease.states import (
     Checking,
@@ -69,7 +69,7 @@ HELD_MS = "lock.acquire.duration"
 LATENCY_MS = "lock.request.latency"
 DEADLINE_MS = "lock.expiration.deadline"
 
-_INTERRUPTIONS = (KeyboardInterrupt, SystemExit, Stopped)
+_INTERRUPTIONS = (KeyboardInterrupt, SystemExit, WaitStopped)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,9 +127,9 @@ def test_probe_prints_a_verdict(at, form):
     assert store.list("") == []
 
 
-def test_probe_of_a_store_that_ignores_conditions_fails(negative_gcs):
-    done = run("probe", negative_gcs.new_prefix(), *options_of(negative_gcs), code=1)
-    assert b"not safe" in done.stdout
+def test_probe_of_what_does_not_speak_as_a_store_says_so(negative_gcs):
+    done = run("probe", negative_gcs.new_prefix(), *options_of(negative_gcs), code=4)
+    assert b"no store" in done.stderr
 
 
 def test_probe_without_rich_prints_plain_text(tmp_path):

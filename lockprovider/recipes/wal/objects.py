@@ -144,8 +144,12 @@ class LogObjects:
             there = self.look(start.slot - 1)
         end = Position(0, 0) if there is None else behind(there.slot.head)
         if start > end:
-            said = f"position={start} is past the end of the log at {self.path!r}"
-            raise InvalidInput(f"{said}: give one of this log, as `end()` or a batch has it")
+            raise self.past_the_end(start)
+
+    def past_the_end(self, position: Position) -> InvalidInput:
+        """That no record of the log ends at this position, or after it."""
+        said = f"position={position} is past the end of the log at {self.path!r}, or of its slot"
+        return InvalidInput(f"{said}: give one of this log, as `end()` or a batch has it")
 
     def slot_path(self, slot: int) -> str:
         """Where it is."""

@@ -80,6 +80,8 @@ def _batch(objects: LogObjects, place: Found, slot: int, offset: int) -> LogBatc
     head = place.slot.head
     if head.slot > slot:
         raise objects.trimmed(slot)
+    if offset > head.end:
+        raise objects.past_the_end(Position(slot, offset))
     records = place.slot.records()[max(0, offset - head.first) :]
     start = Position(slot, head.end - len(records))
     sealed = head.sealed is not None

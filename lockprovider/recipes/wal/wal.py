@@ -233,6 +233,7 @@ class Wal(OfThisProcess):
 
         Raises:
             Trimmed: it is not kept any more, or others have written over it before it was read.
+            InvalidInput: `start` is a position past the end of the log.
             NoLog, MalformedObject, StoreError: it cannot be read.
 
         >>> [record for batch in log.read() for record in batch.records]

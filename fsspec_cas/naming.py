@@ -137,6 +137,11 @@ def check_start(text: object) -> str:
     return found
 
 
+def with_colons(path: str) -> str:
+    """A path in S3 whose bucket may be an access point, in the form in which no part of that looks like a key."""
+    return _ARN.sub(lambda arn: ":".join(part for part in arn.groups() if part), path)
+
+
 def url_of(kind: str, root: str) -> str:
     """The URL of a place in a store of this kind, for people."""
     return f"{_PROTOCOLS.get(kind, kind)}://{root}"
@@ -192,10 +197,6 @@ def _check_steps(given: str, kind: type[InvalidInput]) -> None:
         raise kind(f"{given!r} has a lone surrogate in it, which no store can name: write text", path=given) from None
 
 
-def _with_colons(arn: re.Match[str]) -> str:
-    return ":".join(part for part in arn.groups() if part)
-
-
 def _folded(path: str) -> str:
     """The path without empty steps and `.`; a slash at the beginning stays."""
     steps = "/".join(step for step in path.split("/") if step not in ("", "."))
@@ -209,7 +210,7 @@ def _without_needless(url: str) -> str:
         return f"./{_folded(url)}" if url.startswith("./") and ":" in url.partition("/")[2] else _folded(url) or url
     if protocol in (*_LOCAL, "memory"):
         return f"{protocol}://{_folded(rest)}"
-    bucket, slash, path = _ARN.sub(_with_colons, rest).partition("/")
+    bucket, slash, path = with_colons(rest).partition("/")
     folded = _folded(path).lstrip("/")
     if not bucket:  # such as s3:///bucket/path, which fsspec takes for s3://bucket/path
         return url

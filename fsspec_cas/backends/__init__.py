@@ -16,7 +16,7 @@ from fsspec_cas.answer import FinishAnswer, ListAnswer, ReadAnswer, Upload, Uplo
 from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends.attributes import AttributeRules, attributes_of
 from fsspec_cas.backends.base import WRITE_ID_KEY, Backend, PartRules, Uploads
-from fsspec_cas.backends.options import check_options
+from fsspec_cas.backends.options import check_options, merged_options
 from fsspec_cas.bridge.drive import Inline
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.capability import Capabilities
@@ -82,10 +82,10 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
         fs, path = _opened(plain, options) if client is None else _through(client, plain, options)
     except ImportError as error:
         raise _missing_extra(protocol if client is None else client) from error
-    except (ValueError, TypeError) as error:
-        raise InvalidUrl(f"{url!r} cannot be opened: {error}") from error
     except CasError:
         raise
+    except (ValueError, TypeError) as error:
+        raise InvalidUrl(f"{url!r} cannot be opened: {error}") from error
     except Exception as error:
         if refusal := _unopened(url, error):
             raise refusal from error
@@ -96,11 +96,16 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """The filesystem and the path; the options are checked first, before it looks for credentials."""
-    from fsspec.core import get_filesystem_class, split_protocol, url_to_fs  # noqa: PLC0415 - a third of our import
+    """The filesystem and the path; the options are checked first, before it looks for credentials.
 
-    check_options(get_filesystem_class(split_protocol(url)[0] or "file"), options)
-    return url_to_fs(url, **options)  # type: ignore[no-any-return] # untyped
+    Not by `url_to_fs`, which takes the "::" in the name of an access point of many regions for a chain of URLs.
+    """
+    from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
+
+    kind = get_filesystem_class(split_protocol(url)[0] or "file")
+    check_options(kind, options)
+    said = kind._get_kwargs_from_urls(url)  # noqa: SLF001 - fsspec's own calls it so
+    return kind(**merged_options(said, options, ("the URL", "storage_options"))), kind._strip_protocol(url)  # noqa: SLF001
 
 
 def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:

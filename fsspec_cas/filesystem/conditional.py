@@ -18,6 +18,7 @@ from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.errors import InvalidInput, ObjectNotFound, OutcomeUnknown, Unavailable
 from fsspec_cas.exclusive import PART_BYTES
 from fsspec_cas.filesystem.forward import plain
+from fsspec_cas.naming import with_colons
 from fsspec_cas.outcome import Outcome, Unknown
 from fsspec_cas.store import Store
 from fsspec_cas.version import Version
@@ -227,7 +228,8 @@ class ConditionalCalls:
 
     def _full(self, path: Any) -> Any:
         """The path as the target's plain paths are."""
-        return self.fs._strip_protocol(plain(path))  # noqa: SLF001
+        found = self.fs._strip_protocol(plain(path))  # noqa: SLF001
+        return with_colons(found) if isinstance(found, str) else found
 
     def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
         """The version won; what was lost or is unknown is raised."""

@@ -52,7 +52,7 @@ def test_a_missing_package_is_named_by_its_extra(url, extra, monkeypatch):
     def missing(*_: object, **__: object) -> None:
         raise ImportError("not installed")
 
-    monkeypatch.setattr("fsspec.core.url_to_fs", missing)
+    monkeypatch.setattr("fsspec.core.get_filesystem_class", missing)
     with pytest.raises(NotSupported, match=rf"fsspec-cas\[{extra}\]"):
         split_url(url)
 
@@ -177,6 +177,20 @@ async def test_an_access_point_stands_for_a_bucket(url, bucket, host):
     assert signed.startswith(f"https://{host}/a?")
     with pytest.raises(NotSupported, match="access point"):
         Store.from_url(url, {"client": "obstore"})
+    cas = fsspec.filesystem("cas", target_protocol="s3", **S3)
+    assert cas._full(f"cas::{url}") == f"{bucket}/a"
+
+
+def test_an_access_point_of_many_regions_is_no_chain_of_urls():
+    url = "s3://arn:aws:s3::123456789012:accesspoint/mine.mrap/a"
+    assert Store.from_url(url, S3).root == "arn:aws:s3::123456789012:accesspoint:mine.mrap/a"
+
+
+def test_an_account_that_the_url_and_the_options_name_differently_is_refused():
+    url = "abfss://container@name.dfs.core.windows.net/a"
+    assert Store.from_url(url, {"account_name": "name", **KEY})
+    with pytest.raises(InvalidInput, match="account_name.*differs between the URL and storage_options"):
+        Store.from_url(url, {"account_name": "another", **KEY})
 
 
 def test_a_root_with_needless_slashes_is_the_same_root():

@@ -8,6 +8,7 @@ function of an array and the column's type, and raises `WouldChange` if a value 
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +41,8 @@ def kernel_for(given: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
         wide = pa.decimal128(given.precision, given.scale)
         kernel = kernel_for(wide, column, rule)
         return lambda values, kind: kernel(values.cast(wide), kind)
+    if rule == ROUNDED and target == "string":
+        return _java_text
     if rule == ROUNDED:
         return _by_text if source == "float32" and target == "float64" else _unsafe
     if target in ("string", "binary"):
@@ -173,6 +176,31 @@ def _quotients(values: pa.Array) -> pa.Array | None:
 
 def _by_text(values: pa.Array, column: pa.DataType) -> pa.Array:
     return _cast(values.cast(pa.string()), column)
+
+
+def _java_text(values: pa.Array, column: pa.DataType) -> pa.Array:
+    """Floats as Java writes them: a plain number from 0.001 to 10,000,000, else with an exponent."""
+    encoded = values.cast(pa.string()).dictionary_encode()
+    words = [_java_number(word) for word in encoded.dictionary.to_pylist()]
+    return pa.array(words, column).take(encoded.indices)
+
+
+def _java_number(word: str) -> str:
+    number = Decimal(word)
+    if not number.is_finite():
+        return "NaN" if number.is_nan() else f"{'-' if number < 0 else ''}Infinity"
+    sign, digits, exponent = number.normalize().as_tuple()
+    text, point = "".join(map(str, digits)), len(digits) + int(exponent)
+    if number == 0:
+        text, point = "0", 1
+    if not _JAVA_PLAIN[0] <= point <= _JAVA_PLAIN[1]:
+        return f"{'-' * sign}{text[0]}.{text[1:] or '0'}E{point - 1}"
+    text = "0" * (1 - point) + text.ljust(point, "0")
+    point = max(point, 1)
+    return f"{'-' * sign}{text[:point]}.{text[point:] or '0'}"
+
+
+_JAVA_PLAIN = (-2, 7)  # where the point stands: in 0.001, and in 9,999,999
 
 
 # -- text and bytes ----------------------------------------------------------------------------------------------------

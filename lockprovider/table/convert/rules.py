@@ -186,8 +186,8 @@ READ = Rules.of(
     uint32                     | - V L R L D L - - - -
     int64                      | - V L R R D L - - - -
     uint64                     | - V V R R D L - - - -
-    float16, float32           | - - - L R V L - - - -
-    float64                    | - - - V L V L - - - -
+    float16, float32           | - - - L R V R - - - -
+    float64                    | - - - V L V R - - - -
     decimal                    | - - - - - D L - - - -
     string                     | - - - - - - L L - - -
     binary                     | - - - - - - V L - - -

@@ -136,6 +136,8 @@ def test_null_in_a_required_element_is_refused_by_its_path() -> None:
         (pa.array([2**53 + 1]), pa.float64(), float(2**53)),
         (pa.array([7], pa.int32()), pa.string(), "7"),
         (pa.array([[7]], pa.list_(pa.int32())), pa.list_(pa.string()), ["7"]),
+        (pa.array([1e10]), pa.string(), "1.0E10"),
+        (pa.array([Decimal("1.50")]), pa.string(), "1.50"),
         (pa.array([b"a"]), pa.string(), "a"),
         (pa.array(["a"]), pa.binary(), b"a"),
         (pa.array([{"x": 1, "gone": 2}]), pa.struct([("x", pa.int64())]), {"x": 1}),
@@ -145,6 +147,18 @@ def test_null_in_a_required_element_is_refused_by_its_path() -> None:
 )  # fmt: skip
 def test_old_files_are_read_as_the_jvm_reads_them(values: pa.Array, column: pa.DataType, expected: Any) -> None:
     assert convert(values, column, rules=READ).to_pylist() == [expected]
+
+
+def test_old_floats_become_the_texts_of_java() -> None:
+    """As `Double.toString` is documented."""
+    texts = {
+        0.0: "0.0", 1.0: "1.0", -1.5: "-1.5", 0.001: "0.001", 0.00099: "9.9E-4", 123456.789: "123456.789",
+        9999999.0: "9999999.0", 1e7: "1.0E7", 12345678.9: "1.23456789E7", 1e300: "1.0E300",
+        float("inf"): "Infinity", float("-inf"): "-Infinity",
+    }  # fmt: skip
+    assert convert(pa.array([*texts]), pa.string(), rules=READ).to_pylist() == [*texts.values()]
+    short = convert(pa.array([float("nan"), None, 0.1], pa.float32()), pa.string(), rules=READ)
+    assert short.to_pylist() == ["NaN", None, "0.1"]
 
 
 @pytest.mark.parametrize(

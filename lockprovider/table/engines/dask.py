@@ -24,6 +24,7 @@ import pandas as pd
 import pyarrow as pa
 from dask.delayed import delayed
 
+from fsspec_cas import InvalidInput
 from lockprovider.table.convert import OnMissing
 from lockprovider.table.convert.rows import as_table
 from lockprovider.table.engines.arrow import (
@@ -187,7 +188,7 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
     Raises:
         InvalidRecords: a key is null or comes twice in a Dask partition, or a column does not fit the table.
     """
-    txn = inside(txn)
+    txn, rows = inside(txn), _frame(rows, "rows")
     txn.operation = "INSERT"
     planner, is_blind = planner_of(txn), txn.may_be_blind
     _check_known(rows, planner, "null")
@@ -210,6 +211,8 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
     txn = inside(txn)
     if upserts is None and deletes is None:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
+    upserts = None if upserts is None else _frame(upserts, "rows")
+    deletes = None if deletes is None else _frame(deletes, "deletes")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     planner = planner_of(txn)
     if upserts is not None:
@@ -232,6 +235,20 @@ def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
     known = as_table(rows._meta).schema  # noqa: SLF001 - what Dask knows of a frame
     open_ones = [pa.field(one.name, pa.null()) if pa.types.is_dictionary(one.type) else one for one in known]
     planner.plan(pa.schema(open_ones), missing)
+
+
+def _frame(given: Any, name: str) -> Frame:
+    """The frame that was given.
+
+    Raises:
+        InvalidInput: it is none of Dask's.
+    """
+    if not isinstance(given, _DASK.dataframe.DataFrame):
+        raise InvalidInput(
+            f"{name} is a {type(given).__module__}.{type(given).__name__}, and must be a DataFrame of Dask: make one "
+            "by dask.dataframe.from_pandas, or give it to the verbs of Table"
+        )
+    return given
 
 
 def _change(txn: Transaction, planner: GroupWriter, tasks: Sequence[Any], *, blindly: bool) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
-
-from lockprovider.table.convert import compile_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +18,3 @@ class PartitionChanges:
     keys: pa.Array
     deletes: pa.Array
     values: pa.Array | None = None
-
-
-def check_columns(found: pa.Schema, table: pa.Schema, needed: Iterable[str]) -> None:  # noqa: ARG001 - goes
-    """Refuse rows whose columns are not those of the table."""
-    compile_plan(found, table, "refuse")

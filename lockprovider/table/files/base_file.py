@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from lockprovider.table.convert import read_as
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedTable
 from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY, PartitionStyle, record_key, separators
@@ -134,11 +133,6 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 
 
 # --- reading --------------------------------------------------------------------------------------------
-
-
-def conform(rows: pa.Table, target: pa.Schema, *, stored: bool = False) -> pa.Table:  # noqa: ARG001 - goes
-    """See `read_as`."""
-    return read_as(rows, target)
 
 
 def read_base_file(source: Any, columns: Sequence[str] | None = None) -> pa.Table:

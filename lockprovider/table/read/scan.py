@@ -109,11 +109,13 @@ def plan_scan(
     full = hudi_schema.with_meta(schema)
     wanted = _wanted(schema, full, columns)
     slices = snapshot.within(partitions)
+    # Rows without columns are counted by those of one.
+    least = wanted if wanted.names else pa.schema([full.field(config.record_keys[0])])
     if where is None:
-        return Scan(slices, wanted, wanted, None, None, merged=_merged(slices, full, wanted, config))
+        return Scan(slices, wanted, least, None, None, merged=_merged(slices, full, least, config))
     found = filter_of(where, full)
     mentioned = [full.field(name) for name in found.columns]
-    read = pa.schema([*wanted, *(column for column in mentioned if column.name not in wanted.names)])
+    read = pa.schema([*least, *(column for column in mentioned if column.name not in least.names)])
     bound = found.bound()
     if bound is not None:
         slices = _pruned(slices, full, bound, (_guarantee(one.partition, full, config) for one in slices))

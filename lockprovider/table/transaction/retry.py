@@ -8,20 +8,17 @@ out as it is. An attempt that found the table changed before it had begun does n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import whole
 from fsspec_cas.send.retry import delay_s
 from lockprovider.table.errors import PropertiesChanged
+from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.stale import is_stale
 from lockprovider.table.transaction.handle import Face
 from lockprovider.table.transaction.start import Passed
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
-
-if TYPE_CHECKING:
-    from lockprovider.table.state.context import TableContext
-
 
 WHOLE_RETRIES = (
     3  # of a write that is given whole; a function is run once, unless its caller says that it may run again
@@ -39,6 +36,8 @@ def transact(
     face: Face | None = None,
 ) -> CommitResult:
     """See `Table.transact`; `face` makes what `fn` gets of the transaction."""
+    if not isinstance(table, TableContext):
+        raise InvalidInput(f"table is a {type(table).__name__}, and must be a Table: Table.open(url)")
     retries = whole(retries, "retries")
     if not callable(fn):
         raise InvalidInput(f"fn={fn!r} must be a function of a transaction")

@@ -21,7 +21,7 @@ import pytest
 from hudi import HudiTableBuilder
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
-from fsspec_cas import Store
+from fsspec_cas import InvalidInput, Store
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import Aborted, HistoryGone, InvalidRecords, Table, TableSpec, UnsupportedSchema, WriteConflict
 from lockprovider.table.engines import arrow
@@ -498,3 +498,13 @@ def test_dask_changes_a_merge_on_read_table_by_log_files(tmp_path: Path, buckets
     assert {tuple(row) for row in on_dask.read(table).compute()[STEPS].to_numpy().tolist()} == expected
     base = on_dask.read(table, read_optimized=True).compute()[STEPS].to_numpy().tolist()
     assert {tuple(row) for row in base} - {(4, "b", 4)} == {(1, "a", 1), (2, "a", 1), (3, "b", 1)}, "4 may be in a log"
+
+
+def test_frames_of_other_kinds_get_one_typed_error(table: Table) -> None:
+    given = frame((1, "a", 1))
+    for call in (on_dask.append, on_dask.upsert, on_dask.delete):
+        with pytest.raises(InvalidInput, match=r"pandas.*must be a DataFrame of Dask"):
+            call(table, given)
+    not_a_table: Any = table.url
+    with pytest.raises(InvalidInput, match="must be a Table"):
+        on_dask.append(not_a_table, dd.from_pandas(given, npartitions=1))

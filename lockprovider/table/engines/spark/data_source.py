@@ -8,7 +8,7 @@
 The options are those of `options.SparkOptions`. A loaded DataFrame, and a view, is the table as of its making: load it
 again to see later commits. `append` adds rows without looking for their keys; `overwrite` replaces the whole table in
 one commit. With Hudi's own options (`source.hudi_write`) a write makes the table where there is none, and upserts or
-deletes; rows that have to come together do so in one process then (`source.gathered`), as a data source cannot shuffle
+deletes; rows that have to come together do so in one process then (`source.staged`), as a data source cannot shuffle
 them: many of them are for the functions of the engine.
 
 Not promised: what needs a catalog in the JVM (MERGE, UPDATE, DELETE, catalog tables); typed errors (Spark hands on
@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
+from lockprovider.table.engines.spark.given import arrow_schema
 from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.engines.spark.reader import BatchReader, StreamReader, check_times, latest_completion
 from lockprovider.table.engines.spark.source.hudi_read import check_read
@@ -131,4 +132,4 @@ def _job(options: SparkOptions, schema: StructType, *, overwrite: bool) -> Write
     asked = HudiWrite.of(options.hudi, overwrite=overwrite)
     if overwrite and options.if_exists != "append":
         raise InvalidInput(f"if_exists={options.if_exists} contradicts mode('overwrite'): leave one of them out")
-    return WriteJob(options, asked, to_arrow_schema(schema, timezone="UTC"))
+    return WriteJob(options, asked, arrow_schema(schema))

@@ -14,8 +14,10 @@ from lockprovider.table.errors import (
     Aborted,
     AlreadyCommitted,
     Corrupt,
+    DoesNotFit,
     HistoryGone,
     InvalidRecords,
+    Misfit,
     TableError,
     TableExists,
     TableNotFound,
@@ -32,6 +34,7 @@ _TYPES: dict[str, type[Exception]] = {
         Aborted,
         AlreadyCommitted,
         Corrupt,
+        DoesNotFit,
         Fenced,
         HistoryGone,
         InvalidInput,
@@ -84,7 +87,7 @@ def translated(text: str) -> Exception | None:
     """What a worker raised, or a reader missed, from the words that Spark made of it; None if it is Spark's own."""
     if found := _RAISED.findall(text):
         kind, sentence = found[-1]
-        return _TYPES[kind](sentence)
+        return _told(sentence) if _TYPES[kind] is DoesNotFit else _TYPES[kind](sentence)
     if lost := _LOST.search(text):
         return WriteConflict(lost[1], lost[2].rstrip(":,"), ())
     if gone := _NO_FILE.search(text):
@@ -97,6 +100,10 @@ def translated(text: str) -> Exception | None:
     return None
 
 
+def _told(sentence: str) -> DoesNotFit:
+    return DoesNotFit((Misfit(sentence.partition(":")[0], "", "", sentence),))
+
+
 @contextmanager
 def in_one_sentence() -> Iterator[None]:
     """In a Python worker of Spark, around all that it calls: an error of ours goes to the driver without its traceback.
@@ -106,6 +113,9 @@ def in_one_sentence() -> Iterator[None]:
     """
     try:
         yield
+    except DoesNotFit as error:  # its misfits in one line
+        os.environ[_NO_TRACEBACK] = "1"
+        raise _told("; ".join(map(str, error.misfits))) from error
     except (CasError, CoordinationError, LockError, TableError):
         os.environ[_NO_TRACEBACK] = "1"
         raise

@@ -31,6 +31,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.spark.change_feed import Feed, changes
+from lockprovider.table.engines.spark.given import refuse_unfit, session
 from lockprovider.table.engines.spark.merge_into import (
     MatchedDelete,
     MatchedUpdate,
@@ -88,7 +89,7 @@ def append(
 
     Raises:
         InvalidRecords: a key is null or comes twice in a Spark partition (if checked: in `rows`, or is in the table),
-            or a column does not fit the table.
+            or a column does not fit (`DoesNotFit`).
         Aborted: others took this writer for dead.
     """
     return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra, check_keys=check_keys)
@@ -107,7 +108,7 @@ def upsert(
 
     Raises:
         WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
-        InvalidRecords: a key is null, or a column does not fit the table.
+        InvalidRecords: a key is null, or a column does not fit (`DoesNotFit`).
     """
     return transact(table, lambda txn: write(txn, rows, deletes), retries=retries, extra=extra, check_keys=check_keys)
 
@@ -142,7 +143,7 @@ def insert_overwrite(
 
     Raises:
         WriteConflict: others changed these partitions first, at each of `retries` + 1 tries.
-        InvalidRecords: a row is for another partition, a key is null, or a column does not fit the table.
+        InvalidRecords: a row is for another partition, a key is null, or a column does not fit (`DoesNotFit`).
     """
     within = None if partitions is None else tuple(partitions)
     return transact(table, lambda txn: overwrite(txn, rows, within), retries=retries, extra=extra)
@@ -185,19 +186,21 @@ def read(
         InvalidInput: a column or time that does not exist, a filter that does not fit.
         HistoryGone: that moment cannot be read (any more).
     """
-    table, snapshot = _seen(source, as_of)
+    spark, (table, snapshot) = session(spark), _seen(source, as_of)
     snapshot = snapshot.read_optimized if read_optimized else snapshot
     schema = table.schema(snapshot.timeline)
     names = schema.names if columns is None else columns
-    sql, where, needed = None, filter, names
+    sql, where, needed = None, filter, [*names] or schema.names[:1]  # Arrow hands Spark no rows without columns
     if isinstance(filter, str):
         seen = jobs.mentioned(filter, hudi_schema.with_meta(schema))
-        sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*names, *seen.names)))
+        sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*needed, *seen.names)))
     place, config = table.place, table.config()
     scan = plan_scan(snapshot, schema, config, columns=needed, where=where, partitions=partitions, known=place.ranges)
     folder = folder_for_spark(spark, place, native_reads) if filter is None or sql is not None else None
     rows = read_scan(spark, place, scan, folder)
-    return rows if sql is None else rows.where(sql).select(*names)
+    if sql is not None:
+        rows = rows.where(sql)
+    return rows if sql is None and names else rows.select(*names)
 
 
 def _seen(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
@@ -213,10 +216,10 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
     """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
 
     A key that is in both is deleted. Rows have all columns of the table: a missing one would erase what is there. Once
-    per transaction. The changes are persisted meanwhile, so that both jobs see the same rows.
+    per transaction. The changes are computed once, and kept by Spark while they are written.
 
     Raises:
-        InvalidRecords: a key is null, a column is missing, or one does not fit the table.
+        InvalidRecords: a key is null, a column is missing, or one does not fit (`DoesNotFit`).
     """
     txn = inside(txn)
     given = [frame for frame in (upserts, deletes) if frame is not None]
@@ -230,14 +233,11 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
 
 def _change(txn: Transaction, planner: GroupWriter, changes: DataFrame, *, blindly: bool) -> None:
     """Find the file group of each change, and write it."""
-    keyed = changes.persist()
-    try:
-        counts = jobs.counts(keyed)
+    with jobs.held(changes) as keyed:
+        counts = jobs.counts(keyed, planner)
         writer = for_tasks(txn, planner.schema, counts if blindly else None)
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
         jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered, valued=blindly)
-    finally:
-        keyed.unpersist()
 
 
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
@@ -251,17 +251,18 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
     there is replaced, and of rows with one key one is kept.
 
     Raises:
-        InvalidRecords: a key is null or comes twice in a Spark partition, or a column does not fit the table.
+        InvalidRecords: a key is null or comes twice in a Spark partition, or a column does not fit (`DoesNotFit`).
     """
     txn = inside(txn)
     txn.operation = "INSERT"
     planner, is_blind = planner_of(txn), txn.may_be_blind
-    jobs.check_named(planner, rows)
+    refuse_unfit(planner, rows, "new")
     if txn.config.bucket_index is not None:
         _change(txn, planner, jobs.keyed(planner, rows, None, whole=False), blindly=is_blind)
         return
     writer = for_tasks(txn, planner.schema)
-    jobs.run_and_add(txn, rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS)), rows.schema)
+    stats = rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS))
+    jobs.run_and_add(txn, stats, rows.schema, jobs.step_of(writer, "write files"))
 
 
 def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
@@ -275,36 +276,35 @@ def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | 
     """
     txn = inside(txn)
     planner = planner_of(txn)
-    named = jobs.check_named(planner, rows)
+    refuse_unfit(planner, rows, "new")
     if txn.config.bucket_index is not None:
         _overwrite_buckets(txn, planner, rows, partitions)
         return
-    held = rows.persist() if partitions is None else rows
-    try:
-        within = tuple(jobs.partitions_of(held, planner, named) if partitions is None else partitions)
-        txn.end_partitions(within)
-        writer = for_tasks(txn, planner.schema)
-        stats = held.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS))
-        jobs.run_and_add(txn, stats, held.schema)
-    finally:
-        if partitions is None:
-            held.unpersist()
+    if partitions is not None:
+        _overwrite(txn, planner, rows, tuple(partitions))
+        return
+    with jobs.held(rows) as held:
+        _overwrite(txn, planner, held, jobs.partitions_of(held, planner))
+
+
+def _overwrite(txn: Transaction, planner: GroupWriter, rows: DataFrame, within: Sequence[str]) -> None:
+    txn.end_partitions(within)
+    writer = for_tasks(txn, planner.schema)
+    stats = rows.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS))
+    jobs.run_and_add(txn, stats, rows.schema, jobs.step_of(writer, "write files"))
 
 
 def _overwrite_buckets(
     txn: Transaction, planner: GroupWriter, rows: DataFrame, partitions: Iterable[str] | None
 ) -> None:
-    keyed = jobs.keyed(planner, rows, None, whole=False).persist()
-    try:
-        counts = jobs.counts(keyed)
+    with jobs.held(jobs.keyed(planner, rows, None, whole=False)) as keyed:
+        counts = jobs.counts(keyed, planner)
         within = sorted(counts) if partitions is None else tuple(partitions)
         tasks.check_within(counts, within)
         txn.end_partitions(within)
         writer = for_tasks(txn, planner.schema)
         numbered = tasks.Numbered.of((), counts, writer.config.bucket_index)
         jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered)
-    finally:
-        keyed.unpersist()
 
 
 def delete_where(
@@ -318,7 +318,9 @@ def delete_where(
         InvalidRecords: the write was refused; pyspark's own errors for a condition that is no SQL.
     """
     txn = inside(txn)
-    txn.operation = "DELETE"
+    spark, txn.operation = session(spark), "DELETE"
+    if not isinstance(where, str):
+        raise InvalidInput(f"where={where!r} must be a condition in Spark SQL")
     schema = txn.table.schema(txn.timeline)
     seen = jobs.mentioned(where, schema)
     slices = plan_scan(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -12,13 +13,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from fsspec_cas import InvalidInput
+from fsspec_cas import InvalidInput, Machine
 from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.buckets import with_bucket_groups
 from lockprovider.table.engines.spark.errors import typed_errors
+from lockprovider.table.engines.spark.given import refuse_unfit
 from lockprovider.table.engines.spark.key_sketch import Sketch
 from lockprovider.table.engines.spark.session.batch_size import ended_by_rows
-from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read import sql_where
@@ -26,15 +27,40 @@ from lockprovider.table.transaction.transaction import Transaction
 
 SKETCHED_KEYS = 4_000_000  # 16 MB of hashes in the driver, and of bits in each of Spark's Python processes
 _NO_COLUMNS = pa.schema([])
+_HELD = "hudi held"
+_DESCRIPTION = "spark.job.description"
 _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})  # compare alike in Spark and Arrow
 
 
 def run_over(
     spark: SparkSession, work: Sequence[tasks.T], each: Callable[[tasks.T], pa.Table], schema: pa.Schema
 ) -> DataFrame:
-    """A DataFrame of what `each` makes of every piece of work (a file slice, say), one Spark partition a piece."""
-    numbers = spark.range(0, len(work), 1, max(1, len(work)))
-    return numbers.mapInArrow(tasks.map_over(work, each, schema), from_arrow_schema(schema))
+    """A DataFrame of what `each` makes of every piece of work (a file slice, say), one Spark partition a piece.
+
+    Spark's planner cannot know how large it is. It would take 8 bytes a piece for its size, and broadcast it: so it is
+    told that it does not know. AQE may broadcast it yet, if it has seen that it is small.
+    """
+    numbers: Any = spark.range(0, len(work), 1, max(1, len(work)))
+    run, kind = tasks.map_over(work, each, schema), from_arrow_schema(schema)
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:  # Connect has hints alone
+        return cast("DataFrame", numbers.mapInArrow(run, kind).hint("merge"))
+    rows = numbers._jdf.toDF()  # noqa: SLF001 - of an RDD Spark knows no size
+    return DataFrame(session.createDataFrame(rows.toJavaRDD(), rows.schema()), spark).mapInArrow(run, kind)
+
+
+@contextmanager
+def held(frame: DataFrame) -> Iterator[DataFrame]:
+    """The rows of a frame, computed once, and kept by Spark meanwhile.
+
+    Spark finds what is cached by the frame's plan. So another frame is cached here, with a plan of its own, and the
+    caller's is left alone: it may be evicted, or unpersisted by another thread, while this one is needed.
+    """
+    apart = frame.select("*", F.lit(Machine().new_id()).alias(_HELD)).drop(_HELD).persist()
+    try:
+        yield apart
+    finally:
+        apart.unpersist()
 
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter) -> DataFrame:
@@ -47,18 +73,18 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter)
         return keyed.withColumn(tasks.GROUP, fresh)
     on = [tasks.KEY, tasks.PARTITION]
     # With a sketch the other keys of the table, of which there are many more, are not sent to Spark.
-    sketch = _sketch(keyed) if numbered.changes <= SKETCHED_KEYS else None
+    sketch = _sketch(keyed, writer) if numbered.changes <= SKETCHED_KEYS else None
     locate = tasks.locator(writer, _NO_COLUMNS, sketch)
     index = run_over(keyed.sparkSession, list(numbered.old.items()), locate, tasks.KEYS)
     tagged = keyed.join(index, on, "left")
     return tagged.withColumn(tasks.GROUP, F.coalesce(F.col(tasks.GROUP), fresh))
 
 
-def _sketch(keyed: DataFrame) -> Sketch:
+def _sketch(keyed: DataFrame, writer: GroupWriter) -> Sketch:
     """Of the keys of all changes; to the driver come four bytes a key."""
     keys = keyed.select(tasks.KEY)
     hashed = keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES))
-    return Sketch.of([row[0] for row in collected(hashed, keys.schema)])
+    return Sketch.of([row[0] for row in collected(hashed, keys.schema, step_of(writer, "gather the keys of changes"))])
 
 
 def put(
@@ -69,31 +95,38 @@ def put(
     apart = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = apart.groupBy(tasks.PARTITION, tasks.GROUP)
     stats = grouped.applyInArrow(tasks.rewriter(writer, numbered, valued=valued), from_arrow_schema(tasks.STATS))
-    run_and_add(txn, stats, changes.schema)
+    what = f"look up and merge {numbered.changes} changes into {len(numbered.old)} file groups"
+    run_and_add(txn, stats, changes.schema, step_of(writer, what))
 
 
-def run_and_add(txn: Transaction, stats: DataFrame, handed: StructType) -> None:
-    """Run the job that writes, exactly once, and hand its statistics to the transaction; `handed`: see `collected`."""
-    txn.add(WriteStat(**row.asDict()) for row in collected(stats, handed))
+def run_and_add(txn: Transaction, stats: DataFrame, handed: StructType, step: str) -> None:
+    """Run the job that writes, exactly once, and hand its statistics to the transaction; see `collected`."""
+    txn.add(WriteStat(**row.asDict()) for row in collected(stats, handed, step))
 
 
-def collected(frame: DataFrame, handed: StructType) -> list[Row]:
-    """Run a job that hands rows of the schema `handed` to Python."""
-    with typed_errors(), ended_by_rows(frame.sparkSession, handed):
+def collected(frame: DataFrame, handed: StructType, step: str) -> list[Row]:
+    """Run a job that hands rows of the schema `handed` to Python; Spark's UI calls it by its step."""
+    with typed_errors(), ended_by_rows(frame.sparkSession, handed), described(frame.sparkSession, step):
         return frame.collect()
 
 
-def check_named(writer: GroupWriter, rows: DataFrame) -> tuple[str, ...]:
-    """The columns that tell a row's key and partition.
+@contextmanager
+def described(spark: SparkSession, step: str) -> Iterator[None]:
+    """While jobs run that Spark's UI calls by this text; Connect has none."""
+    context = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
+    before = None if context is None else context.getLocalProperty(_DESCRIPTION)
+    if context is not None:
+        context.setLocalProperty(_DESCRIPTION, step)
+    try:
+        yield
+    finally:
+        if context is not None:
+            context.setLocalProperty(_DESCRIPTION, cast("str", before))  # None takes it away
 
-    Raises:
-        InvalidRecords: the rows lack one.
-    """
-    named = writer.config.identifying
-    missing = [name for name in named if name not in rows.columns]
-    if missing:
-        raise InvalidRecords(f"columns {missing} are missing, which tell a row's key and partition; add them")
-    return named
+
+def step_of(writer: GroupWriter, what: str) -> str:
+    """What Spark's UI calls a step of a write."""
+    return f"hudi {writer.config.name}: {what}"
 
 
 def mentioned(where: str, schema: pa.Schema) -> pa.Schema:
@@ -129,30 +162,30 @@ def keyed(
     the deletes count.
 
     Raises:
-        InvalidRecords: a column is missing.
+        InvalidInput, DoesNotFit: as of `given.refuse_unfit`.
     """
-    lacking = (
-        [] if upserts is None or not whole else [name for name in writer.schema.names if name not in upserts.columns]
-    )
-    if lacking:
-        raise InvalidRecords(f"columns {lacking} are missing, and what the table has there would be erased; add them")
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
     parts: list[DataFrame] = []
-    for frame, gone in ((upserts, False), (deletes, True)):
-        if frame is not None:
-            check_named(writer, frame)
-            parts.append(frame.mapInArrow(tasks.keyer(writer, delete=gone, valued=valued), kind))
+    if upserts is not None:
+        refuse_unfit(writer, upserts, "whole" if whole else "new")
+        run = tasks.keyer(writer, delete=False, missing="refuse" if whole else "null")
+        parts.append(upserts.mapInArrow(run, kind))
+    if deletes is not None:
+        refuse_unfit(writer, deletes, "valued deletes" if valued else "deletes", "deletes")
+        parts.append(deletes.mapInArrow(tasks.keyer(writer, delete=True, valued=valued), kind))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
 
 
-def counts(keyed: DataFrame) -> dict[str, int]:
+def counts(keyed: DataFrame, writer: GroupWriter) -> dict[str, int]:
     """How many changes there are of each partition."""
-    found = collected(keyed.groupBy(tasks.PARTITION).count(), keyed.schema)
+    found = collected(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, step_of(writer, "count changes"))
     return {row[tasks.PARTITION]: row["count"] for row in found}
 
 
-def partitions_of(rows: DataFrame, planner: GroupWriter, named: Sequence[str]) -> list[str]:
+def partitions_of(rows: DataFrame, planner: GroupWriter) -> list[str]:
     """The partitions that the rows are for."""
-    few = rows.select(*named)
+    few = rows.select(*planner.config.identifying)
     tagged = few.mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
-    return sorted(row[tasks.PARTITION] for row in collected(tagged.distinct(), few.schema))
+    return sorted(
+        row[tasks.PARTITION] for row in collected(tagged.distinct(), few.schema, step_of(planner, "find partitions"))
+    )

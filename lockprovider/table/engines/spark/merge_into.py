@@ -14,14 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
+from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import jobs, tasks
+from lockprovider.table.engines.spark.given import arrow_schema, refuse_unfit
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
@@ -31,7 +34,7 @@ from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult
 
-_CLAUSE, _MOST = "__clause", "__most"
+_VALUES, _MOST = "hudi values", "hudi most"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +90,27 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
     txn = inside(txn)
     txn.operation = "UPSERT"
     writer = for_tasks(txn, txn.table.schema(txn.timeline))
-    named = jobs.check_named(writer, source)
+    refuse_unfit(writer, source, "deletes", "source")
     for clause in clauses:
-        _check(clause, writer, named)
+        _check(clause, writer)
     if not clauses:
         raise InvalidRecords("nothing to merge: give at least one clause")
-    keyed = source.mapInArrow(tasks.tagger(writer, named), _tagged_type(source)).persist()
-    try:
-        counts = _counts(keyed)
+    with jobs.held(source.mapInArrow(tasks.tagger(writer), _tagged_type(source))) as keyed:
+        counts = _counts(keyed, writer)
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
-        grouped = jobs.with_groups(keyed, numbered, writer).persist()
-        try:
-            touched = _touched(grouped, numbered)
+        with jobs.held(jobs.with_groups(keyed, numbered, writer)) as grouped:
+            touched = _touched(grouped, numbered, writer)
             changes = _changes(_joined(grouped, touched, writer, names), source.columns, clauses, writer, names)
             jobs.put(txn, writer, changes, numbered)
-        finally:
-            grouped.unpersist()
-    finally:
-        keyed.unpersist()
 
 
-def _check(clause: Clause, writer: GroupWriter, named: tuple[str, ...]) -> None:
+def _check(clause: Clause, writer: GroupWriter) -> None:
+    if not isinstance(clause, Clause):
+        raise InvalidInput(f"{clause!r} is no clause: give MatchedUpdate, MatchedDelete or NotMatchedInsert")
     columns = set() if isinstance(clause, MatchedDelete) else set(clause.values or ())
     if strange := sorted(columns - set(writer.schema.names)):
         raise InvalidRecords(f"{clause} sets {strange}, which are not in the table; it has {writer.schema.names}")
-    if fixed := sorted(columns & set(named)):
+    if fixed := sorted(columns & {*writer.config.identifying}):
         raise InvalidRecords(f"{clause} sets {fixed}, which tell a row's key and partition; delete and insert instead")
 
 
@@ -119,7 +118,7 @@ def _tagged_type(source: DataFrame) -> StructType:
     return StructType([*source.schema.fields]).add(tasks.KEY, StringType()).add(tasks.PARTITION, StringType())
 
 
-def _counts(keyed: DataFrame) -> dict[str, int]:
+def _counts(keyed: DataFrame, writer: GroupWriter) -> dict[str, int]:
     """The source's rows of each partition.
 
     Raises:
@@ -129,15 +128,16 @@ def _counts(keyed: DataFrame) -> dict[str, int]:
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)
     )
-    found = jobs.collected(summed, keyed.schema)
+    found = jobs.collected(summed, keyed.schema, jobs.step_of(writer, "count the source's rows"))
     for row in found:
         if row[_MOST] > 1:
             raise InvalidRecords(f"the source has key {row[tasks.KEY]!r} {row[_MOST]} times; keep one row a key")
     return {row[tasks.PARTITION]: row["count"] for row in found}
 
 
-def _touched(grouped: DataFrame, numbered: tasks.Numbered) -> list[tuple[str, FileSlice]]:
-    found = {row[tasks.GROUP] for row in jobs.collected(grouped.select(tasks.GROUP).distinct(), grouped.schema)}
+def _touched(grouped: DataFrame, numbered: tasks.Numbered, writer: GroupWriter) -> list[tuple[str, FileSlice]]:
+    groups, step = grouped.select(tasks.GROUP).distinct(), jobs.step_of(writer, "look the source's keys up")
+    found = {row[tasks.GROUP] for row in jobs.collected(groups, grouped.schema, step)}
     return [(number, one) for number, one in numbered.old.items() if number in found]
 
 
@@ -159,17 +159,32 @@ def _joined(
 def _changes(
     joined: DataFrame, source: list[str], clauses: tuple[Clause, ...], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """The rows that some clause is for, as that clause wants them."""
-    chosen = joined.withColumn(_CLAUSE, _cases([_holds(one, names[0]) for one in clauses], list(range(len(clauses)))))
-    mine = [F.col(_CLAUSE) == number for number in range(len(clauses))]
-    columns = [
-        _cases(mine, [_value(one, field.name, source, names) for one in clauses]).cast(field.dataType).alias(field.name)
-        for field in from_arrow_schema(writer.schema).fields
+    """The rows that some clause is for, as that clause wants them.
+
+    Each clause's values go to Python with the types that they have, and are converted there as any other rows.
+
+    Raises:
+        DoesNotFit: naming the columns whose values do not fit, by their types.
+    """
+    holds = [_holds(one, names[0]) for one in clauses]
+    chosen = joined.withColumn(tasks.CLAUSE, _cases(holds, list(range(len(clauses)))))
+    chosen = chosen.where(F.col(tasks.CLAUSE).isNotNull())
+    values = [None if isinstance(one, MatchedDelete) else f"{_VALUES} {n}" for n, one in enumerate(clauses)]
+    structs = [
+        F.when(
+            F.col(tasks.CLAUSE) == number,
+            F.struct(*(_value(one, column, source, names).alias(column) for column in writer.schema.names)),
+        ).alias(name)
+        for number, (one, name) in enumerate(zip(clauses, values, strict=True))
+        if name is not None
     ]
     tags = [F.col(f"{names[1]}.{name}").alias(name) for name in tasks.KEYS.names]
-    removed = [number for number, one in enumerate(clauses) if isinstance(one, MatchedDelete)]
-    gone = F.col(_CLAUSE).isin(removed) if removed else F.lit(False)
-    return chosen.where(F.col(_CLAUSE).isNotNull()).select(*columns, *tags, gone.alias(tasks.DELETE))
+    handed = chosen.select(tasks.CLAUSE, *tags, *structs)
+    for name in filter(None, values):
+        given = cast("StructType", handed.schema[name].dataType)
+        writer.plan(arrow_schema(given))
+    kind = pa.schema([*tasks.change_schema(writer.schema), (tasks.GROUP, pa.string())])
+    return handed.mapInArrow(tasks.merger(writer, values), from_arrow_schema(kind))
 
 
 def _cases(conditions: list[Column], values: list[Any]) -> Column:

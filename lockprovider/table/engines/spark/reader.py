@@ -15,14 +15,16 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
+from lockprovider.table.convert import read_as
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
-from lockprovider.table.files.base_file import conform
+from lockprovider.table.engines.writer import plain_columns
+from lockprovider.table.errors import UnsupportedSchema
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
@@ -65,7 +67,7 @@ class Piece(InputPartition):
         """The rows, exactly as Spark expects them."""
         with in_one_sentence():
             target = to_arrow_schema(schema, timezone="UTC")
-            yield from conform(self.part.read(self.place), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
+            yield from read_as(self.part.read(self.place), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
 def pieces(table: TableContext, scan: Scan | None) -> list[Piece]:
@@ -189,6 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
         """The completion time up to which the next batch reads."""
         done = self._completed_after(start[_OFFSET])
+        self._check_columns()
         if isinstance(limit, ReadMaxFiles):
             done = done[: limit.max_files]
         return {_OFFSET: done[-1].completion or _START} if done else start
@@ -196,8 +199,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @in_one_sentence()
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[Piece]:
         """One a file; the same for the same offsets, as long as the files are there."""
+        self._check_columns()
         names = self._schema.names
         return changed(self._opened(), self._options, names, start[_OFFSET], end[_OFFSET], streams=True)
+
+    def _check_columns(self) -> None:
+        """Refuse to go on where the table has other columns than the query: its rows would lose their values.
+
+        Raises:
+            UnsupportedSchema: naming them; before the batch is committed, so that a restart has it again.
+        """
+        wanted = self._schema.names
+        there = plain_columns(self._opened().schema(), wanted if self._options.columns else None)
+        mine = {one.name: one.dataType.simpleString() for one in self._schema.fields}
+        found = {one.name: one.dataType.simpleString() for one in from_arrow_schema(there).fields}
+        if more := [f"{name} {kind}" for name, kind in found.items() if mine.get(name) != kind]:
+            raise UnsupportedSchema(
+                f"columns {more} of the table are new, or of another type, since the stream was loaded: load it again, "
+                "and start the query with the same checkpoint; or name the columns that you want by the option columns"
+            )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one file."""

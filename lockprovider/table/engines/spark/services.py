@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.spark.errors import typed_errors
+from lockprovider.table.engines.spark.given import session
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_table, run_clustering
 from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
@@ -30,7 +31,7 @@ def compact(spark: SparkSession, table: TableContext, instant: str | None = None
     Raises:
         UnsupportedTable, HistoryGone, Aborted, NotAcquired: as `Table.compact` and `Table.run_compaction`.
     """
-    run = on_executors(spark)
+    run = on_executors(session(spark))
     return compact_table(table, run) if instant is None else (run_compaction(table, instant, run),)
 
 
@@ -52,7 +53,7 @@ def cluster(
         InvalidInput, UnsupportedTable, WriteConflict, HistoryGone, Aborted, NotAcquired: as `Table.cluster` and
             `Table.run_clustering`.
     """
-    rule, run = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes), on_executors(spark)
+    rule, run = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes), on_executors(session(spark))
     return cluster_table(table, rule, run) if instant is None else (run_clustering(table, instant, run),)
 
 
@@ -62,7 +63,7 @@ def on_executors(spark: SparkSession) -> Runner:
     def run(work: Sequence[RewriteTask]) -> Iterator[WriteStat]:
         if not work:
             return iter(())
-        with typed_errors():
+        with typed_errors(), jobs.described(spark, f"hudi: rewrite {len(work)} file slices"):
             found = jobs.run_over(spark, list(work), _written, tasks.STATS).collect()
         return (WriteStat(**row.asDict()) for row in found)
 

@@ -72,27 +72,37 @@ def batches(
     """
     if stream_id is not None:
         BatchId.of(stream_id, 0)
+    return _Batches(table, change, stream_id, retries)
 
-    def each(rows: DataFrame, batch: int) -> CommitResult | None:
-        with _WRITES.one_of(table, rows, batch, stream_id) as batch_id:
+
+@dataclass(frozen=True)
+class _Batches:
+    """What `batches` returns. Picklable: Spark Connect calls it in a process of its server."""
+
+    table: TableContext
+    change: Callable[[TransactionHandle, DataFrame], object]
+    stream_id: str | None
+    retries: int
+
+    def __call__(self, rows: DataFrame, batch: int) -> CommitResult | None:
+        """Write one batch of a stream, once."""
+        with _WRITES.one_of(self.table, rows, batch, self.stream_id) as batch_id:
 
             def run(txn: Transaction) -> None:
                 txn.exactly_once(batch_id)
-                change(TransactionHandle(txn), rows)
+                self.change(TransactionHandle(txn), rows)
                 if txn.changes_nothing:
                     raise _Nothing
 
             try:
-                return transact(table, run, retries=retries)
+                return transact(self.table, run, retries=self.retries)
             except AlreadyCommitted as error:  # by the run before, which died before Spark noted it
                 if batch_id.run == _CONNECT and batch == 0:
                     raise WrongCheckpoint(f"{error}; {_UNTOLD}") from error
-                table.tell("left_out", "", batch=str(batch_id), why=str(error))
+                self.table.tell("left_out", "", batch=str(batch_id), why=str(error))
             except _Nothing:
-                table.tell("left_out", "", batch=str(batch_id), why="it has no rows")
+                self.table.tell("left_out", "", batch=str(batch_id), why="it has no rows")
             return None
-
-    return each
 
 
 class _Nothing(Exception):

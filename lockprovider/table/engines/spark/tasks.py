@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from lockprovider.table.convert import OnMissing, read_as
 from lockprovider.table.engines.arrow import ROWS_PER_FILE, check_unique
 from lockprovider.table.engines.bucketed import new_group
 from lockprovider.table.engines.spark.key_sketch import Sketch
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.files.base_file import conform
 from lockprovider.table.files.bucket_groups import groups
 from lockprovider.table.files.group_writer import GroupWriter, group_id
 from lockprovider.table.files.log_file import columns_to_merge
@@ -37,7 +37,8 @@ from lockprovider.table.read.scan import Scan, read_slice
 from lockprovider.table.timeline.view import FileSlice
 
 ROWS_PER_BATCH = 1 << 16  # handed to Spark at once
-KEY, PARTITION, DELETE, GROUP = "__key", "__partition", "__delete", "__group"
+KEY, PARTITION, DELETE, GROUP = "hudi key", "hudi partition", "hudi delete", "hudi group"  # no table has such names
+CLAUSE = "hudi clause"
 NEW = "+"  # what the group of a row begins with that no file group has yet; else it is a number
 MOST_TASKS = 200
 KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.string())])
@@ -64,8 +65,9 @@ T = TypeVar("T")
 
 
 def change_schema(schema: pa.Schema) -> pa.Schema:
-    """A change: the table's columns, its key and partition, and whether it is a delete."""
-    return pa.schema([*schema, (KEY, pa.string()), (PARTITION, pa.string()), (DELETE, pa.bool_())])
+    """A change: the table's columns, its key and partition, and whether it is a delete, which has nulls elsewhere."""
+    columns = [column.with_nullable(True) for column in schema]
+    return pa.schema([*columns, (KEY, pa.string()), (PARTITION, pa.string()), (DELETE, pa.bool_())])
 
 
 def grouped_schema(schema: pa.Schema) -> pa.Schema:
@@ -82,7 +84,7 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from conform(each(work[number]), schema).to_batches(max_chunksize=ROWS_PER_BATCH)
+                yield from read_as(each(work[number]), schema).to_batches(max_chunksize=ROWS_PER_BATCH)
 
     return run
 
@@ -126,7 +128,7 @@ def locator(
 
 def _rows(writer: GroupWriter, one: FileSlice, columns: pa.Schema) -> pa.Table:
     if not one.logs:
-        return conform(writer.place.read(one.path, columns.names), columns, stored=True)
+        return read_as(writer.place.read(one.path, columns.names), columns)
     rule, full = MergeRule.of(writer.config), hudi_schema.with_meta(writer.schema)
     more = [full.field(name) for name in columns_to_merge(full, rule) if name not in columns.names]
     merged = merged_rows(writer.place, one, pa.schema([*columns, *more]), rule)
@@ -140,19 +142,58 @@ def _with_key(schema: pa.Schema) -> pa.Schema:
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def keyer(writer: GroupWriter, *, delete: bool, valued: bool = False) -> Callable[[Batches], Batches]:
-    """Rows become changes; `valued`: the ordering values of deletes count, and are looked at."""
-    schema = change_schema(writer.schema)
+def keyer(
+    writer: GroupWriter, *, delete: bool, missing: OnMissing = "null", valued: bool = False
+) -> Callable[[Batches], Batches]:
+    """Rows become changes.
+
+    `missing` is for columns that the rows do not have, as of `GroupWriter.keyed`; `valued`: the ordering values of
+    deletes count, and are looked at.
+    """
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
-            rows, keys, partitions = writer.keyed(pa.Table.from_batches([batch]))
-            if not delete:
+            given = pa.Table.from_batches([batch])
+            if delete:
+                rows, keys, partitions = writer.keyed_deletes(given, valued=valued)
+                if valued:
+                    values_of_deletes(writer.config, rows)
+            else:
+                rows, keys, partitions = writer.keyed(given, missing)
                 refuse_unordered(writer.config, rows)
-            elif valued:
-                values_of_deletes(writer.config, rows)
-            columns = [*rows.columns, keys, partitions, pa.repeat(pa.scalar(delete), len(keys))]
-            yield from pa.table(columns, schema=schema).to_batches()
+            yield from _changes(writer.schema, rows, (keys, partitions), pa.repeat(pa.scalar(delete), len(keys)))
+
+    return run
+
+
+def _changes(schema: pa.Schema, rows: pa.Table, tags: Sequence[Any], deletes: Any) -> Iterator[pa.RecordBatch]:
+    """Changes of converted rows; a column that they do not have is null."""
+    columns = [
+        rows.column(one.name) if one.name in rows.column_names else pa.nulls(len(deletes), one.type) for one in schema
+    ]
+    yield from pa.table([*columns, *tags, deletes], schema=change_schema(schema)).to_batches()
+
+
+def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batches], Batches]:
+    """Rows that a clause of a MERGE is for become changes, by the clause's own values.
+
+    Each row has the number of its clause (`CLAUSE`), its tags (`KEYS`), and a struct of the values of each clause, in
+    the column that `values` names; None: the clause deletes.
+    """
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            for number, name in enumerate(values):
+                mine = batch.filter(pc.equal(batch.column(CLAUSE), number))
+                if not mine.num_rows:
+                    continue
+                tags = [mine.column(tag) for tag in (KEY, PARTITION)]
+                rows = pa.table({})
+                if name is not None:
+                    given = pa.Table.from_struct_array(mine.column(name))
+                    rows = writer.plan(given.schema)(given)
+                for change in _changes(writer.schema, rows, tags, pa.repeat(pa.scalar(name is None), mine.num_rows)):
+                    yield change.append_column(GROUP, mine.column(GROUP))
 
     return run
 
@@ -163,13 +204,13 @@ def hasher(batches: Batches) -> Batches:
         yield pa.record_batch([pa.array([hashes(batch.column(0)).tobytes()], pa.binary())], schema=HASHES)
 
 
-def tagger(writer: GroupWriter, named: Sequence[str]) -> Callable[[Batches], Batches]:
-    """Rows of any columns get their key and partition, which the columns `named` tell."""
+def tagger(writer: GroupWriter) -> Callable[[Batches], Batches]:
+    """Rows of any columns get their key and partition."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
             rows = pa.Table.from_batches([batch])
-            _, keys, partitions = writer.keyed(rows.select(list(named)))
+            _, keys, partitions = writer.keyed_deletes(rows)
             yield from rows.append_column(KEY, keys).append_column(PARTITION, partitions).to_batches()
 
     return run
@@ -180,7 +221,7 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
-            found = pc.unique(writer.keyed(pa.Table.from_batches([batch]))[2])
+            found = pc.unique(writer.keyed_deletes(pa.Table.from_batches([batch]))[2])
             yield from pa.table([found], schema=PARTITIONS).to_batches()
 
     return run
@@ -274,16 +315,26 @@ def rewriter(
 ) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
     """One call a file group: its next slice, or a new group; `valued`: the deletes have ordering values."""
 
+    def stored(changes: pa.Table) -> pa.Table:
+        """What Spark hands back of converted rows: its types of them differ by names inside, and by the zone."""
+        if not changes.num_rows:
+            return writer.schema.empty_table()  # deletes by a condition have no columns
+        given = changes.select(writer.schema.names)
+        return writer.plan(given.schema)(given)
+
+    def ordered(changes: pa.Table) -> pa.Table:
+        return writer.deletes(changes, valued=True)
+
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
         partition, group = key[0].as_py(), key[1].as_py()
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)
-        rows, keys = conform(changes.filter(upserts), writer.schema), keys.filter(upserts)
+        rows, keys = stored(changes.filter(upserts)), keys.filter(upserts)
         found = numbered.old.get(group)
         if found is not None:
             values = None
             if valued:
-                values = values_of_deletes(writer.config, conform(changes.filter(deletes), writer.schema))
+                values = values_of_deletes(writer.config, ordered(changes.filter(deletes)))
             stat = writer.rewrite(found, rows, keys, deleted, _token(int(group)), delete_values=values)
         else:
             kept = pc.invert(pc.is_in(keys, value_set=deleted))

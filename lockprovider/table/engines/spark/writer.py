@@ -13,27 +13,25 @@ Source: Spark's `DataSourceWriter`, `DataSourceStreamWriter`; Hudi `HoodieStream
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from fsspec_cas import InvalidInput, Machine
-from lockprovider.table.engines.rows import check_columns
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
-from lockprovider.table.engines.spark.source.gathered import commit_gathered, packed
 from lockprovider.table.engines.spark.source.hudi_write import HudiWrite, WriteOperation
+from lockprovider.table.engines.spark.source.staged import Stage, StagedFile, commit_staged, remove_staged
 from lockprovider.table.engines.spark.source.target import open_target
 from lockprovider.table.engines.spark.tasks import insert_all
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.metadata import WriteStat
-from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.rewrite import inline
 from lockprovider.table.services import rollback
 from lockprovider.table.state.context import TableContext
@@ -52,7 +50,7 @@ class Written(WriterCommitMessage):
     begin: str
     stats: list[WriteStat]
     stream: str | None
-    rows: bytes = b""  # where all tasks' come together
+    staged: list[StagedFile] = field(default_factory=list)  # where all tasks' rows come together
 
 
 @dataclass
@@ -63,6 +61,7 @@ class WriteJob:
     asked: HudiWrite
     rows: pa.Schema
     group: GroupWriter | None = None
+    stage: Stage | None = None
     is_left_out: bool = False
 
     def check(self) -> None:
@@ -75,7 +74,7 @@ class WriteJob:
         table = open_target(self.options, self.asked, self.rows)
         self.is_left_out = table is None
         if table is not None:
-            self._check(table.config(), table.schema())
+            self._check(table)
 
     def begin(self) -> Transaction | None:
         """Take an instant, unless there is one, or rows come together before any is written.
@@ -101,23 +100,29 @@ class WriteJob:
         """Whether all that the table has is replaced."""
         return self.asked.operation is WriteOperation.INSERT_OVERWRITE_TABLE
 
-    def _check(self, config: TableConfig, schema: pa.Schema) -> None:
+    def _check(self, table: TableContext) -> None:
+        config, asked = table.config(), self.asked.operation
         if config.bucket_index is not None and not self.asked.gathers:
             raise InvalidInput(
                 "a data source cannot bring the rows of a bucket together, as this table's bucket index asks for: use "
                 "append, upsert or insert_overwrite of lockprovider.table.engines.spark (foreachBatch for a stream)"
             )
-        if missing := sorted({*config.identifying} - {*self.rows.names}):
-            raise InvalidInput(f"columns {missing} tell a row's key and partition; these rows have {self.rows.names}")
-        if self.asked.operation is WriteOperation.UPSERT:
-            check_columns(self.rows, schema, schema.names)
+        planner = GroupWriter(table.place, "", config, table.schema())
+        valued = self.asked.gathers and Transaction(table).may_be_blind
+        if asked is WriteOperation.DELETE:
+            valued = valued and config.ordering_field in self.rows.names
+            planner.deletes(self.rows.empty_table(), valued=valued)
+        else:
+            planner.plan(self.rows, "refuse" if asked is WriteOperation.UPSERT else "null")
+        if self.asked.gathers and self.stage is None:
+            self.stage = Stage(planner, asked, valued)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """In a task: write its rows, or hand them on."""
         group, context = self.group, TaskContext.get()
         if context is not None and (self.is_left_out or self.asked.gathers):
-            rows = b"" if self.is_left_out else packed(batches)
-            return Written("", [], context.getLocalProperty(_QUERY), rows)
+            staged = [] if self.stage is None or self.is_left_out else self.stage.write(batches)
+            return Written("", [], context.getLocalProperty(_QUERY), staged)
         if group is None or context is None:
             raise RuntimeError("a data source's rows are written in Spark tasks only")
         with self._beating(group):
@@ -128,7 +133,7 @@ class WriteJob:
 
         Raises:
             Aborted, AlreadyCommitted: see `Transaction.commit`; the instant is rolled back.
-            WriteConflict, InvalidRecords, UnsupportedSchema: of rows that came together, see `commit_gathered`.
+            WriteConflict, InvalidRecords, UnsupportedSchema: of rows that came together, see `commit_staged`.
         """
         if self.is_left_out:
             return None
@@ -137,12 +142,15 @@ class WriteJob:
         inline.run_due(table)
         return done
 
-    def _commit(self, table: TableContext, written: list[Written], batch_id: BatchId | None) -> CommitResult:
+    def _commit(self, table: TableContext, written: list[Written], batch_id: BatchId | None) -> CommitResult | None:
         if self.asked.gathers:
-            parts = [one.rows for one in written]
-            if batch_id is not None and not any(parts):
+            files = [file for one in written for file in one.staged]
+            if self.stage is None or (batch_id is not None and not files):
                 return None
-            return commit_gathered(table, self.asked.operation, parts, self.rows.empty_table(), batch_id)
+            try:
+                return commit_staged(table, self.stage, files, batch_id)
+            finally:
+                remove_staged(table.place, files)
         begin = written[0].begin if self.group is None else self.group.begin
         stats = [stat for one in written for stat in one.stats]
         txn = Transaction.resume(table, begin)
@@ -159,9 +167,13 @@ class WriteJob:
             txn.rollback()
             raise
 
-    def abort(self, begin: str) -> None:
+    def abort(self, written: Sequence[Written]) -> None:
         """Remove the write, unless it is committed: the answer to a commit may have been lost."""
-        rollback.roll_back(self.options.open(), begin)
+        if self.stage is not None:
+            remove_staged(self.stage.writer.place, (), self.stage.folder)
+        begun = {one.begin for one in written} | {"" if self.group is None else self.group.begin}
+        for begin in begun - {""}:
+            rollback.roll_back(self.options.open(), begin)
 
     @contextmanager
     def _beating(self, group: GroupWriter) -> Iterator[None]:
@@ -192,9 +204,7 @@ class BatchWriter(DataSourceArrowWriter):
     @in_one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """In a process of its own, after a failure; tasks may still be running, and remove what they write after it."""
-        del messages
-        if self.job.group is not None:
-            self.job.abort(self.job.group.begin)
+        self.job.abort(_written(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -231,8 +241,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """In a process of its own, after a failure. Of a batch that no task finished the next writer cleans up."""
         del batchId
-        for begin in {one.begin for one in _written(messages)} - {""}:
-            self.job.abort(begin)
+        self.job.abort(_written(messages))
 
     def __getstate__(self) -> WriteJob:
         txn = self.job.begin()

@@ -87,7 +87,7 @@ def test_a_merge_refuses_what_it_could_only_guess(spark: Any, table: Table) -> N
         merge(table, twice, MatchedUpdate({"part": "'z'"}))
     with pytest.raises(InvalidRecords, match="'colour'"):
         merge(table, twice, NotMatchedInsert({"colour": "1"}))
-    with pytest.raises(InvalidRecords, match=r"\['part'\] are missing"):
+    with pytest.raises(InvalidRecords, match="part is missing"):
         merge(table, twice.drop("part"), MatchedUpdate())
     assert table.timeline().pending_writes == ()
 
@@ -130,7 +130,7 @@ def test_what_a_task_refuses_comes_out_with_its_own_type(spark: Any, table: Tabl
         engine.upsert(table, frame(spark, (None, "a", 1)))
     with pytest.raises(InvalidRecords, match="stranger"):
         engine.append(table, frame(spark, (7, "a", 1)).withColumnRenamed("value", "stranger"))
-    with pytest.raises(InvalidRecords, match=r"\['value'\] are missing"):
+    with pytest.raises(InvalidRecords, match="value is missing"):
         engine.upsert(table, frame(spark, (1, "a", 1)).drop("value"))
     with pytest.raises(InvalidRecords, match="nothing to write"):
         table.transact(engine.write)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from table.engines.spark.spark_tables import RUN_S, forget_last_batch, to_its_end
@@ -18,10 +19,10 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, ups
 from lockprovider.table import Table, TableEvent
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
-from lockprovider.table.engines.spark.data_source import register
+from lockprovider.table.engines.spark.data_source import HudiCas, register
 from lockprovider.table.engines.spark.errors import translated
 from lockprovider.table.engines.spark.stream import batches, upserts
-from lockprovider.table.errors import WrongCheckpoint
+from lockprovider.table.errors import UnsupportedSchema, WrongCheckpoint
 from lockprovider.table.format.streams import SINK_KEY
 
 SCRIPT = Path(__file__).with_name("streaming_child.py")
@@ -138,6 +139,51 @@ def append_stream(spark: Any, source: Table, sink: Table, checkpoint: Path, name
     written = spark.readStream.format("hudi_cas").load(source.url).writeStream.format("hudi_cas")
     written = written.option("stream_id", name).option("checkpointLocation", str(checkpoint))
     assert to_its_end(partial(written.trigger(availableNow=True).start, sink.url))
+
+
+@pytest.mark.parametrize("changes", ["false", "true"])
+def test_stream_fails_when_its_table_gets_a_column_and_goes_on_with_it(
+    spark: Any, tmp_path: Path, changes: str
+) -> None:
+    source, seen = made(tmp_path / "source"), []
+
+    def run(stream: Any) -> None:
+        written = stream.writeStream.foreachBatch(lambda rows, _: seen.extend(row.asDict() for row in rows.collect()))
+        written = written.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert to_its_end(written.start)
+
+    register(spark)
+    upsert(source, (1, "a", 1))
+    read = spark.readStream.format("hudi_cas").option("changes", changes)
+    stream = read.load(source.url)
+    run(stream)
+    source.add_columns(pa.schema([("note", pa.string())]))
+    source.upsert(pa.table({"id": [9], "part": ["a"], "value": [9], "note": ["new"]}))
+    with pytest.raises(StreamingQueryException) as raised:
+        run(stream)
+    error = translated(str(raised.value))
+    assert isinstance(error, UnsupportedSchema), str(raised.value)
+    assert [row["id"] for row in seen] == [1]
+    run(read.load(source.url))
+    assert [(row["id"], row["note"]) for row in seen[1:]] == [(9, "new")]
+
+
+def test_reader_of_a_running_stream_refuses_a_new_column_before_its_offset_moves(tmp_path: Path) -> None:
+    source = made(tmp_path / "source")
+    upsert(source, (1, "a", 1))
+    whole, some = HudiCas({"path": source.url}), HudiCas({"path": source.url, "columns": "id"})
+    readers = [one.streamReader(one.schema()) for one in (whole, some)]
+    start = readers[0].initialOffset()
+    offset = readers[0].latestOffset(start, readers[0].getDefaultReadLimit())
+    source.add_columns(pa.schema([("note", pa.string())]))
+    for refused in (
+        lambda: readers[0].latestOffset(offset, readers[0].getDefaultReadLimit()),
+        lambda: readers[0].partitions(start, offset),
+    ):
+        with pytest.raises(UnsupportedSchema, match=r"\['note string'\] .* start the query with the same checkpoint"):
+            refused()
+    assert readers[1].latestOffset(offset, readers[1].getDefaultReadLimit()) != offset
+    assert whole.streamReader(whole.schema()).latestOffset(offset, readers[1].getDefaultReadLimit()) != offset
 
 
 @pytest.mark.parametrize("operation", ["insert", "upsert"])

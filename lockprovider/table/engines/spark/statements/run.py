@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import functions, jobs
+from lockprovider.table.engines.spark.given import refuse_unfit
 from lockprovider.table.engines.spark.merge_into import (
     Clause,
     MatchedDelete,
@@ -159,10 +159,7 @@ class _Run:
             )
             seen = rows if where is None else rows.where(where)
             changed = seen.select(
-                *(
-                    F.expr(values.get(one.name, f"{alias}.`{one.name}`")).cast(one.dataType).alias(one.name)
-                    for one in from_arrow_schema(self._schema).fields
-                )
+                *(F.expr(values.get(name, f"{alias}.`{name}`")).alias(name) for name in self._schema.names)
             )
         functions.write(self._txn, upserts=changed)
 
@@ -196,11 +193,8 @@ class _Run:
             functions.insert(self._txn, rows)
             return
         planner = GroupWriter(self._txn.table.place, "", self._txn.config, self._schema)
-        held = rows.persist()
-        try:
-            named = jobs.check_named(planner, held)
-            within = sorted({*self._txn.snapshot.partitions, *jobs.partitions_of(held, planner, named)})
+        refuse_unfit(planner, rows, "new")
+        with jobs.held(rows) as held:
+            within = sorted({*self._txn.snapshot.partitions, *jobs.partitions_of(held, planner)})
             functions.overwrite(self._txn, held, within)
-        finally:
-            held.unpersist()
         self._txn.operation = "INSERT_OVERWRITE_TABLE"

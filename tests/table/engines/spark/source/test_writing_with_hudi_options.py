@@ -77,9 +77,9 @@ def test_new_columns_are_merged_if_asked_for(spark: Any, url: str) -> None:
     assert table.schema().names == ["id", "part", "value", "note", "fare"]
     found = {(row["id"], row["value"], row["note"], row["fare"]) for row in table.to_arrow().to_pylist()}
     assert found == {(1, 10, "late", None), (2, 2, None, None), (3, 3, None, None), (4, 4, None, 1.5)}
-    with pytest.raises(UnsupportedSchema, match="'note' is string in the table"):
+    with pytest.raises(UnsupportedSchema, match="note: int64 does not fit string"):
         save(more.withColumn("note", more["value"]).withColumn("fare", more["value"]), url, mergeSchema="true")
-    with pytest.raises(InvalidRecords, match=r"\['note', 'fare'\] are missing"):
+    with pytest.raises(InvalidRecords, match="note is missing.*fare is missing"):
         save(frame(spark, (1, "a", 5)), url)
 
 

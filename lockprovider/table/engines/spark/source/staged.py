@@ -1,0 +1,275 @@
+"""Writes whose rows come together: upsert, delete, overwriting the rows' own partitions.
+
+A data source cannot shuffle rows, and those of one file group may be in every task. So tasks convert their rows and
+stage them beside the table, in files of about `CHUNK_BYTES`. The committing process, on the driver's machine, sorts
+them by file group on its own disk, and merges file group by file group. It holds the keys of all rows, one staged file,
+and the file groups that it merges at the time; nothing goes through the driver's JVM.
+
+Not promised: that the staged files of a process which was killed are removed. They lie in `.hoodie/.temp/staged-*`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fsspec_cas import CasError, Machine
+from lockprovider.table.engines.arrow import AT_ONCE, check_unique
+from lockprovider.table.engines.spark import tasks
+from lockprovider.table.engines.spark.source.hudi_write import WriteOperation
+from lockprovider.table.engines.writer import for_tasks, planner_of
+from lockprovider.table.errors import Aborted
+from lockprovider.table.files.bucket_groups import of_keys
+from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.files.place import TablePlace
+from lockprovider.table.format import bucket as buckets
+from lockprovider.table.format.bloom import hashes
+from lockprovider.table.format.layout import MARKERS
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.state.parallel import in_order
+from lockprovider.table.transaction.exactly_once import BatchId
+from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CHUNK_BYTES = 64 << 20
+_ROWS_AT_ONCE = 4_000_000  # keys of the table that are compared at a time
+_PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
+_NO_COLUMNS = pa.schema([])
+_CHANGED = "the table's columns were changed while the rows were staged; write them again"
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """Changes (`tasks.change_schema`) that a task has staged; `counts` are its rows by table partition."""
+
+    path: str
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How a write stages rows. Picklable.
+
+    Attributes:
+        writer: of the table, and no instant.
+        operation: upsert, delete, or insert_overwrite.
+        valued: the write may be blind, so the ordering values of deletes count.
+        folder: of its files; its own.
+    """
+
+    writer: GroupWriter
+    operation: WriteOperation
+    valued: bool
+    folder: str = field(default_factory=lambda: f"{MARKERS}/staged-{Machine().new_id()}")
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
+        """In a task: convert its rows, and stage them.
+
+        Raises:
+            DoesNotFit, InvalidRecords: as of `GroupWriter.keyed`.
+        """
+        missing: Any = "refuse" if self.operation is WriteOperation.UPSERT else "null"
+        is_delete = self.operation is WriteOperation.DELETE
+        changes = tasks.keyer(self.writer, delete=is_delete, missing=missing, valued=self.valued)(batches)
+        return [self._put(pa.Table.from_batches(held)) for held in _chunks(changes)]
+
+    def _put(self, rows: pa.Table) -> StagedFile:
+        sink, path = pa.BufferOutputStream(), f"{self.folder}/{Machine().new_id()}.arrow"
+        with pa.ipc.new_file(sink, rows.schema, options=_PACKED) as file:
+            file.write_table(rows)
+        self.writer.place.store.put_if_absent(path, bytes(sink.getvalue())).unwrap()
+        counts = {one["values"]: one["counts"] for one in pc.value_counts(rows[tasks.PARTITION]).to_pylist()}
+        return StagedFile(path, counts)
+
+
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= CHUNK_BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def remove_staged(place: TablePlace, files: Sequence[StagedFile], folder: str = "") -> None:
+    """Remove staged files: these, or all in a folder; what cannot be removed now stays."""
+    try:
+        paths = [entry.path for entry in place.store.list(f"{folder}/")] if folder else [one.path for one in files]
+        place.store.delete_all(paths)
+    except CasError:
+        return
+
+
+def commit_staged(
+    table: TableContext, stage: Stage, files: Sequence[StagedFile], batch_id: BatchId | None = None
+) -> CommitResult:
+    """Write the staged rows of all tasks in one transaction, again after a conflict.
+
+    Raises:
+        WriteConflict, InvalidRecords, Aborted: as of `Table.upsert`.
+        AlreadyCommitted, WrongCheckpoint: see `Transaction.exactly_once`.
+    """
+    with tempfile.TemporaryDirectory(prefix="hudi-staged-") as folder:
+        merging = _Merging(stage, tuple(files), Path(folder))
+
+        def run(txn: Transaction) -> None:
+            if batch_id is not None:
+                txn.exactly_once(batch_id)
+            merging.write(txn)
+
+        return transact(table, run, retries=WHOLE_RETRIES)
+
+
+@dataclass(frozen=True)
+class _Merging:
+    """The staged rows of one write, on their way into their file groups."""
+
+    stage: Stage
+    files: tuple[StagedFile, ...]
+    folder: Path
+
+    def write(self, txn: Transaction) -> None:
+        """Write them into a transaction."""
+        replaces = self.stage.operation is WriteOperation.INSERT_OVERWRITE
+        txn.operation = "DELETE" if self.stage.operation is WriteOperation.DELETE else "UPSERT"
+        planner, counts = planner_of(txn), Counter[str]()
+        if not planner.schema.equals(self.stage.writer.schema):
+            raise Aborted(_CHANGED)
+        for one in self.files:
+            counts.update(one.counts)
+        if replaces:
+            txn.end_partitions(sorted(counts))
+        writer = for_tasks(txn, planner.schema, counts if self.stage.valued and txn.may_be_blind else None)
+        old = () if replaces else txn.remaining(counts)
+        numbered = tasks.Numbered.of(old, counts, writer.config.bucket_index)
+        keys = pa.concat_tables([self._read(one, [tasks.KEY, tasks.PARTITION]) for one in self.files] or [_NONE])
+        partitions = keys[tasks.PARTITION].combine_chunks().dictionary_encode()
+        names: list[str] = partitions.dictionary.to_pylist()
+        if replaces and writer.config.bucket_index is None:
+            for partition in names:
+                check_unique(keys[tasks.KEY].filter(pc.equal(keys[tasks.PARTITION], partition)), partition)
+        homes: NDArray[np.int64] = partitions.indices.to_numpy().astype(np.int64)
+        places = _groups(writer, numbered, keys[tasks.KEY], homes, names)
+        rewrite = tasks.rewriter(writer, numbered, valued=self.stage.valued)
+
+        def merge(home: int, group: int, parts: list[tuple[Path, int]]) -> list[WriteStat]:
+            rows = pa.Table.from_batches([_opened(path).get_batch(number) for path, number in parts])
+            label = str(group) if group >= 0 else f"{tasks.NEW}{-1 - group}"
+            return [WriteStat(**one) for one in rewrite((pa.scalar(names[home]), pa.scalar(label)), rows).to_pylist()]
+
+        parts = self._sort(homes, *places)
+        jobs = [partial(merge, home, group, mine) for (home, group), mine in sorted(parts.items())]
+        txn.add(stat for stats in in_order(jobs, AT_ONCE) for stat in stats)
+
+    def _read(self, one: StagedFile, columns: Sequence[str] | None = None) -> pa.Table:
+        """A staged file, by way of a copy on this disk."""
+        copy = self.folder / one.path.rpartition("/")[2]
+        if not copy.exists():
+            copy.write_bytes(self.stage.writer.place.store.read(one.path).data)
+        with pa.memory_map(str(copy)) as file:
+            names = pa.ipc.open_file(file).schema.names
+            if names != tasks.change_schema(self.stage.writer.schema).names:
+                raise Aborted(_CHANGED)  # the writer that commits a stream's batch is another one than its tasks had
+            fields = [names.index(name) for name in columns or names]
+            return pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields)).read_all()
+
+    def _sort(
+        self, homes: NDArray[np.int64], rows: NDArray[np.int64], groups: NDArray[np.int64]
+    ) -> dict[tuple[int, int], list[tuple[Path, int]]]:
+        """Write each file anew, a batch for each of its file groups; where the batches of each group are.
+
+        `rows`: the numbers of all rows, ascending, and for each of them its group in `groups`.
+        """
+        found: dict[tuple[int, int], list[tuple[Path, int]]] = {}
+        start = 0
+        for number, one in enumerate(self.files):
+            given, path = self._read(one), self.folder / f"sorted-{number}.arrow"
+            mine = slice(*np.searchsorted(rows, [start, start + given.num_rows]))
+            pairs = np.stack([homes[rows[mine]], groups[mine]], axis=1)
+            order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+            pairs = pairs[order]
+            ends = np.flatnonzero(np.any(np.diff(pairs, axis=0) != 0, axis=1)) + 1
+            taken = given.take(pa.array(rows[mine][order] - start)).combine_chunks()
+            start += given.num_rows
+            with pa.ipc.new_file(str(path), taken.schema) as file:
+                for part, (first, last) in enumerate(zip([0, *ends], [*ends, len(order)], strict=True)):
+                    (batch,) = taken.slice(first, last - first).to_batches()
+                    file.write_batch(batch)
+                    home, group = pairs[first].tolist()
+                    found.setdefault((home, group), []).append((path, part))
+        return found
+
+
+_NO_ROWS = np.array([], dtype=np.int64)
+_NONE = pa.schema([(tasks.KEY, pa.string()), (tasks.PARTITION, pa.string())]).empty_table()
+
+
+def _opened(path: Path) -> pa.ipc.RecordBatchFileReader:
+    return pa.ipc.open_file(pa.memory_map(str(path)))
+
+
+def _groups(
+    writer: GroupWriter, numbered: tasks.Numbered, keys: pa.ChunkedArray, homes: NDArray[np.int64], names: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of the rows that have these keys, ascending, each with the number of its file group.
+
+    A new group is -1 - its bucket. A key that the table has in several groups goes into each of them.
+    """
+    if writer.config.bucket_index is not None:
+        there = {(one.partition, buckets.bucket_of(one.file_id)): int(n) for n, one in numbered.old.items()}
+        of: Any = [of_keys(writer.config, chunk).to_numpy().astype(np.int64) for chunk in keys.chunks]
+        pairs, places = np.unique(homes << 32 | np.concatenate([_NO_ROWS, *of]), return_inverse=True)
+        mine = [there.get((names[pair >> 32], pair & 0xFFFFFFFF), -1 - (pair & 0xFFFFFFFF)) for pair in pairs.tolist()]
+        return np.arange(len(homes)), np.array(mine, dtype=np.int64)[places]
+    found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+    for home, name in enumerate(names):
+        rows = np.flatnonzero(homes == home)
+        wanted = keys.take(pa.array(rows))
+        for located in _located(writer, numbered, name):
+            at = pc.index_in(wanted, value_set=located[tasks.KEY].combine_chunks())
+            hit = at.is_valid().to_numpy()
+            told = located[tasks.GROUP].take(at.drop_null()).cast(pa.int64())
+            found.append((rows[hit], told.to_numpy()))
+    fresh = np.ones(len(homes), dtype=np.bool_)
+    for rows, _ in found:
+        fresh[rows] = False
+    new = np.concatenate([_NO_ROWS, *(hashes(chunk).astype(np.int64) for chunk in keys.chunks)])[fresh]
+    found.append((np.flatnonzero(fresh), -1 - new % numbered.buckets))
+    order = np.argsort(np.concatenate([rows for rows, _ in found]), kind="stable")
+    return (
+        np.concatenate([rows for rows, _ in found])[order],
+        np.concatenate([groups for _, groups in found])[order],
+    )
+
+
+def _located(writer: GroupWriter, numbered: tasks.Numbered, partition: str) -> Iterator[pa.Table]:
+    """The keys of a partition's file groups, some millions at a time, none of them twice in one table."""
+    locate, held = tasks.locator(writer, _NO_COLUMNS), list[pa.Table]()
+    mine = [(number, one) for number, one in numbered.old.items() if one.partition == partition]
+    for place, slice_ in enumerate(mine, start=1):
+        held.append(locate(slice_))
+        if place < len(mine) and sum(part.num_rows for part in held) < _ROWS_AT_ONCE:
+            continue
+        rest, held = pa.concat_tables(held), []
+        while rest.num_rows:
+            codes = rest[tasks.KEY].combine_chunks().dictionary_encode().indices.to_numpy()
+            first = np.unique(codes, return_index=True)[1]
+            yield rest.take(pa.array(first)) if len(first) < rest.num_rows else rest
+            rest = rest.take(pa.array(np.setdiff1d(np.arange(rest.num_rows), first)))

@@ -1,0 +1,75 @@
+"""Dask with workers that are processes of their own, one of which is killed while it writes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans
+
+from lockprovider.table import Table
+from lockprovider.table.engines import dask as engine
+
+ROWS = 20_000
+PARTS = 8
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address=None,
+            local_directory=str(tmp_path / "workers"),
+            memory_limit="1GB",
+        ) as made,
+        Client(made) as client,
+    ):
+        yield client
+
+
+def frame(value: int) -> Any:
+    ids = np.arange(ROWS)
+    part = pd.Series(ids % 3).map({0: "a", 1: "b", 2: "c"})
+    return dd.from_pandas(pd.DataFrame({"id": ids, "part": part, "value": value}), npartitions=PARTS)
+
+
+def dying(part: pd.DataFrame, once: str) -> pd.DataFrame:
+    """The first worker that comes to the rows of id 0 is killed, as by the machine's memory."""
+    if (part["id"] == 0).any():
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+            os.kill(os.getpid(), signal.SIGKILL)
+    return part
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("verb", ["append", "upsert"])
+def test_worker_that_is_killed_loses_and_doubles_no_row(tmp_path: Path, cluster: Any, verb: str) -> None:
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    if verb == "upsert":
+        engine.append(table, frame(1))
+    once = tmp_path / "killed"
+    rows = frame(2)
+    done = getattr(engine, verb)(table, rows.map_partitions(dying, str(once), meta=rows._meta))
+    assert once.exists(), "no worker was killed"
+    assert (done.inserted, done.updated) == ((ROWS, 0) if verb == "append" else (0, ROWS))
+    found = content(table)
+    assert found == by_hudi_rs(table.url)
+    assert {(row[0], row[2]) for row in found} == {(number, 2) for number in range(ROWS)}
+    assert int(engine.read(table).value.sum().compute()) == 2 * ROWS
+    assert len(cluster.scheduler_info()["workers"]) >= 1
+    assert orphans(Path(table.url)) == set()

@@ -233,7 +233,7 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
 
 def _change(txn: Transaction, planner: GroupWriter, changes: DataFrame, *, blindly: bool) -> None:
     """Find the file group of each change, and write it."""
-    with jobs.held(changes) as keyed:
+    with jobs.computed_once(changes) as keyed:
         counts = jobs.counts(keyed, planner)
         writer = for_tasks(txn, planner.schema, counts if blindly else None)
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
@@ -283,7 +283,7 @@ def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | 
     if partitions is not None:
         _overwrite(txn, planner, rows, tuple(partitions))
         return
-    with jobs.held(rows) as held:
+    with jobs.computed_once(rows) as held:
         _overwrite(txn, planner, held, jobs.partitions_of(held, planner))
 
 
@@ -297,7 +297,7 @@ def _overwrite(txn: Transaction, planner: GroupWriter, rows: DataFrame, within: 
 def _overwrite_buckets(
     txn: Transaction, planner: GroupWriter, rows: DataFrame, partitions: Iterable[str] | None
 ) -> None:
-    with jobs.held(jobs.keyed(planner, rows, None, whole=False)) as keyed:
+    with jobs.computed_once(jobs.keyed(planner, rows, None, whole=False)) as keyed:
         counts = jobs.counts(keyed, planner)
         within = sorted(counts) if partitions is None else tuple(partitions)
         tasks.check_within(counts, within)

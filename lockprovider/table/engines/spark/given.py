@@ -17,7 +17,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.errors import DoesNotFit, Misfit
 from lockprovider.table.files.group_writer import GroupWriter
 
-Use = Literal["new", "whole", "deletes", "valued deletes"]  # what rows are for; see `refuse_unfit`
+RowsFor = Literal["new", "whole", "deletes", "valued deletes"]  # what rows are for; see `refuse_unfit`
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -61,7 +61,7 @@ def _has_variants(kind: DataType) -> bool:
     return kind.typeName() == "variant"
 
 
-def refuse_unfit(writer: GroupWriter, rows: Any, use: Use, name: str = "rows") -> pa.Schema:
+def refuse_unfit(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> pa.Schema:
     """Return the frame's columns if it can be written.
 
     Args:

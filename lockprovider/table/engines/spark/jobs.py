@@ -50,7 +50,7 @@ def run_over(
 
 
 @contextmanager
-def held(frame: DataFrame) -> Iterator[DataFrame]:
+def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
     """The rows of a frame, computed once, and kept by Spark meanwhile.
 
     Spark finds what is cached by the frame's plan. So another frame is cached here, with a plan of its own, and the

@@ -95,10 +95,10 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
         _check(clause, writer)
     if not clauses:
         raise InvalidRecords("nothing to merge: give at least one clause")
-    with jobs.held(source.mapInArrow(tasks.tagger(writer), _tagged_type(source))) as keyed:
+    with jobs.computed_once(source.mapInArrow(tasks.tagger(writer), _tagged_type(source))) as keyed:
         counts = _counts(keyed, writer)
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
-        with jobs.held(jobs.with_groups(keyed, numbered, writer)) as grouped:
+        with jobs.computed_once(jobs.with_groups(keyed, numbered, writer)) as grouped:
             touched = _touched(grouped, numbered, writer)
             changes = _changes(_joined(grouped, touched, writer, names), source.columns, clauses, writer, names)
             jobs.put(txn, writer, changes, numbered)

@@ -194,7 +194,7 @@ class _Run:
             return
         planner = GroupWriter(self._txn.table.place, "", self._txn.config, self._schema)
         refuse_unfit(planner, rows, "new")
-        with jobs.held(rows) as held:
+        with jobs.computed_once(rows) as held:
             within = sorted({*self._txn.snapshot.partitions, *jobs.partitions_of(held, planner)})
             functions.overwrite(self._txn, held, within)
         self._txn.operation = "INSERT_OVERWRITE_TABLE"

@@ -157,6 +157,8 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
     for _ in range(count):
         key, length = _TWO.unpack_from(body, at)
         at += _TWO.size
+        if not 0 <= length <= len(body) - at:
+            raise struct.error(f"a header of {length} bytes")
         found[key] = str(body[at : at + length], "utf-8")
         at += length
     return found, at

@@ -15,7 +15,6 @@ Source: Hudi `HoodieAvroDataBlock`, `HoodieDeleteBlock`, `HoodieAvroUtils.wrapVa
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from pyarrow import types
 
 from lockprovider.table.errors import Corrupt, UnsupportedSchema, UnsupportedTable
 from lockprovider.table.format import schema
-from lockprovider.table.format.metadata import avro_schema
+from lockprovider.table.format.metadata import avro_schema, checked_schema
 
 _VERSION = 3
 _HEAD = struct.Struct(">ii")
@@ -96,7 +95,7 @@ def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]
 @lru_cache(maxsize=256)
 def _parsed(schema_json: str) -> Any:
     """The schema with times as plain numbers: as which Arrow takes them, beyond the years that Python knows, too."""
-    return fastavro.parse_schema(_without_times(json.loads(schema_json)))
+    return fastavro.parse_schema(_without_times(checked_schema(schema_json)))
 
 
 def _without_times(avro: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lockprovider.bounded import LARGEST_OBJECT, parse_json
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.layout import HISTORY
 
@@ -94,8 +95,9 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
         Corrupt: it cannot be understood; the message names it.
     """
     try:
-        return {str(one["fileName"]): int(one["fileLen"]) for one in json.loads(data)["files"]}
-    except (ValueError, KeyError, TypeError) as error:
+        said = parse_json(data, most=LARGEST_OBJECT)["files"]
+        return {str(one["fileName"]): int(one["fileLen"]) for one in said}
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise Corrupt(f"{name} cannot be understood ({error!r}); restore the file") from error
 
 
@@ -124,7 +126,7 @@ class Digest:
 def digest_of(footer: Mapping[bytes, bytes] | None) -> Digest | None:
     """The digest that our own files carry in their footers; None if there is none, or it cannot be understood."""
     try:
-        said = json.loads((footer or {})[_DIGEST_KEY.encode()])
+        said = parse_json((footer or {})[_DIGEST_KEY.encode()], most=LARGEST_OBJECT)
         streams = {str(name): (int(batch), str(file)) for name, (batch, file) in said["streams"].items()}
         return Digest(str(said["begin"]), str(said["completion"]), streams)
     except (KeyError, ValueError, TypeError, AttributeError):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 
 import fastavro
 
+from lockprovider.bounded import LARGEST_OBJECT, inflate, parse_json, plausible
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.data_files import parse_log_file
 from lockprovider.table.format.layout import FileGroup
@@ -32,6 +34,9 @@ COMPACT = "COMPACT"
 REPLACING = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION", CLUSTER})
 _NO_COMMIT = "null"
 _SYNC_BYTES = 16
+_MAGIC = b"Obj\x01"
+_HEADER = {"type": "map", "values": "bytes"}
+_SHORT = 200  # characters of an error text
 _COMMITS = ("HoodieCommitMetadata", "HoodieReplaceCommitMetadata")
 _T = TypeVar("_T")
 
@@ -375,12 +380,89 @@ def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
         Corrupt: it is not one whole record; the message names the file.
     """
     try:
-        records = _read_of_ours(data) or list(fastavro.reader(BytesIO(data)))
+        records = _read_of_ours(data) or _read_of_others(data, file_name)
+    except Corrupt:
+        raise
     except Exception as error:  # fastavro raises many kinds for bad bytes
-        raise Corrupt(f"{file_name} cannot be read as Avro ({error}); restore or remove the file") from error
-    if len(records) != 1 or not isinstance(records[0], Mapping):
-        raise Corrupt(f"{file_name} holds {len(records)} records, not one; restore or remove the file")
+        said = str(error)[:_SHORT]
+        raise Corrupt(f"{file_name} cannot be read as Avro ({said}); restore or remove the file") from error
+    if not isinstance(records[0], Mapping):
+        raise Corrupt(f"{file_name} holds a value that is no record; restore or remove the file")
     return records[0]
+
+
+def _read_of_others(data: bytes, file_name: str) -> list[Any]:
+    """The one record of any container file, read within bounds: its schema and its codec are what somebody wrote.
+
+    Raises:
+        Exception: of many kinds, for bad bytes.
+    """
+    if not data.startswith(_MAGIC):
+        raise ValueError("it does not begin as an Avro container file")
+    source = BytesIO(data)
+    source.seek(len(_MAGIC))
+    read: Any = fastavro.schemaless_reader
+    head = read(source, _HEADER, None)
+    mark = source.read(_SYNC_BYTES)
+    parsed = parsed_schema(head["avro.schema"])
+    codec, records, body = head.get("avro.codec", b"null"), 0, b""
+    while source.tell() < len(data):
+        count, size = read(source, "long", None), read(source, "long", None)
+        body = source.read(max(0, size))
+        if count < 0 or len(body) != size or source.read(_SYNC_BYTES) != mark:
+            raise ValueError("a block that is cut")
+        records += count
+    if records != 1:
+        raise Corrupt(f"{file_name} holds {records} records, not one; restore or remove the file")
+    if codec not in (b"null", b"deflate"):
+        raise ValueError(f"codec {codec!r}, where null and deflate are known")
+    body = inflate(body, most=plausible(body), wbits=-zlib.MAX_WBITS) if codec == b"deflate" else body
+    return [read(BytesIO(body), parsed, None)]
+
+
+def parsed_schema(text: bytes | str) -> Any:
+    """An Avro schema that is part of a file, as fastavro takes it.
+
+    Raises:
+        ValueError, fastavro's: it is none; or values of it may take memory without taking bytes.
+    """
+    return fastavro.parse_schema(checked_schema(text))
+
+
+def checked_schema(text: bytes | str) -> Any:
+    """The same as JSON.
+
+    Raises:
+        ValueError: as for `parsed_schema`.
+    """
+    said = parse_json(text if isinstance(text, bytes) else text.encode(), most=LARGEST_OBJECT)
+    _refuse_free(said)
+    return said
+
+
+def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
+    """Refuse types whose values take no bytes, or have no end: a few bytes would say that there are a billion of them.
+
+    `within`: the names of the records around it.
+    """
+    if isinstance(avro, str) and avro.rpartition(".")[2] in within:
+        raise ValueError(f"record {avro!r} is part of itself")
+    for one in avro if isinstance(avro, list) else ():
+        _refuse_free(one, within)
+    if not isinstance(avro, dict):
+        return
+    if avro.get("type") in {"record", "error"}:
+        within |= {str(avro.get("name")).rpartition(".")[2]}
+        fields = avro.get("fields")
+        if not isinstance(fields, list) or all(isinstance(one, dict) and one.get("type") == "null" for one in fields):
+            raise ValueError(f"record {avro.get('name')!r} has no value")
+        for one in fields:
+            _refuse_free(one.get("type"), within)
+        return
+    if (avro.get("type") == "fixed" and not avro.get("size")) or avro.get("items") in ("null", {"type": "null"}):
+        raise ValueError("values that take no bytes")
+    for name in ("items", "values", "type"):
+        _refuse_free(avro.get(name), within)
 
 
 def _read_of_ours(data: bytes) -> list[Any]:

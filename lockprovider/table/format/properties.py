@@ -32,6 +32,7 @@ FILE_NAME = "hoodie.properties"
 READABLE_VERSIONS = (8, 9)
 TABLE_TYPES = COPY_ON_WRITE, MERGE_ON_READ = ("COPY_ON_WRITE", "MERGE_ON_READ")
 
+_LARGEST = 1 << 20
 _NAME = "hoodie.table.name"
 _DATABASE = "hoodie.database.name"
 _TYPE = "hoodie.table.type"
@@ -245,6 +246,8 @@ def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
     Raises:
         Corrupt: the file is cut short, its checksum is wrong, or a property has an impossible value.
     """
+    if len(data) > _LARGEST:
+        raise Corrupt(f"{file_name} has {len(data)} bytes, and {_LARGEST} are the most that is read; restore the file")
     raw = dict(pairs(data.decode("latin-1")))
     name, database = raw.get(_NAME, ""), raw.get(_DATABASE, "")
     if not name:

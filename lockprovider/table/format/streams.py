@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from lockprovider.bounded import LARGEST_OBJECT, parse_json
+
 SINK_KEY = "_hudi_streaming_sink_checkpoint"
 
 
 def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
     """The batches by stream of a commit with this extra metadata; what was not written by a sink is none."""
     try:
-        said = json.loads(extra.get(SINK_KEY, "{}")).items()
+        said = parse_json(extra.get(SINK_KEY, "{}").encode(), most=LARGEST_OBJECT).items()
     except (ValueError, TypeError, AttributeError):
         return {}
     return {str(stream): int(batch) for stream, batch in said if _is_number(batch)}

@@ -14,6 +14,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from lockprovider.bounded import parse_object, text_in
+
+_LARGEST_BEAT = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSettings:
@@ -56,9 +60,9 @@ class SeenBeat:
     def decode(cls, data: bytes) -> SeenBeat | None:
         """Read it; None: a JVM writer's, which is empty, or not a heartbeat of ours."""
         try:
-            said = json.loads(data)
-            found = cls(str(said["boot"]), str(said["host"]), float(said["s"]))
-        except (ValueError, TypeError, KeyError, RecursionError):
+            said = parse_object(data, most=_LARGEST_BEAT)
+            found = cls(text_in(said, "boot"), text_in(said, "host"), float(said["s"]))
+        except (ValueError, TypeError, KeyError, OverflowError):
             return None
         return found if math.isfinite(found.uptime_s) else None
 

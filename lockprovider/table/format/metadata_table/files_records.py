@@ -25,7 +25,7 @@ import fastavro
 
 from lockprovider.table.errors import Corrupt, InvalidRecords
 from lockprovider.table.format.layout import join
-from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.format.metadata import CommitMetadata, parsed_schema
 from lockprovider.table.format.metadata_table.hfile import HFile
 
 LISTING = "files"  # the partition of these records
@@ -82,7 +82,7 @@ def decode_files(content: HFile, schema_json: str, file_name: str) -> tuple[File
 
 @lru_cache(maxsize=8)
 def _parsed(schema_json: str) -> Any:
-    return fastavro.parse_schema(json.loads(schema_json))
+    return parsed_schema(schema_json)
 
 
 def _datum(value: bytes, parsed: Any) -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from lockprovider.bounded import LARGEST_OBJECT, inflate
 from lockprovider.table.errors import Corrupt, UnsupportedTable
 from lockprovider.table.format.bloom import TYPE_CODE
 
@@ -119,15 +120,21 @@ def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
     if not start <= end <= following <= len(data):
         raise ValueError(f"a block at {at} that is cut")
     payload = data[start:end]
-    found = zlib.decompress(payload, _GZIP_WINDOW, size) if codec == _GZIP else payload
+    if not 0 <= size <= LARGEST_OBJECT:
+        raise ValueError(f"a block at {at} of {size} bytes, and {LARGEST_OBJECT} are the most that is read")
+    found = inflate(payload, most=size, wbits=_GZIP_WINDOW) if codec == _GZIP else payload
     if len(found) != size:
         raise ValueError(f"a block at {at} of {len(found)} bytes, not {size}")
     return magic, found, following
 
 
 def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes, bytes]]:
+    left = 2 * LARGEST_OBJECT
     while at < end:
         magic, content, at = _block(data, at, codec)
+        left -= len(content)
+        if left < 0:
+            raise ValueError(f"data of more than {2 * LARGEST_OBJECT} bytes")
         if magic == _DATA:
             yield from _pairs(content)
 

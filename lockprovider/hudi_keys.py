@@ -25,10 +25,11 @@ WAIT_MS = "hoodie.write.lock.wait_time_ms"
 PAUSE_MS = "hoodie.write.lock.wait_time_ms_between_retry"
 
 # The store's credentials, by Hudi 1.2's names for Azure: as which storage option each is given here.
+MANAGED_IDENTITY = "managed_identity_client_id"  # is made a credential of
 AZURE: Mapping[str, str] = {
     "hoodie.write.lock.azure.connection.string": "connection_string",
     "hoodie.write.lock.azure.sas.token": "sas_token",
-    "hoodie.write.lock.azure.managed.identity.client.id": "managed_identity_client_id",
+    "hoodie.write.lock.azure.managed.identity.client.id": MANAGED_IDENTITY,
     "hoodie.write.lock.azure.client.tenant.id": "tenant_id",
     "hoodie.write.lock.azure.client.id": "client_id",
     "hoodie.write.lock.azure.client.secret": "client_secret",

@@ -226,23 +226,10 @@ def from_config(config: Mapping[str, object]) -> Options:
 
 
 def _of_azure(config: Mapping[str, object], url: str) -> dict[str, Any]:
-    """The storage options that these keys stand for; none on another store, where Hudi reads none of them either.
-
-    Raises:
-        InvalidSettings: a managed identity is asked for, and `azure-identity` is not installed.
-    """
+    """The storage options that these keys stand for; none on another store, where Hudi reads none of them either."""
     if url.partition("://")[0] not in _AZURE_SCHEMES:
         return {}
-    found: dict[str, Any] = {AZURE[key]: str(value) for key, value in config.items() if key in AZURE and str(value)}
-    identity = found.pop("managed_identity_client_id", None)
-    if identity is not None:
-        try:
-            from azure.identity.aio import ManagedIdentityCredential  # noqa: PLC0415 - an optional dependency
-        except ImportError as error:
-            said = "hoodie.write.lock.azure.managed.identity.client.id needs azure-identity: pip install azure-identity"
-            raise InvalidSettings(said) from error
-        found["credential"] = ManagedIdentityCredential(client_id=identity)
-    return found
+    return {AZURE[key]: str(value) for key, value in config.items() if key in AZURE and str(value)}
 
 
 def from_url(url: str) -> Options:

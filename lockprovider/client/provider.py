@@ -27,6 +27,7 @@ from fsspec_cas import Store, check_url
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.lock import Lock
 from lockprovider.errors import InvalidSettings, LeaseLost, LockError, NotAcquired
+from lockprovider.hudi_keys import MANAGED_IDENTITY
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import OnMetric
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
@@ -249,8 +250,25 @@ def _place(
     path = HUDI_LOCK_PATH if asked is None else asked
     _check_path(path)
     chosen = _one_of("settings", options.settings, None if settings is None else checked(settings))
-    given = {**options.storage_options, **(storage_options or {})} or None
+    given = {**_with_credential(options.storage_options), **(storage_options or {})} or None
     return LockPlace(options.url, Store.from_url(options.url, given), path, chosen)
+
+
+def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The storage options with a credential in the place of a managed identity's name.
+
+    Raises:
+        InvalidSettings: `azure-identity` is not installed.
+    """
+    found = dict(options)
+    identity = found.pop(MANAGED_IDENTITY, None)
+    if identity is not None:
+        try:
+            from azure.identity.aio import ManagedIdentityCredential  # noqa: PLC0415 - an optional dependency
+        except ImportError as error:
+            raise InvalidSettings("a managed identity needs azure-identity: pip install azure-identity") from error
+        found["credential"] = ManagedIdentityCredential(client_id=identity)
+    return found
 
 
 def _one_of(name: str, in_url: T | None, argument: T | None) -> T | None:

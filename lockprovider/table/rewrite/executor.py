@@ -69,7 +69,7 @@ def schedule(
 ) -> str | None:
     """Put on the timeline what `plan` makes of it under the lock; its begin time. None if that is nothing.
 
-    `owned`: its heartbeat stays, for the caller to `own` it.
+    `owned`: its heartbeat stays, for the caller to `own_plan`.
     """
     with table.locked() as lease:
         now = table.listed_timeline()

@@ -25,7 +25,7 @@ from lockprovider.table.format.metadata_table.hfile import HFile, decode_hfile, 
 from lockprovider.table.format.plan.clustering import decode_clustering_plan
 from lockprovider.table.format.properties import parse_properties
 from lockprovider.table.format.streams import SINK_KEY, batches_by_stream
-from lockprovider.table.timeline.liveness import Beat
+from lockprovider.table.timeline.liveness import SeenBeat
 
 MB = 1 << 20
 Case = tuple[Callable[[], Any], bool]  # what is done, and whether it has to fail
@@ -120,7 +120,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         yield f"archive manifest: {name}", (lambda text=text: decode_manifest(text.encode(), "x"), True)
     yield "archive digest: deep", (lambda: digest_of({b"lockprovider.digest": b"[" * 1_000_000}), False)
     yield "stream batches: deep", (lambda: batches_by_stream({SINK_KEY: '{"a":' * 100_000}), False)
-    yield "heartbeat: deep", (lambda: Beat.decode(b"[" * 1_000_000), False)
+    yield "heartbeat: deep", (lambda: SeenBeat.decode(b"[" * 1_000_000), False)
     yield "properties: 5 MB of nothing", (lambda: parse_properties(b"\\\n" * (5 * MB // 2)), True)
     yield "properties: a million keys", (lambda: parse_properties(b"a=b\n" * 1_000_000), True)
 

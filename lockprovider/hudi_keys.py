@@ -58,6 +58,7 @@ HONOURED = frozenset(
         "hoodie.write.lock.conflict.resolution.strategy",
         "hoodie.write.concurrency.mode",
         "hoodie.write.meta.key.prefixes",
+        "hoodie.write.rolling.metadata.keys",
         "hoodie.clean.failed.writes.policy",
         "hoodie.cleaner.policy.failed.writes",
         "hoodie.clean.policy",
@@ -129,7 +130,6 @@ WITHOUT_EFFECT = frozenset(
         "hoodie.write.merge.handle.class",
         "hoodie.write.merge.handle.fallback",
         "hoodie.write.record.positions",
-        "hoodie.write.rolling.metadata.keys",
         "hoodie.write.rolling.metadata.timeline.lookback.commits",
         "hoodie.write.schema",
         "hoodie.write.set.null.for.missing.columns",
@@ -172,6 +172,7 @@ WITHOUT_EFFECT = frozenset(
         "hoodie.bucket.index.remote.partitioner.enable",
     }
 )
+ONLY_EARLIER = frozenset({"hoodie.write.meta.key.prefixes"})  # 1.2.0 has hoodie.write.rolling.metadata.keys
 ONLY_LATER = frozenset({"hoodie.write.config.keys.to.serialize.to.commit.metadata"})  # than 1.2.0
 _OTHER_LOCKS = tuple(f"hoodie.write.lock.{lock}." for lock in ("zookeeper", "hivemetastore", "dynamodb", "filesystem"))
 _WITHOUT_EFFECT = (*_OTHER_LOCKS, "hoodie.write.commit.callback.", "hoodie.index.hbase.")

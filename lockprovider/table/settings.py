@@ -26,6 +26,7 @@ from lockprovider.table.timeline.non_blocking import refuse_unless_possible
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
 
 CARRIED_KEY = "hoodie.write.meta.key.prefixes"
+_CARRIED_KEYS = CARRIED_KEY, "hoodie.write.rolling.metadata.keys"  # of Hudi before 1.1, and of 1.2
 RESOLUTION_KEY = "hoodie.write.lock.conflict.resolution.strategy"
 _POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
 _COMMITS_KEYS = ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retained")
@@ -130,7 +131,8 @@ class TableSettings:
         index: what is known of the table's index; None: whatever it has.
         check_keys: whether new keys are compared at the commit with those that others have inserted meanwhile (see
             `key_check`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
-        carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`). Each commit takes the
+        carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`, and in Hudi 1.2
+            `hoodie.write.rolling.metadata.keys`, whose names count as prefixes here). Each commit takes the
             keys that begin so from the last commit that has some, under the lock: so a HudiStreamer finds its
             checkpoint in the last commit, though it was another's. Such commits are not decided with those of others.
         read_from_metadata: whether reads of a table that has a metadata table take its word for which files there are,
@@ -228,7 +230,7 @@ class TableSettings:
             compaction=_compaction(options),
             clustering=_clustering(options),
             index=_index(options),
-            carried_keys=tuple(filter(None, map(str.strip, options.get(CARRIED_KEY, "").split(",")))),
+            carried_keys=tuple(name for key in _CARRIED_KEYS for name in _names(options.get(key, ""))),
             write_metadata=_flag(options, METADATA_KEY) if METADATA_KEY in options else None,
         )
 
@@ -299,6 +301,10 @@ def _article(kind: type | tuple[type, ...]) -> str:
 
 def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
     return next((options[key] for key in keys if key in options), None)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def _index(options: Mapping[str, str]) -> IndexSettings | None:

@@ -165,6 +165,7 @@ _ANY_TEXT = (
     "hoodie.bucket.index.hash.field",
     "hoodie.clustering.plan.strategy.sort.columns",
     "hoodie.write.meta.key.prefixes",
+    "hoodie.write.rolling.metadata.keys",
 )
 _POLICY = {
     "commits": "KEEP_LATEST_COMMITS",

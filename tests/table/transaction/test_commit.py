@@ -268,6 +268,7 @@ def test_keys_of_the_last_commit_are_carried_on(table: Table) -> None:
     key = "deltastreamer.checkpoint.key"
     table.append(rows((7, "a", 7)), extra={key: "topic,0:100", "other": "x"})
     settings = TableSettings.from_hudi({"hoodie.write.meta.key.prefixes": "deltastreamer.,streamer."})
+    assert TableSettings.from_hudi({"hoodie.write.rolling.metadata.keys": "a, b"}).carried_keys == ("a", "b")
     carrying = Table.open(table.url, settings=replace(SETTINGS, carried_keys=settings.carried_keys))
 
     def last() -> dict[str, str]:

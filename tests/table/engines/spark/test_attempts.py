@@ -39,7 +39,9 @@ def test_a_task_that_dies_after_writing_is_tried_again_and_its_rows_are_there_on
     def write(txn: Transaction) -> None:
         writer = for_tasks(txn, table.schema())
         stats = frame.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS))
-        jobs.run_and_add(txn, stats.mapInArrow(fail_the_first_attempt, stats.schema), frame.schema)
+        jobs.run_and_add(
+            txn, stats.mapInArrow(fail_the_first_attempt, stats.schema), frame.schema, "the write of the test"
+        )
 
     before = data_files(Path(table.url))
     result = transact(table, write)

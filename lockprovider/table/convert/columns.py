@@ -159,6 +159,37 @@ def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
     return old
 
 
+def new_fields(table: pa.Schema, given: pa.Schema) -> pa.Schema:
+    """The fields that rows have and the table lacks, each by its path, as `with_columns` takes them.
+
+    >>> import pyarrow as pa
+    >>> table = pa.schema([("st", pa.struct([("x", pa.int64())]))])
+    >>> wider = pa.struct([("x", pa.int64()), ("y", pa.string())])
+    >>> new_fields(table, pa.schema([("st", wider), ("n", pa.int32())])).names
+    ['st.y', 'n']
+    """
+    return pa.schema(list(_new(list(table), [one for one in given if one.name not in META_COLUMNS], "")))
+
+
+def _new(old: Sequence[pa.Field], given: Sequence[pa.Field], path: str) -> Iterator[pa.Field]:
+    there = {one.name: one.type for one in old}
+    for one in given:
+        inner = f"{path}.{one.name}" if path else one.name
+        if one.name in there:
+            yield from _new_inside(there[one.name], one.type, inner)
+        else:
+            yield pa.field(inner, one.type)
+
+
+def _new_inside(old: pa.DataType, given: pa.DataType, path: str) -> Iterator[pa.Field]:
+    if types.is_struct(old) and types.is_struct(given):
+        yield from _new(_inside(old), _inside(given), path)
+    elif types.is_map(old) and types.is_map(given):
+        yield from _new_inside(old.item_type, given.item_type, f"{path}.value")
+    elif types.is_list(old) and is_list(given):
+        yield from _new_inside(old.value_type, given.value_type, f"{path}.element")
+
+
 # -- what is where -------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.convert.columns import canonical, outline, with_columns
+from lockprovider.table.convert.columns import canonical, new_fields, outline, with_columns
 from lockprovider.table.errors import UnsupportedSchema
 
 UTC_US, LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -123,3 +123,12 @@ def test_the_outline_tells_fields_and_types_and_not_what_may_be_null() -> None:
     required = pa.schema([pa.field("st", pa.struct([pa.field("x", pa.int64(), nullable=False)]))])
     assert outline(required) == outline(pa.schema([("st", pa.struct([("x", pa.int64())]))]))
     assert outline(required) != outline(pa.schema([("st", pa.struct([("x", pa.int32())]))]))
+
+
+def test_new_fields_of_rows_are_found_at_every_depth_and_can_be_added() -> None:
+    wider = pa.struct([("y", pa.string()), ("x", pa.int32())])
+    deep = pa.struct([("x", pa.large_list(pa.struct([("z", pa.int8()), ("a", pa.date32())])))])
+    given = pa.schema([("st", wider), ("l", pa.list_(wider)), ("m", pa.map_(pa.string(), deep)), ("n", pa.int8())])
+    more = new_fields(DEEP, given)
+    assert more.names == ["st.y", "l.element.y", "m.value.x.element.a", "n"]
+    assert new_fields(with_columns(DEEP, more), given).names == []

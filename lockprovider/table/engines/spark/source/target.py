@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from fsspec_cas import InvalidInput
+from lockprovider.table.convert.columns import new_fields
 from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.engines.spark.source.hudi_write import KEY_OPTION, HudiWrite
 from lockprovider.table.errors import TableExists, TableNotFound
@@ -33,7 +34,7 @@ def open_target(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> Tab
         raise TableExists(f"there is a table at {options.url!r} already, which if_exists=error refuses to write to")
     asked.check(table.config())
     there = table.schema()
-    more = pa.schema([column.with_nullable(True) for column in rows if column.name not in there.names])
+    more = new_fields(there, rows)
     if more.names and options.merge_schema:
         add_columns(table, more, retries=_RETRIES)
     elif more.names:

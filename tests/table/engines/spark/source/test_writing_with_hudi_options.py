@@ -83,6 +83,18 @@ def test_new_columns_are_merged_if_asked_for(spark: Any, url: str) -> None:
         save(frame(spark, (1, "a", 5)), url)
 
 
+def test_merge_schema_adds_fields_inside_a_struct(spark: Any, url: str) -> None:
+    def rows(key: int, st: tuple[Any, ...], kind: str) -> Any:
+        return spark.createDataFrame([(key, "a", key, st)], f"{TRIPLE}, st {kind}")
+
+    save(rows(1, ("x",), "struct<a: string>"), url)
+    with pytest.raises(InvalidInput, match=r"\['st.b'\] are not in the table, .* mergeSchema=true"):
+        save(rows(2, ("y", 5), "struct<a: string, b: int>"), url)
+    save(rows(2, ("y", 5), "struct<a: string, b: int>"), url, mergeSchema="true")
+    found = {row["id"]: row["st"] for row in Table.open(url, settings=SETTINGS).to_arrow().to_pylist()}
+    assert found == {1: {"a": "x", "b": None}, 2: {"a": "y", "b": 5}}
+
+
 def test_what_a_write_does_where_there_is_a_table(spark: Any, url: str) -> None:
     save(frame(spark, (1, "a", 1)), url, if_exists="error")
     with pytest.raises(TableExists, match="if_exists=error"):

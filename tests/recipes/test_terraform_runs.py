@@ -271,3 +271,39 @@ def test_state_that_opentofu_encrypts_is_kept(state, server, tmp_path) -> None:
     now, before = contents(state)[:2]
     assert "encrypted_data" in now
     assert (now["lineage"], now["serial"] > before["serial"]) == (before["lineage"], True)
+
+
+def test_plan_that_is_stale_leaves_no_lock(binary, state, tmp_path) -> None:
+    """hashicorp/terraform 28693: the refused run left its lock in S3 and GCS."""
+    stack = Stack(binary, tmp_path / "stack", url=f"file://{tmp_path}/store/network.json")
+    stack.run("init", "-input=false")
+    stack.run("plan", "-out=kept.plan", "-input=false")
+    stack.run("apply", "-input=false", "kept.plan")
+    assert "stale" in stack.run("apply", "-input=false", "kept.plan", code=1)
+    assert state.who().state == "released"
+    stack.apply("second")
+    assert outputs(state) == ["first", "second"]
+
+
+BREAKS = """
+resource "terraform_data" "breaks" {
+  input = var.text
+  provisioner "local-exec" { command = "%s -m lockprovider.cli state unlock --yes %s" }
+}
+"""
+
+
+def test_state_of_a_run_that_lost_its_lock_is_kept_and_can_be_pushed(binary, state, tmp_path) -> None:
+    """hashicorp/terraform 14298: a state that could not be uploaded was lost."""
+    url = f"file://{tmp_path}/store/network.json"
+    stack = Stack(binary, tmp_path / "stack", url=url)
+    stack.run("init", "-input=false")
+    stack.apply("first")
+    before = state.read()
+    (tmp_path / "stack" / "breaks.tf").write_text(BREAKS % (sys.executable, url))
+    said = stack.apply("second", code=1)
+    assert "POST was refused (409)" in said
+    assert state.read().value == before.value
+    errored = next((tmp_path / "stack").glob("errored.tfstate"))
+    stack.run("state", "push", str(errored))
+    assert outputs(state) == ["first", "second"]

@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fsspec_cas.waiting import Signal
+from lockprovider.client import lease as leases
 
 _SIMULATED = "simulated"
 ASIDE = 0.1  # how often a task that takes a lock lets others go first
@@ -341,3 +342,13 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _ends_with_its_process(lease: leases.Lease, name: str) -> None:
+    """Let a killed process of the simulation not give back the lease that it was about to release."""
+    if not isinstance(lease.lost, Event):
+        _GIVE_BACK(lease, name)
+
+
+_GIVE_BACK = leases.warn_and_give_back
+leases.warn_and_give_back = _ends_with_its_process

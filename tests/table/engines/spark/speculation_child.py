@@ -89,9 +89,9 @@ def main(url: str, folder: str) -> None:
     attempts.mkdir()
     add = jobs.run_and_add
 
-    def slow_add(txn: Transaction, stats: Any) -> None:
+    def slow_add(txn: Transaction, stats: Any, handed: Any, step: str) -> None:
         count = "num_inserts" if txn.operation == "INSERT" else "num_updates"
-        add(txn, stats.mapInArrow(slowed(attempts, count), stats.schema))
+        add(txn, stats.mapInArrow(slowed(attempts, count), stats.schema), handed, step)
 
     jobs.run_and_add = slow_add
     table = Table.open(url)

@@ -30,10 +30,14 @@ _INSIDE = "for what stands on it, here; no user calls it"
 _COMMITS = "for layers that let publishes be decided together, as tables do; the lock's specification shows it"
 # What has none of its own, and why; a class stands for its methods, too.
 NONE = {
-    **{f"fsspec_cas.testing.ManualClock.{name}": "see `World`" for name in ("monotonic_s", "new_id", "now_ms")},
-    **{f"fsspec_cas.testing.ManualClock.{name}": "see `World`" for name in ("random", "sleep")},
-    **{f"fsspec_cas.testing.Faulty.{name}": "a backend's" for name in ("adapt", "close", "delete", "get", "head")},
-    **{f"fsspec_cas.testing.Faulty.{name}": "a backend's" for name in ("list_page", "put")},
+    **{f"fsspec_cas.testing.faulty.ManualClock.{name}": "see `World`" for name in ("monotonic_s", "new_id", "now_ms")},
+    **{f"fsspec_cas.testing.faulty.ManualClock.{name}": "see `World`" for name in ("random", "sleep")},
+    **{
+        f"fsspec_cas.testing.faulty.Faulty.{name}": "a backend's"
+        for name in ("adapt", "close", "delete", "get", "head")
+    },
+    **{f"fsspec_cas.testing.faulty.Faulty.{name}": "a backend's" for name in ("list_page", "put")},
+    **{f"fsspec_cas.testing.gateway.{name}": "see `Gateway`" for name in ("Rule", "Rule.match", "Rule.takes")},
     **{f"lockprovider.observe.audit_log.AuditLog.{name}": _INSIDE for name in ("ended", "renewed", "taken")},
     **{f"lockprovider.client.lease.Lease.{name}": _INSIDE for name in ("abandon", "again", "end", "start")},
     **{f"lockprovider.group.combine.{name}": _COMMITS for name in ("Decided", "Decider", "Hold", "Void")},

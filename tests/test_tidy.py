@@ -31,6 +31,7 @@ SLEEPS = {
     "tests/soak/market_audit.py": "the dead do not tell that they are",
     "tests/soak/town.py": "holders rest",
     "tests/soak/trades.py": "traders think",
+    "tests/recipes/interrupted_child.py": "a call is interrupted at another moment each time",
     "tests/fsspec_cas/backends/test_local.py": "a writer is killed at another moment each time",
     "tests/lockprovider/demo/test_the_whole_demo.py": "waits for a condition, or the end of the demo",
     "tests/servers/base.py": "waits for a server, or its end",

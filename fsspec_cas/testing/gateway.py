@@ -80,6 +80,10 @@ class Gateway:
         self.endpoint = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve, name="gateway", daemon=True)
 
+    def __repr__(self) -> str:
+        host, port = self._target
+        return f"<Gateway {self.endpoint} in front of {host}:{port}, {len(self.rules)} rules>"
+
     def __enter__(self) -> Gateway:
         self._thread.start()
         return self

@@ -73,7 +73,7 @@ WRITES: list[tuple[str, Call, type[CasError], list[str]]] = [
     ("below none", lambda p: store(p).below(None), InvalidInput, ["None", "no text"]),
     ("url none", lambda _: Store.from_url(None), InvalidUrl, ["None", "URL"]),
     ("url number", lambda _: AsyncStore.from_url(5), InvalidUrl, ["5", "URL"]),
-    ("options text", lambda p: Store.from_url(str(p), "anon"), InvalidUrl, ["cannot be opened"]),
+    ("options text", lambda p: Store.from_url(str(p), "anon"), InvalidInput, ["must be a dict"]),
     ("local option", lambda p: Store.from_url(str(p), {"auto_mkdr": True}), InvalidInput, ["auto_mkdr", "auto_mkdir"]),
     ("cas: timeout", lambda p: fs(p).put_if_absent(f"{p}/a", b"", timeout="5"), InvalidInput, ["timeout='5'"]),
     ("cas: version", lambda p: fs(p).put_if_match(f"{p}/a", b"", 5), InvalidVersion, ["5", "no version"]),

@@ -153,7 +153,7 @@ class Wal(OfThisProcess):
         """The same, without waiting for the write that takes it.
 
         >>> waiting = [log.append_later(b"%d" % n) for n in range(100)]  # they share writes
-        >>> log.info().end < waiting[-1].result().position
+        >>> waiting[0].result().position < waiting[-1].result().position
         True
         """
         return self._unnamed().append_later(data)

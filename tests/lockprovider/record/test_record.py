@@ -23,7 +23,7 @@ records = st.builds(
     epoch=st.integers(min_value=0, max_value=2**53 - 1),
     nonce=text,
     pending=st.none() | st.builds(Pending, text, text, text),
-    holder=st.none() | st.builds(Holder, text, numbers, numbers),
+    holder=st.none() | st.builds(Holder, text, st.integers(min_value=0, max_value=2**53 - 1), numbers),
     line=st.lists(text, max_size=4).map(tuple),
     turn_ms=st.integers(min_value=0, max_value=2**31),
     freed_ms=st.integers(min_value=0, max_value=(1 << 63) - 1),

@@ -398,11 +398,11 @@ def test_a_conditional_delete_that_could_not_be_sent_is_unavailable_and_not_unkn
 
 
 def test_an_unknown_delete_is_taken_up_later_and_sent_again_while_the_object_stands():
-    store, backend, _ = scripted(seen(V1), NoAnswer("hangs"), seen(V1), Applied(None))
+    store, backend, _ = scripted(seen(V1), NoAnswer("hangs"), seen(V1), seen(V1), Applied(None))
     unknown = store.delete_if_match("a", V1, timeout=0.04)  # shorter than the first pause
     assert isinstance(unknown, Unknown)
     assert store.resolve(pickle.loads(pickle.dumps(unknown))) == Won(V1)
-    assert backend.verbs == ["head", "delete", "head", "delete"]
+    assert backend.verbs == ["head", "delete", "head", "head", "delete"]
 
 
 def test_where_there_is_no_conditional_delete_nothing_is_sent():

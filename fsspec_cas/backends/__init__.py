@@ -198,7 +198,7 @@ class _OffThread:
         self._inner = inner
         self._inline = Inline(Machine())
         if hasattr(inner, "endpoint"):
-            self.endpoint = inner.endpoint  # asks nobody
+            self.endpoint = inner.endpoint
 
     @property
     def name(self) -> str:

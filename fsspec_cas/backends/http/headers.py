@@ -45,7 +45,7 @@ def epoch_ms(moment: datetime) -> int:
 
 
 def http_date_ms(text: str | None) -> int | None:
-    """Epoch ms of a `Date` header; None for none, and for one that is no date."""
+    """Epoch milliseconds of a `Date` header; None if it is missing or no date."""
     try:
         return epoch_ms(parsedate_to_datetime(text)) if text else None
     except ValueError:

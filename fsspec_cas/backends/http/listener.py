@@ -73,7 +73,7 @@ class Listener:
         if isinstance(heard, Confirm):
             return self._nothing(heard.why)  # a write to a bare store: only the object can show it, and `resolve` looks
         if heard.next_step:
-            raise Unavailable(f"nobody answers for {asked.path!r}: {heard.why}; {heard.next_step}", path=asked.path)
+            raise Unavailable(f"no store answers for {asked.path!r}: {heard.why}; {heard.next_step}", path=asked.path)
         if heard.throttled:
             return NotNow(heard.why, heard.retry_after_s)
         return self._nothing(heard.why, heard.retry_after_s)

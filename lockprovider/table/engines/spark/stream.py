@@ -135,8 +135,8 @@ class _Writes:
         query, name = _query(rows)
         if (stream := stream_id or query) is None or (stream_id is None and query == _CONNECT):
             raise InvalidInput(
-                "nobody tells the id of a query here (it is no batch of a stream, or goes by Spark Connect): give a "
-                "stream_id, one for each query"
+                "Spark does not tell the id of this query (no batch of a stream, or one of Spark Connect): "
+                "give a stream_id, one for each query"
             )
         with self._lock:
             mine = self._tries.get((table.url, stream))

@@ -102,7 +102,7 @@ TABLES: list[Case] = [
     *((f"table {command} ./t", 2, NO_TABLE) for command in ("savepoint", "rollback", "share", "retire-metadata")),
     ("table timeline ./t --last x", 2, "--last | 'x'"),
     ("table read ./t --limit -1", 2, "--limit -1 | 0 shows all"),
-    ("table restore ./t", 2, "required | INSTANT"),
+    ("table restore ./t", 2, "required | VERSION"),
     ("table adopt-buckets ./t", 2, "required | N"),
     ("table create ./t", 2, "required | --key"),
 ]

@@ -41,8 +41,11 @@ def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> t
         InvalidInput: it names no object.
         NotSupported: no backend for this protocol.
     """
-    folder, slash, name = check_url(url).rpartition("/")
-    if not slash or not name or folder.endswith((":/", ":")):
+    checked = check_url(url)
+    folder, slash, name = checked.rpartition("/")
+    if not slash:
+        folder = "."
+    if name in ("", ".") or folder.endswith((":/", ":")):
         raise InvalidInput(f"{url!r} names no object: write it with its name, e.g. s3://bucket/folder/name.json")
     return Store.from_url(folder, storage_options), check_path(name)
 

@@ -125,7 +125,7 @@ def test_where_another_has_removed_a_partition_it_begins_again_and_makes_it_anew
 def test_where_the_properties_are_others_by_now_it_begins_again(table: Table, backend: Meanwhile) -> None:
     def change() -> None:
         path = Path(table.url) / ".hoodie/hoodie.properties"
-        path.write_text(path.read_text() + "hoodie.table.note=changed\n")
+        path.write_text(path.read_text() + "hoodie.parquet.note=changed\n")
         other(table).lock.acquire().release()  # as who changes them does: with the log all knowledge of them ends
 
     backend.once = change

@@ -121,6 +121,19 @@ class FaultyRegister(RuleBasedStateMachine):
         self.witness.meanwhile = None
         return made
 
+    @rule()
+    def what_could_win_is_refused_for_good(self):
+        now = self._now()
+        self._plan({"put": [Refuse(60.0)] * 99})
+        if now is None:
+            outcome = self._outcome(lambda: self.store.put_if_absent("key", b"refused", timeout=20))
+        else:
+            outcome = self._outcome(lambda: self.store.put_if_match("key", b"refused", now, timeout=20))
+        self._plan({})
+        assert isinstance(outcome, Unavailable), outcome
+        assert self._now() == now
+        self.ended.append(Ended(self.clock.last_id, outcome, create=now is None))
+
     @rule(target=versions)
     def read(self):
         self._plan({})

@@ -262,7 +262,7 @@ def test_a_refused_head_has_no_body(seaweedfs, proxy, path):
 @pytest.mark.parametrize(
     ("dialect", "kind", "said"),
     [
-        ("gs", "application/json", b'{"error":{"code":503,"message":"SlowDown"}}'),
+        ("gs", "application/json", b'{"error":{"code":503,"message":"SlowDown","errors":[{"reason":"SlowDown"'),
         ("az", "application/xml", b"<Error><Code>SlowDown</Code>"),
     ],
 )

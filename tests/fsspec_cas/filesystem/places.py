@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import fsspec
+import pytest
+
+from fsspec_cas import OutcomeUnknown
 
 STORES = ("memory", "local", "ministack", "seaweedfs", "fake_gcs", "azurite")
 
@@ -16,6 +20,7 @@ class Place:
     protocol: str
     folder: str
     options: dict[str, Any] = field(default_factory=dict)
+    unsigned: bool = False
 
     @property
     def url(self) -> str:
@@ -36,6 +41,10 @@ class Place:
             "cas", target_protocol=self.protocol, target_options=options, asynchronous=True, skip_instance_cache=True
         )
 
+    def deletes(self) -> AbstractContextManager[object]:
+        """Around a delete at the right version: the answers of some emulators do not show that the store gave them."""
+        return pytest.raises(OutcomeUnknown, match="no upload id") if self.unsigned else nullcontext()
+
     @property
     def storage_options(self) -> dict[str, Any]:
         """For a chained URL."""
@@ -48,4 +57,5 @@ def place(request: Any, name: str) -> Place:
     if name == "local":
         return Place("file", str(request.getfixturevalue("tmp_path")), {"auto_mkdir": True})
     server = request.getfixturevalue(name)
-    return Place(server.protocol, f"{server.bucket}/{uuid.uuid4().hex}", server.storage_options)
+    folder = f"{server.bucket}/{uuid.uuid4().hex}"
+    return Place(server.protocol, folder, server.storage_options, unsigned=name == "fake_gcs")

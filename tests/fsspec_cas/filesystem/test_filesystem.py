@@ -120,13 +120,14 @@ def test_read_if_changed(fs, path):
     assert fs.read_if_changed(path, version).data == b"2"
 
 
-def test_a_conditional_delete(fs, path):
+def test_a_conditional_delete(fs, path, at):
     first = fs.put_if_absent(path, b"1")
     second = fs.put_if_match(path, b"2", first)
     with pytest.raises(VersionMismatch):
         fs.delete_if_match(path, first)
     assert fs.exists(path)
-    fs.delete_if_match(path, second)
+    with at.deletes():
+        fs.delete_if_match(path, second)
     assert not fs.exists(path)
 
 

@@ -38,7 +38,6 @@ from lockprovider.record.commit_log import Entry as LogEntry
 from lockprovider.record.commit_log import Log
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.renamed import deprecated, renamed
 from lockprovider.settings import LockSettings
 
 if TYPE_CHECKING:
@@ -81,7 +80,6 @@ __all__ = [
     "async_lock",
     "election",
     "lock",
-    "open_lock",
     "queue",
     "state",
     "until_signal",
@@ -109,7 +107,6 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-@renamed(timeout_s="timeout")
 def lock(
     url: str | os.PathLike[str],
     *,
@@ -156,21 +153,6 @@ def lock(
     return place.open(Lock, on_lost=on_lost, on_metric=on_metric)
 
 
-def open_lock(url: str | os.PathLike[str], **how: Any) -> Lock:
-    """The old name of `lock`.
-
-    >>> import warnings
-    >>> with warnings.catch_warnings(record=True) as told:
-    ...     warnings.simplefilter("always")
-    ...     lock = lockprovider.open_lock("memory://docs/lock")
-    >>> told[0].category.__name__
-    'DeprecationWarning'
-    """
-    deprecated("open_lock(url) is called lock(url) now")
-    return lock(url, **how)
-
-
-@renamed(timeout_s="timeout")
 def async_lock(
     url: str | os.PathLike[str],
     *,

@@ -17,7 +17,6 @@ from urllib.parse import parse_qsl
 
 from lockprovider.errors import InvalidSettings
 from lockprovider.hudi_keys import AZURE, BASE_PATH, PAUSE_MS, RENEW, RENEW_OLDER, VALIDITY, WAIT_MS, check
-from lockprovider.renamed import deprecated, renamed
 
 # Hudi grants this much after `validUntil` before it takes a lock over (StorageBasedLockProvider).
 GRACE_MS = 500
@@ -57,7 +56,6 @@ class LockSettings:
     check_store: bool
     max_hold: float | None
 
-    @renamed(**{f"{name}_s": name for name in ("validity", "renew", "timeout", "poll")})
     def __init__(
         self,
         validity: float = 300.0,
@@ -198,7 +196,6 @@ class _Word:
 _AZURE_SCHEMES = ("az", "abfs", "abfss", "wasb", "wasbs")
 _LEAST_S = {"validity": 10.0, "renew": 1.0}
 _FIELDS = ("validity", "renew", "timeout", "poll")
-_RENAMED = {f"{field}_s": field for field in _FIELDS}
 _IN_URL = {field: _Word(field) for field in _FIELDS}
 _IN_CONFIG = {
     "validity": _Word(VALIDITY, whole=True),
@@ -241,7 +238,7 @@ def from_url(url: str) -> Options:
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:
         return Options(url)
-    pairs = list(map(_of_today, parse_qsl(query, keep_blank_values=True)))
+    pairs = parse_qsl(query, keep_blank_values=True)
     given = dict(pairs)
     allowed = sorted((*_FIELDS, "check_store", "max_hold", "on"))
     for name in given:
@@ -259,14 +256,6 @@ def from_url(url: str) -> Options:
     if most is not None:
         settings = replace(settings, max_hold=_seconds(_Word("max_hold"), most))
     return Options(plain, settings, on)
-
-
-def _of_today(option: tuple[str, str]) -> tuple[str, str]:
-    name, value = option
-    today = _RENAMED.get(name, name)
-    if today != name:
-        deprecated(f"{name}= in a URL is called {today}= now", stacklevel=6)
-    return today, value
 
 
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:

@@ -41,7 +41,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("__main__",),
     ],
     "lockprovider": [
-        ("bounded", "renamed", "words"),
+        ("bounded", "words"),
         ("holder",),
         ("errors",),
         ("hudi_keys",),
@@ -96,7 +96,6 @@ PURE: dict[str, set[str]] = {
     "fsspec_cas.send.retry": set(),
     "lockprovider.bounded": {"fsspec_cas"},
     "lockprovider.errors": set(),
-    "lockprovider.renamed": set(),
     "lockprovider.holder": set(),
     "lockprovider.hudi_keys": set(),
     "lockprovider.settings": set(),

@@ -40,7 +40,6 @@ from lockprovider.observe.metrics import OnMetric
 from lockprovider.observe.status import LockStatus
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings, check_functions, wait_s
 
 T = TypeVar("T")
@@ -84,7 +83,6 @@ class AsyncLock:
         """This client's UUID, as it stands in the lock record."""
         return self._lock.owner
 
-    @renamed(timeout_s="timeout")
     def acquire(self, timeout: float | None = None) -> Acquiring:
         """Wait for the lock, at most `timeout` seconds (default: the settings'); to be awaited, or entered.
 

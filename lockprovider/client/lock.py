@@ -35,7 +35,6 @@ from lockprovider.observe.metrics import OnMetric, Recorder
 from lockprovider.observe.status import LockStatus
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings, check_functions, checked, wait_s
 
 _FREED_S = 0.25  # for so long an acquisition waits for the end of what was committed here just before
@@ -138,7 +137,6 @@ class Lock:
         state = "not held by this client" if lease is None or lease.released else "held"
         return f"<Lock {self._client.where!r}, {state}>"
 
-    @renamed(timeout_s="timeout")
     def acquire(self, timeout: float | None = None, *, blocking: bool = True, keeps_log: bool = False) -> Lease:
         """Wait for the lock, at most `timeout` seconds (default: the settings'); not `blocking`: ask once.
 

@@ -31,7 +31,6 @@ from lockprovider.hudi_keys import MANAGED_IDENTITY
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import OnMetric
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings, Options, checked, from_config, from_url, wait_s
 
 L = TypeVar("L")
@@ -155,7 +154,6 @@ class LockProvider:
     def __getstate__(self) -> dict[str, object]:
         return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # a held lock refuses
 
-    @renamed(timeout_s="timeout")
     def try_lock(self, timeout: float = 0.0) -> bool:
         """Take the lock, waiting at most `timeout` seconds for others; False if they still hold it then.
 

@@ -13,8 +13,6 @@ from lockprovider.errors import NotPicklable
 
 T = TypeVar("T")
 
-_OLD_NAMES = {"timeout_s"}  # that `renamed` still takes
-
 
 def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | None, options: Mapping[str, Any]) -> T:
     """What this class makes of the object at a URL.
@@ -24,7 +22,7 @@ def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | 
     """
     known = [name for name in inspect.signature(kind).parameters if name not in ("store", "path")]
     for name in options:
-        if name not in known and name not in _OLD_NAMES:
+        if name not in known:
             raise InvalidInput(
                 f"{name}={options[name]!r} is no option here: there are {', '.join(known)}; "
                 "what the store is opened with goes into storage_options="

@@ -172,20 +172,14 @@ def test_until_signal_puts_back_what_was_there(tmp_path: Path) -> None:
     assert "main thread" in str(refused[0])
 
 
-def test_old_names_are_accepted_for_one_release_with_a_warning(tmp_path: Path) -> None:
-    with pytest.warns(DeprecationWarning, match=r"open_lock\(url\) is called lock\(url\)") as said:
-        lock = lockprovider.open_lock(tmp_path, on="a.json")
-    assert said[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match=r"timeout_s= is called timeout=") as said:
-        lock.acquire(timeout_s=1).release()  # type: ignore[call-arg]
-    assert said[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match=r"validity_s= is called validity="):
-        assert LockSettings(validity_s=20) == LockSettings(validity=20)  # type: ignore[call-arg]
-    with pytest.warns(DeprecationWarning, match=r"validity_s= in a URL") as said:
-        assert lockprovider.lock(f"file://{tmp_path}?validity_s=20").settings.validity == 20
-    assert said[0].filename == __file__
-    with pytest.raises(TypeError, match="old name"):
-        lock.acquire(timeout=1, timeout_s=1)  # type: ignore[call-arg]
+def test_spellings_of_earlier_versions_are_refused_by_name(tmp_path: Path) -> None:
+    assert not hasattr(lockprovider, "open_lock")
+    with pytest.raises(TypeError, match="timeout_s"):
+        lockprovider.lock(tmp_path).acquire(timeout_s=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="validity_s"):
+        LockSettings(validity_s=20)  # type: ignore[call-arg]
+    with pytest.raises(InvalidSettings, match=r"'validity_s' .* no option"):
+        lockprovider.lock(f"file://{tmp_path}?validity_s=20")
 
 
 async def test_tasks_ask_about_a_lock_too(tmp_path: Path) -> None:

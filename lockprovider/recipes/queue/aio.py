@@ -17,7 +17,6 @@ from fsspec_cas.given import function, whole
 from lockprovider.recipes.queue.job import Job
 from lockprovider.recipes.queue.queue import Queue
 from lockprovider.recipes.queue.reports import Worked
-from lockprovider.renamed import renamed
 
 
 class AsyncJob(ForTasks[Job]):
@@ -92,7 +91,6 @@ class AsyncQueue(ForTasks[Queue]):
     clean = threaded(Queue.clean)
     close = threaded(Queue.close)
 
-    @renamed(timeout_s="timeout")
     async def claim(self, *, visible_s: float | None = None, timeout: float = 0.0) -> AsyncJob | None:
         """See `Queue.claim`.
 

@@ -61,7 +61,6 @@ from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worke
 from lockprovider.recipes.queue.wire import QueueCodec
 from lockprovider.recipes.queue.writer import QueueWriter
 from lockprovider.recipes.values import check_fence, check_name
-from lockprovider.renamed import renamed
 
 _TIMEOUT_S = 60.0
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
@@ -80,7 +79,6 @@ class Queue(OfThisProcess):
     >>> receipts = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")
     """
 
-    @renamed(timeout_s="timeout")
     def __init__(
         self,
         store: Store,
@@ -238,7 +236,6 @@ class Queue(OfThisProcess):
         """
         return self._writer.read()[0].producers.get(_name(producer, "producer"), (0, 0, ""))[0]
 
-    @renamed(timeout_s="timeout")
     def claim(self, *, visible_s: float | None = None, timeout: float = 0.0) -> Job | None:
         """The next message, or None if there was none in `timeout` seconds. Its claim is prolonged until it is ended.
 
@@ -419,7 +416,6 @@ class Queue(OfThisProcess):
         self._writer.segments.remove(garbage)
         return len(garbage)
 
-    @renamed(timeout_s="timeout")
     def close(self, timeout: float | None = None) -> None:
         """Take nothing more, and return once what waits is written.
 

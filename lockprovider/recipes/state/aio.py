@@ -18,7 +18,6 @@ from lockprovider.aio import AsyncLock
 from lockprovider.recipes.state.changes import NotChanged, StateChange
 from lockprovider.recipes.state.revision import Edit, Revision
 from lockprovider.recipes.state.state import State
-from lockprovider.renamed import renamed
 
 V = TypeVar("V")
 
@@ -73,7 +72,6 @@ class AsyncState(ForTasks[State[V]], Generic[V]):
         """
         return await self._do(self._sync._putting(value, expected, fence, reason))  # noqa: SLF001
 
-    @renamed(timeout_s="timeout")
     @contextlib.asynccontextmanager
     async def edit(self, *, reason: str = "", timeout: float | None = None) -> AsyncIterator[Edit[V]]:
         """See `State.edit`.

@@ -36,7 +36,6 @@ from lockprovider.recipes.state.document import Document
 from lockprovider.recipes.state.file import StateFile
 from lockprovider.recipes.state.revision import Edit, Editor, Revision
 from lockprovider.recipes.state.writer import StateWriter
-from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings
 
 V = TypeVar("V")
@@ -70,7 +69,6 @@ class State(OfThisProcess, Generic[V]):
     {'day': 'mon', 'schema': 12}
     """
 
-    @renamed(timeout_s="timeout")
     def __init__(
         self,
         store: Store,
@@ -179,7 +177,6 @@ class State(OfThisProcess, Generic[V]):
         """
         return self._do(self._putting(value, expected, fence, reason))
 
-    @renamed(timeout_s="timeout")
     @contextlib.contextmanager
     def edit(self, *, reason: str = "", timeout: float | None = None) -> Iterator[Edit[V]]:
         """Hold the lock of edits, change the value, and write it at the end; after an exception, nothing.
@@ -327,7 +324,6 @@ class State(OfThisProcess, Generic[V]):
         turn = self._file.settle(error.outcome, self.world.monotonic_s() + self._timeout_s)
         return self._revision(turn.mine) if turn.verdict == "mine" else None
 
-    @renamed(timeout_s="timeout")
     def close(self, timeout: float | None = None) -> None:
         """Take no more updates, and return once those that wait are written.
 

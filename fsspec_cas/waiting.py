@@ -22,11 +22,15 @@ wait in that call raises `WaitStopped`: the same as a Ctrl-C in a thread of the 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 
 SLICE_S = 1.0  # a waiting thread that was not woken looks again after this
 
@@ -116,24 +120,72 @@ class Signal:
 
 
 class Worker(threading.Thread):
-    """A daemon thread of this library, whose start waits for a second at most.
+    """A daemon thread, which another thread of this library starts. All threads of this library are such threads.
 
-    CPython may deliver an exception that is sent to a thread (`PyThreadState_SetAsyncExc`) to one that this thread has
-    just created, which then never begins; `Thread.start` would wait for that for good. Who needs a worker looks again.
+    CPython marks a new thread with the number of the thread that creates it, until the new one runs. An exception that
+    is sent to the creator (`PyThreadState_SetAsyncExc`) can reach the new thread instead, which then never begins, and
+    `Thread.start` waits for it for good. No program sends exceptions to the starting thread.
+
+    >>> over = Signal()
+    >>> Worker(over.set, "example").start(), over.wait()
+    (None, True)
     """
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
-        self._started = _Begun()
+
+    def start(self) -> None:
+        """Start the thread, and return once it runs.
+
+        Raises:
+            RuntimeError: the system or the ending interpreter starts no more threads.
+        """
+        if getattr(_HERE, "starts", False):  # a garbage collection on the starting thread needs one, too
+            super().start()
+        else:
+            _STARTER.start(super().start)
 
 
-class _Begun(Signal):
-    def wait(self, timeout: float | None = None) -> bool:
-        return super().wait(SLICE_S if timeout is None else timeout)
+class _Starter:
+    """Makes calls that start threads, on a thread of its own, which lives as long as the process."""
 
-    def _at_fork_reinit(self) -> None:
-        """As `threading` asks of an event."""
-        self._gates = deque()
+    def __init__(self) -> None:
+        self._lives = False
+        self._asked: SimpleQueue[tuple[Callable[[], None], _thread.LockType, list[BaseException]]] = SimpleQueue()
+
+    def start(self, call: Callable[[], None]) -> None:
+        """Make the call; raise what it raises. A call that is interrupted here is made all the same."""
+        over, errors = _thread.allocate_lock(), list[BaseException]()
+        over.acquire()
+        self._begin()
+        self._asked.put((call, over, errors))
+        while not over.acquire(timeout=SLICE_S):
+            self._begin()
+        if errors:
+            raise errors[0]
+
+    def _begin(self) -> None:
+        """Start the starting thread. The next second finds out if it died of an exception that was sent to this one."""
+        if sys.is_finalizing():
+            raise RuntimeError("the interpreter is ending and starts no threads")
+        if not self._lives:
+            _thread.start_new_thread(self._live, ())
+
+    def _live(self) -> None:
+        self._lives = _HERE.starts = True
+        while True:
+            call, over, errors = self._asked.get()
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - raised where the thread was asked for
+                errors.append(error)
+            over.release()
+            del call, over, errors
+
+
+_STARTER = _Starter()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_STARTER.__init__)  # type: ignore[misc]
 
 
 def pause(seconds: float) -> None:

@@ -337,6 +337,18 @@ def test_no_backend_believes_an_answer_by_its_status() -> None:
     assert wrong == []
 
 
+def test_threads_are_workers() -> None:
+    """A `Worker`: an exception that is sent to the creator of a plain thread can reach the new one. A demo has none."""
+    wrong = [
+        module
+        for module in MODULES
+        if module != "fsspec_cas.waiting" and not module.startswith("lockprovider.demo")
+        for node in ast.walk(parsed(module))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "Thread"
+    ]
+    assert not wrong
+
+
 def test_engines_do_not_know_each_other() -> None:
     shared = {"arrow", "writer", "rows", "bucketed", "logged", "java"}  # pandas, for Dask, is made of them
     base = "lockprovider.table.engines"

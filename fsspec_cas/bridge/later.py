@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
+from functools import partial
 from typing import Any, TypeVar
 
-from fsspec_cas.waiting import SLICE_S, Signal
+from fsspec_cas.waiting import SLICE_S, Signal, Worker
 
 T = TypeVar("T")
 
@@ -108,7 +109,7 @@ class Later(Future[T]):
             waiters, self._waiters = self._waiters, []
             self._condition.release()
             if waiters:
-                threading.Thread(target=self._tell, args=(waiters,), name="told-later", daemon=True).start()
+                Worker(partial(self._tell, waiters), "told-later").start()
 
     def _tell(self, waiters: list[Any]) -> None:
         for waiter in waiters:

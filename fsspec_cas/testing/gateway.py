@@ -7,9 +7,11 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import BinaryIO, Literal
 
 from fsspec_cas.testing.wrong_answers import http
+from fsspec_cas.waiting import Worker
 
 _PORTAL = "/portal-of-the-gateway"
 _PORTAL_ANSWER = http(
@@ -78,7 +80,7 @@ class Gateway:
         self._lock = threading.Lock()
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.endpoint = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._serve, name="gateway", daemon=True)
+        self._thread = Worker(self._serve, "gateway")
 
     def __repr__(self) -> str:
         host, port = self._target
@@ -100,7 +102,7 @@ class Gateway:
                 connection, _ = self._listening.accept()
             except OSError:
                 return
-            threading.Thread(target=self._one, args=(connection,), daemon=True).start()
+            Worker(partial(self._one, connection), "gateway-peer").start()
 
     def _one(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError, ValueError):

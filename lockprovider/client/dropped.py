@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
 from typing import Protocol
 
 from fsspec_cas import World
+from fsspec_cas.waiting import Worker
 from lockprovider.lease.heartbeat import Beating
 
 
@@ -55,7 +55,7 @@ def warn_and_give_back(lease: Droppable, name: str) -> None:
     said = f"{name} was dropped while it was held, and is given back: use `with`, or release()"
     warnings.warn(said, ResourceWarning, stacklevel=3, source=lease)
     with contextlib.suppress(RuntimeError):  # at the end of the interpreter: then it lapses
-        threading.Thread(target=lease.end, name="dropped-lease", daemon=True).start()
+        Worker(lease.end, "dropped-lease").start()
 
 
 def end_at_exit(lease: Droppable) -> Callable[[], None]:

@@ -17,6 +17,8 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from fsspec_cas.waiting import Worker
+
 # The first line names a process, or a group by its negative number; $1: seconds between asking and forcing. End of file
 # means that the writer is gone; a second line, that all is well.
 _GUARD = 'read -r it || exit; read -r _ && exit; kill -s TERM -- "$it" 2>&-; sleep "$1"; kill -s KILL -- "$it" 2>&-'
@@ -52,7 +54,7 @@ class Child:
             raise
         self._name_it()
         self.ended = threading.Event()
-        threading.Thread(target=self._wait, name="command", daemon=True).start()
+        Worker(self._wait, "command").start()
 
     @property
     def own_group(self) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from fsspec_cas import CasError, Store, World, check_path
-from fsspec_cas.waiting import Signal
+from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import PublishUnknown
 from lockprovider.group.applying import Applying
 from lockprovider.group.combine import Decider, Hold
@@ -111,7 +111,7 @@ class Committer:
         try:
             with self._guard:
                 if self._thread is None or not self._thread.is_alive():
-                    self._thread = threading.Thread(target=self._serve, name="group-commit", daemon=True)
+                    self._thread = Worker(self._serve, "group-commit")
                     self._thread.start()  # if that fails nothing is wanted, and the next tries again
                     atexit.register(self._at_exit)
                 self._rest.clear()

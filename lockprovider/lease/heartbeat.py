@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from fsspec_cas import CasError
-from fsspec_cas.waiting import Signal
+from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import LockError
 
 _RETRY_S = 1.0
@@ -115,7 +115,7 @@ class Pulse:
                 return
             self._end = Signal()
             run = partial(self._run, self._end, heartbeat)
-            self.thread = threading.Thread(target=run, name=_BEATS, daemon=True)
+            self.thread = Worker(run, _BEATS)
             self.thread.start()
 
     def leave(self, heartbeat: Heartbeat) -> None:

@@ -18,9 +18,10 @@ import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from fsspec_cas import CasError, Machine, Store, Version, Won, World
-from fsspec_cas.waiting import Signal
+from fsspec_cas.waiting import Signal, Worker
 from lockprovider.observe.audit import AuditRecord, AuditStep, Places, decode_switch, encode_switch, places
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
 
@@ -167,7 +168,7 @@ class AuditLog:
         if not idle:
             return
         try:
-            threading.Thread(target=self._write_all, args=(shared,), name="lock-audit", daemon=True).start()
+            Worker(partial(self._write_all, shared), "lock-audit").start()
         except RuntimeError:  # no more threads, or the interpreter is about to end: see `_at_exit`
             shared.running = False
 

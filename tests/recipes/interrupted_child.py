@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import random
 import signal
 import sys
@@ -101,9 +100,7 @@ def from_thread(call, delay_s) -> bool:
     return bool(out)
 
 
-# An exception that another thread sends while a lease starts its heartbeat can yet hang in `Thread.start`: that way is
-# tried on request only, until it is mended.
-WAYS = [by_signal(KeyboardInterrupt), by_signal(Hit), *([from_thread] if os.environ.get("SENT_BY_THREADS") else [])]
+WAYS = [by_signal(KeyboardInterrupt), by_signal(Hit), from_thread]
 
 if __name__ == "__main__":
     for given in sys.argv[3:]:

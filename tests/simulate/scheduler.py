@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from fsspec_cas.waiting import Signal
+from fsspec_cas.waiting import Signal, Worker
 from lockprovider.client import lease as leases
 
 _SIMULATED = "simulated"
@@ -247,9 +247,6 @@ class Scheduler:
             return call
 
         threads = SimpleNamespace(
-            Thread=inside(
-                lambda target, name="", daemon=True: Task(self, target, name, self.current.process), threading.Thread
-            ),
             Event=inside(self.event, threading.Event),
             Lock=inside(lambda: Lock(self), threading.Lock),
             RLock=inside(lambda: Lock(self, again=True), threading.RLock),
@@ -257,6 +254,7 @@ class Scheduler:
         )
         exits = SimpleNamespace(register=lambda *_: None, unregister=lambda *_: None)
         fakes = {"threading": threads, "atexit": exits, "Signal": inside(self.event, Signal)}
+        fakes["Worker"] = inside(lambda target, name: Task(self, target, name, self.current.process), Worker)
         recipes = f"{package}.recipes"  # they know the lock by its public names, and have threads of earlier tests
         named = sys.modules.items()
         mine = [module for name, module in named if name.split(".")[0] == package and not name.startswith(recipes)]

@@ -7,12 +7,13 @@ import json
 import os
 import signal
 import subprocess
-import threading
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import DONE, complain, storage_options
+from fsspec_cas.waiting import Worker
 from lockprovider.commands.place import Commands, add_object_command, say
 from lockprovider.queue import Job, Queue
 from lockprovider.recipes.errors import ClaimLost
@@ -65,7 +66,7 @@ def _work(arguments: Any) -> int:
 
 def _stop(queue: Queue, frame: FrameType | None) -> None:
     del frame
-    threading.Thread(target=queue.stop, daemon=True).start()  # not here: the main thread may hold what it needs
+    Worker(queue.stop, "queue-stop").start()  # not here: the main thread may hold what it needs
 
 
 def _run(words: list[str], job: Job) -> None:
@@ -81,7 +82,7 @@ def _run(words: list[str], job: Job) -> None:
     child = subprocess.Popen(  # noqa: S603 - running it is the purpose
         words, stdin=subprocess.PIPE, env={**os.environ, **more}, start_new_session=True
     )
-    feeding = threading.Thread(target=_feed, args=(child, given), daemon=True)
+    feeding = Worker(partial(_feed, child, given), "queue-feed")
     feeding.start()
     while True:
         try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import threading
 from typing import Any
 
 from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import DONE, complain, storage_options
+from fsspec_cas.waiting import Worker
 from lockprovider.commands.place import Commands, add_object_command, say
 from lockprovider.commands.state.child import run_child
 from lockprovider.commands.state.serving import StateServer
@@ -48,7 +48,7 @@ def _run(arguments: Any) -> int:
     if not words:
         raise InvalidInput(f"no command; {_FORM}")
     server = _server(arguments)
-    serving = threading.Thread(target=server.serve, name="state", daemon=True)
+    serving = Worker(server.serve, "state")
     serving.start()
     try:
         return run_child(words, server.environment(force=arguments.force))

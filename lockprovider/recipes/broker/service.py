@@ -10,7 +10,9 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 
+from fsspec_cas.waiting import Worker
 from lockprovider.recipes.broker.frames import BrokenLink, prove_as_answerer
 
 UNIX = "unix:"
@@ -49,7 +51,7 @@ class Service:
             self._socket = socket.create_server((host, 0))
             self.address = f"{TCP}{host}:{self._socket.getsockname()[1]}"
         self._socket.listen(_BACKLOG)
-        threading.Thread(target=self._accept, name="broker", daemon=True).start()
+        Worker(self._accept, "broker").start()
 
     def close(self) -> None:
         """Hang up, and listen no more."""
@@ -80,7 +82,7 @@ class Service:
                 if is_welcome:
                     self._peers.add(peer)
             if is_welcome:
-                threading.Thread(target=self._answer, args=(peer,), name="broker-peer", daemon=True).start()
+                Worker(partial(self._answer, peer), "broker-peer").start()
             else:
                 peer.close()
 

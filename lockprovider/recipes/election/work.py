@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from fsspec_cas import CasError, InvalidInput
-from fsspec_cas.waiting import Signal
+from fsspec_cas.waiting import Signal, Worker
 from lockprovider.recipes.election.term import Term
 from lockprovider.recipes.errors import Fenced, TermLost
 
@@ -103,7 +103,7 @@ class _Call:
         self._main, self._term = main, term
         self._guard = threading.Lock()
         self._over = False
-        self._thread = threading.Thread(target=self._live, name=f"term-{term.epoch}", daemon=True)
+        self._thread = Worker(self._live, f"term-{term.epoch}")
         self._thread.start()
 
     def end(self, ending: Ending) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fsspec_cas.given import function, whole
+from fsspec_cas.waiting import Worker
 from lockprovider.recipes.queue.job import Job
 from lockprovider.recipes.queue.reports import Worked
 
@@ -39,7 +40,7 @@ class Crew:
 
     def work(self, threads: int) -> Worked:
         """On so many threads, until all are done; what ends one of them ends all."""
-        crew = [threading.Thread(target=self._live, daemon=True) for _ in range(whole(threads, "threads", least=1))]
+        crew = [Worker(self._live, "queue-crew") for _ in range(whole(threads, "threads", least=1))]
         for one in crew:
             one.start()
         try:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from fsspec_cas import CasError, Lost, Machine, Store, Version, Won, World
+from fsspec_cas.waiting import Worker
 from lockprovider.table.format.layout import HEARTBEATS, heartbeat_path
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.timeline.liveness import HeartbeatSettings, SeenBeat
@@ -86,7 +87,7 @@ class WriterHeartbeat:
         self._last_s = 0.0
         self._removed = False
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name=f"writer-heartbeat-{begin}", daemon=True)
+        self._thread = Worker(self._beat, f"writer-heartbeat-{begin}")
 
     @property
     def alive(self) -> bool:

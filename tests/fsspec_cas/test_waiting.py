@@ -1,0 +1,86 @@
+"""Threads of the library, and the threads that start them."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import threading
+import weakref
+
+import pytest
+from patience import PATIENCE_S
+
+from fsspec_cas.waiting import Signal, Worker
+
+SENT = 200
+
+
+class Sent(Exception):
+    """What another thread sends."""
+
+
+def test_exception_that_is_sent_to_a_thread_that_starts_threads_reaches_it() -> None:
+    """CPython gives it to the thread that was just created, which then never runs; `Thread.start` hung for ever."""
+    ready, caught = Signal(), [Signal() for _ in range(SENT)]
+
+    def start_threads() -> None:
+        Worker(lambda: None, "first").start()
+        for one in caught:
+            try:
+                ready.set()
+                while True:
+                    ended = Signal()
+                    Worker(ended.set, "another").start()
+                    ended.wait()
+            except Sent:
+                one.set()
+
+    starting = threading.Thread(target=start_threads, daemon=True)
+    starting.start()
+    assert ready.wait(PATIENCE_S)
+    for one in caught:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(starting.ident or 0), ctypes.py_object(Sent))
+        assert one.wait(PATIENCE_S)
+
+
+def test_worker_that_cannot_start_raises_where_it_was_asked_for(monkeypatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Worker(lambda: None, "never").start()
+    monkeypatch.undo()
+    over = Signal()
+    Worker(over.set, "next").start()
+    assert over.wait(PATIENCE_S)
+
+
+def test_worker_that_a_collection_needs_on_the_starting_thread_starts(monkeypatch) -> None:
+    over, real = Signal(), threading.Thread.start
+
+    class Dropped:
+        pass
+
+    def collect_first(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        dropped = Dropped()
+        weakref.finalize(dropped, lambda: Worker(over.set, "of a finalizer").start())
+        del dropped
+        gc.collect()
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", collect_first)
+    Worker(lambda: None, "collects").start()
+    assert over.wait(PATIENCE_S)
+
+
+def test_worker_starts_in_a_forked_child() -> None:
+    Worker(lambda: None, "of the parent").start()
+    child = os.fork()
+    if child == 0:
+        over = Signal()
+        Worker(over.set, "of the child").start()
+        os._exit(0 if over.wait(PATIENCE_S) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,16 +1,22 @@
 """Races in which all requests are at the server before one of them is whole.
 
 Each request's last byte is held back until all are there: what looks first and writes later is then sure to be caught.
-A transport that can do it asks `held`; over any other the requests just start together.
+A transport that can do it asks `held` or `held_here`; over any other the requests just start together. The bodies are
+not signed: a server that had to see a whole body before it looks could not be held back.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
 from contextvars import ContextVar
 from io import BytesIO
+from itertools import count
 from typing import Any, TypeVar
+
+from fsspec_cas.errors import StoreError, Unavailable
 
 T = TypeVar("T")
 
@@ -18,42 +24,88 @@ _LONGEST_S = 1.0  # for which the first of them waits for the last
 
 
 class _Line:
-    def __init__(self, racers: int) -> None:
-        self._missing = racers
-        self._open = asyncio.Event()
+    """Where racers wait, on loops and on threads."""
+
+    def __init__(self, racers: int, *, signed: bool) -> None:
+        self.signed = signed
+        self._last = racers
+        self._coming = count(1)
+        self._open: Future[None] = Future()
 
     async def cross(self) -> None:
         """Wait until all have come, or for as long as it is worth while."""
-        self._missing -= 1
-        if self._missing <= 0:
-            self._open.set()
-        try:
-            await asyncio.wait_for(self._open.wait(), _LONGEST_S)
-        except asyncio.TimeoutError:
-            self._open.set()
+        self._come()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._open)), _LONGEST_S)
+        self._let_go()
+
+    def cross_here(self) -> None:
+        """The same, in this thread."""
+        self._come()
+        wait([self._open], _LONGEST_S)
+        self._let_go()
+
+    def _come(self) -> None:
+        if next(self._coming) >= self._last:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        with suppress(InvalidStateError):
+            self._open.set_result(None)
 
 
 _line: ContextVar[_Line | None] = ContextVar("line", default=None)
 
 
-async def raced(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run calls that send one body each, at the same moment; their results in order."""
-    token = _line.set(_Line(len(calls)))
+async def raced(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
+    """Run the calls that `make` makes, each of which sends one body, at the same moment; their results in order.
+
+    All of them end. If the store refuses them, they are made once more with signed bodies: it may take no other.
+    """
+    results = await _run(make(), signed=False)
+    if any(isinstance(one, StoreError) and not isinstance(one, Unavailable) for one in results):
+        results = await _run(make(), signed=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results  # type: ignore[return-value] # there is no exception among them
+
+
+async def _run(calls: Sequence[Coroutine[Any, Any, T]], *, signed: bool) -> list[T | BaseException]:
+    token = _line.set(_Line(len(calls), signed=signed))
     try:
-        return await asyncio.gather(*calls)
+        return await asyncio.gather(*calls, return_exceptions=True)
     finally:
         _line.reset(token)
 
 
+def signs_bodies() -> bool:
+    """Whether the signature of a request is to cover its body."""
+    line = _line.get()
+    return line is None or line.signed
+
+
 def held(body: Any) -> Any:
-    """The body as the transport is to send it: if it is in a race, in two parts, with a pause between them."""
+    """The body as a transport on a loop is to send it: if it is in a race, in two parts, with a pause between them."""
     line = _line.get()
     if line is None or not isinstance(body, (bytes, BytesIO)):
         return body
     return _in_two(body if isinstance(body, bytes) else body.getvalue(), line)
 
 
+def held_here(body: bytes) -> bytes | Iterator[bytes]:
+    """The same for a transport in a thread."""
+    line = _line.get()
+    return body if line is None or not body else _in_two_here(body, line)
+
+
 async def _in_two(body: bytes, line: _Line) -> AsyncIterator[bytes]:
     yield body[:-1]
     await line.cross()
+    yield body[-1:]
+
+
+def _in_two_here(body: bytes, line: _Line) -> Iterator[bytes]:
+    yield body[:-1]
+    line.cross_here()
     yield body[-1:]

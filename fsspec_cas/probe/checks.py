@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
 
 from fsspec_cas.answer import Applied, Denied, NoAnswer, Seen, Unchanged
 from fsspec_cas.backends.last_byte import raced
 from fsspec_cas.errors import ObjectNotFound
-from fsspec_cas.outcome import Lost, Won
+from fsspec_cas.outcome import Lost, Outcome, Won
 from fsspec_cas.probe.bench import (
     Bench,
     Check,
@@ -58,10 +61,18 @@ async def _create_after_delete(bench: Bench) -> Said:
 async def _create_race(bench: Bench) -> Said:
     for n in range(_ROUNDS):
         path, bodies = f"race-create-{n}", [bench.body() for _ in range(bench.racers)]
-        outcomes = await raced([bench.create(path, body) for body in bodies])
+        outcomes = await raced(partial(_creates, bench, path, bodies))
         if wrong := await flaw(bench, path, bodies, outcomes):
             return "no", f"round {n + 1}: {wrong}"
     return "yes", f"{_ROUNDS} rounds, {bench.racers} writers at once: one winner each time"
+
+
+def _creates(bench: Bench, path: str, bodies: list[bytes]) -> list[Coroutine[Any, Any, Outcome]]:
+    return [bench.create(path, body) for body in bodies]
+
+
+def _matches(bench: Bench, path: str, version: Version, bodies: list[bytes]) -> list[Coroutine[Any, Any, Outcome]]:
+    return [bench.match(path, version, body) for body in bodies]
 
 
 async def _match(bench: Bench) -> Said:
@@ -116,7 +127,7 @@ async def _match_race(bench: Bench) -> Said:
     for n in range(_ROUNDS):
         path, bodies = f"race-match-{n}", [bench.body() for _ in range(bench.racers)]
         version = await bench.made(path)
-        outcomes = await raced([bench.match(path, version, body) for body in bodies])
+        outcomes = await raced(partial(_matches, bench, path, version, bodies))
         if wrong := await flaw(bench, path, bodies, outcomes):
             return "no", f"round {n + 1}: {wrong}"
     return "yes", f"{_ROUNDS} rounds, {bench.racers} writers at once: one winner each time"
@@ -125,7 +136,7 @@ async def _match_race(bench: Bench) -> Said:
 async def _losers(bench: Bench) -> Said:
     """What those hear who lose a race: an error 500 says no more than "look"."""
     version = await bench.made("losers")
-    answers = await raced([bench.send("losers", version) for _ in range(bench.racers)])
+    answers = await raced(lambda: [bench.send("losers", version) for _ in range(bench.racers)])
     silent = [answer.why for answer in answers if isinstance(answer, NoAnswer)]
     refused = sum(isinstance(answer, Denied) for answer in answers)
     words = f"{refused} of {len(answers) - 1} were refused"

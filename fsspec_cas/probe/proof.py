@@ -27,7 +27,7 @@ class _Proved:
 def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None:
     """Let an undocumented S3 endpoint prove, once in a process for each bucket, that it refuses what it must.
 
-    Creates and matches race in pairs, their last bytes held back where the client can. Costs 40 requests, in eight
+    Creates and matches race in pairs, their last bytes held back where the client can. Costs 56 requests, in ten
     steps, on objects of its own below the store's root, which are removed again; none after the first time, and none
     ever for Amazon S3, GCS, Azure, local files and memory. `timeout` is for all of it, and 3 s more at most. Not
     promised: that a store which passed is right, see `fsspec_cas.probe`.

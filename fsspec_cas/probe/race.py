@@ -17,6 +17,7 @@ from fsspec_cas.send.retry import delay_s
 from fsspec_cas.version import ABSENT, Absent, Condition, Version
 
 _ROUNDS = 2
+_MATCHES = 2  # races of matches in a round
 _PAIRS = 4  # of writers, each pair at a path of its own: more at one path find no more, and wait for each other
 _TIMEOUT_S = 30.0
 _TRIES = 8  # silences in a row
@@ -25,7 +26,7 @@ _CLEAN_S = 2.0
 
 
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
-    """Race creates and matches, then try a stale match: 40 requests, in eight steps, on objects that are removed again.
+    """Race creates and matches, then try a stale match: 56 requests, in ten steps, on objects that are removed again.
 
     `timeout` is for all of it; the removal has up to 2 s more.
 
@@ -60,14 +61,16 @@ async def _require(bench: Bench, path: str) -> None:
     for number in range(_ROUNDS):
         paths = _paths(path, number)
         made = await _winners(bench, dict.fromkeys(paths, ABSENT), "creates of one object")
-        last = await _winners(bench, made, "matches at one version")
+        last = made
+        for _ in range(_MATCHES):
+            last = await _winners(bench, last, "matches at one version")
     await asyncio.gather(*(_require_current(bench, one, version) for one, version in last.items()))
 
 
 async def _winners(bench: Bench, at: Mapping[str, Condition], what: str) -> dict[str, Version]:
     """Race a pair of writes at each path; the version at which each path is then."""
     pairs = [one for one in at for _ in range(2)]
-    answers = await raced([bench.send(one, at[one]) for one in pairs])
+    answers = await raced(lambda: [bench.send(one, at[one]) for one in pairs])
     won: dict[str, Version] = {}
     for one in at:
         mine = [answer for path, answer in zip(pairs, answers, strict=True) if path == one]

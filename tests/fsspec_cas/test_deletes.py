@@ -153,7 +153,7 @@ def test_a_store_that_does_not_answer_is_asked_again_the_next_time():
 def test_locks_need_no_conditional_delete(kind):
     backend = kind()
     require_safe_for_locks(store_of(backend))
-    assert len(backend.asked) == 2 + 1 + 2 * (8 + 8) + 9  # and four looks
+    assert len(backend.asked) == 2 + 1 + 2 * (8 + 16) + 9  # and four looks
 
 
 def test_terraforms_lock_is_refused_where_it_could_not_be_given_back():

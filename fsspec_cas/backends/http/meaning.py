@@ -136,7 +136,8 @@ def refusal(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> CasEr
             advice = advice or "; check key, secret and policy"
             return AccessDenied(f"{vendor} refused access to {path!r}: {why}{advice}", path=path)
         case Says.UNSUPPORTED:
-            return NotSupported(f"the store at {path!r} does not implement this {asked.verb.value}: {why}", path=path)
+            what = f"the store at {path!r} does not implement this {asked.verb.value}"
+            return NotSupported(f"{what}: {why}{advice}", path=path)
         case Says.GONE:
             return StoreError(f"the upload of {path!r} is gone ({why}); write it again", path=path)
     return StoreError(f"{vendor} refused the {asked.verb.value} of {path!r}: {why}{advice}", path=path)

@@ -69,6 +69,11 @@ S3_CODES = MappingProxyType(
     }
 )
 _CONDITIONAL = (Verb.CREATE, Verb.MATCH, Verb.DELETE_MATCH, Verb.FINISH)
+# Newer SDKs send one with each body, and some servers take none.
+_NO_CHECKSUM = (
+    "if it is the checksum of the body, s3fs leaves it out with "
+    "config_kwargs={'request_checksum_calculation': 'when_required'}"
+)
 _ADVICE = MappingProxyType(
     {
         "AccessDenied": "check key, secret and policy; or the object is missing, and s3:ListBucket is not granted; "
@@ -170,6 +175,7 @@ def _error(
     if says is Says.UNSUPPORTED:
         named = _text(root, "Header") or _text(root, "Message")
         why += f": {named}" if named else ""
+        advice = _NO_CHECKSUM if "checksum" in named.lower() or "header" in named.lower() else advice
     if says is Says.OTHER and (message := _text(root, "Message")):
         why += f": {message}"
     return Spoken(

@@ -22,6 +22,7 @@ from typing import Any
 import aiobotocore.httpsession
 import aiobotocore.session
 import botocore.loaders
+from botocore.config import Config
 from s3fs import S3FileSystem
 
 from fsspec_cas.attributes import Attributes
@@ -29,7 +30,7 @@ from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.http.reply import HttpReply
 from fsspec_cas.backends.http.s3 import S3Dialect
-from fsspec_cas.backends.last_byte import held
+from fsspec_cas.backends.last_byte import held, signs_bodies
 from fsspec_cas.backends.wire import Answered, Refusing, Trip, sends_once, within
 from fsspec_cas.errors import InvalidInput
 
@@ -118,6 +119,7 @@ async def connect(given: Any) -> Connection:
     fs = S3FileSystem(*given.storage_args, **options)
     client = await fs.set_session()
     client.meta.events.register_last("before-call.s3", _send_at_once)
+    client.meta.events.register_last("before-sign.s3.PutObject", _sign_no_body_in_a_race)
     # It would count to one; under another name it stays, and does that.
     client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
     _keep_user_agent(client)
@@ -160,6 +162,14 @@ def _send_at_once(params: dict[str, Any], **_: object) -> None:
     body = params.get("body")
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
+
+
+def _sign_no_body_in_a_race(request: Any, **_: object) -> None:
+    if not signs_bodies():
+        given = request.context.get("client_config") or Config()
+        request.context["client_config"] = given.merge(
+            Config(s3={**(given.s3 or {}), "payload_signing_enabled": False})
+        )
 
 
 def _keep_user_agent(client: Any) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from fsspec_cas.backends.http.reply import HttpReply
+from fsspec_cas.backends.last_byte import held_here
 from fsspec_cas.clock import Machine
 
 _CLOCK = Machine()
@@ -66,7 +67,8 @@ class Connections:
             _let_wait(connection, min(times.total_s, times.silent_s))
             if self._proxy is not None and self._context is None:
                 target = f"{self._origin.scheme}://{self._origin.netloc}{target}"
-            connection.request(method, target, body, dict(headers))
+            sized = {"Content-Length": str(len(body))} if body else {}
+            connection.request(method, target, held_here(body) if body else body, {**headers, **sized})
             answer = connection.getresponse()
             data = self._body(connection, answer, deadline_s)
             fine = answer.status >= 200 and not answer.will_close

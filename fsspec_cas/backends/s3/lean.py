@@ -25,6 +25,7 @@ from xml.sax.saxutils import escape
 import obstore.store
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
+from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import Session
@@ -37,6 +38,7 @@ from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.http.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.http.s3 import S3Dialect
+from fsspec_cas.backends.last_byte import signs_bodies
 from fsspec_cas.backends.reach import patience_s, unreached
 from fsspec_cas.backends.s3.api import S3Api, is_amazon
 from fsspec_cas.backends.s3.connections import Connections, NeverSent, Times
@@ -208,6 +210,8 @@ class _Site:
         if credentials is None:
             return _Signed(method, url, headers, body)
         request = AWSRequest(method=method, url=url, data=body, headers=headers)
+        if not signs_bodies():
+            request.context["client_config"] = Config(s3={"payload_signing_enabled": False})
         S3SigV4Auth(credentials, "s3", self.region).add_auth(request)
         return _Signed(method, url, dict(request.headers.items()), body)
 

@@ -20,7 +20,7 @@ from faults import actions as do
 from faults.actions import Action, Ending, Hop, Outcome
 from faults.conftest import Bench, conditions, identity, is_delete, is_look, is_write
 from faults.wire import Answer, set_headers
-from fsspec_cas import ABSENT, Lost, NotSupported, StoreError, Unavailable, Unknown, Version, Won
+from fsspec_cas import ABSENT, Lost, NotSupported, Unavailable, Unknown, Version, Won
 
 SHORT_S = 1.5
 PATIENCE_S = 15.0
@@ -35,9 +35,13 @@ def as_answer(raw) -> Answer:
 
 
 def refused(bench: Bench) -> str:
-    with pytest.raises(Unavailable) as told:
-        bench.store.put_if_absent(bench.key, MINE, timeout=SHORT_S)
-    return str(told.value)
+    """What is said of a refusal; nothing, if the machine was too busy to hear it in time."""
+    try:
+        outcome = bench.store.put_if_absent(bench.key, MINE, timeout=SHORT_S)
+    except Unavailable as told:
+        return str(told)
+    assert isinstance(outcome, Unknown)
+    return ""
 
 
 def empty(answer: Answer, status: int) -> Answer:
@@ -534,13 +538,17 @@ def test_t31_a_store_that_never_tells_a_version_makes_no_false_outcome(bench: Be
     assert bench.applied() == 1
 
 
-def test_t31_a_read_without_a_version_is_an_error_of_the_store(bench: Bench):
+def test_t31_a_read_without_a_version_is_no_answer(bench: Bench):
     bench.rival_writes()
     strip = do.strip_answer_headers("ETag", "x-goog-generation")
     rule = bench.proxy.rule(match=is_look, action=strip, times=None)
-    with pytest.raises(StoreError):
-        once_sent(lambda timeout_s: bench.store.read(bench.key, timeout=timeout_s))
-    assert rule.fired > 0
+
+    def asked() -> bool:
+        with pytest.raises(Unavailable):
+            bench.store.read(bench.key, timeout=SHORT_S)
+        return rule.fired > 0
+
+    until(asked)
 
 
 # The limits of what can be told.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from patience import until
 from servers.seaweedfs import SeaweedFS
 
 from faults import actions as do
@@ -35,11 +36,15 @@ def test_a_store_that_does_not_answer_is_given_up_in_time_and_can_be_locked_late
     assert store.read_or_none("connected") is None
     lock = Lock(store, settings=LockSettings(timeout=TIMEOUT_S, check_store=not proved))
     rule = proxy.rule(action=action, times=None)
-    began_s = time.monotonic()
-    with caplog.at_level(logging.ERROR, "fsspec_cas"), pytest.raises(Unavailable):
-        lock.acquire()
-    assert time.monotonic() - began_s < OVER_S + BUSY_S
-    assert rule.fired >= 1
+
+    def given_up() -> bool:
+        began_s = time.monotonic()
+        with caplog.at_level(logging.ERROR, "fsspec_cas"), pytest.raises(Unavailable):
+            lock.acquire()
+        assert time.monotonic() - began_s < OVER_S + BUSY_S
+        return rule.fired >= 1  # a busy machine may not have sent anything in this time
+
+    until(given_up)
     proxy.rules.clear()
     with lock.acquire(60.0) as lease:
         lease.check()

@@ -9,9 +9,9 @@ from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import DONE, REFUSED
 from lockprovider.client.provider import LockPlace
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
-from lockprovider.observe.audit import Audit, Flag, Tenure, analyse, audit_fields, places
+from lockprovider.observe.audit import Audit, Flag, How, Kind, Tenure, analyse, audit_fields, places
 from lockprovider.observe.audit_log import is_enabled, read_files, set_enabled
-from lockprovider.observe.audit_picture import draw_audit
+from lockprovider.observe.lanes import INK, RED, Box, Lane, draw_lanes
 from lockprovider.words import count, moment, span
 
 _MORE = """It reads the records of all writers, JVM Hudi's too. They are written only while they are wanted, which
@@ -20,12 +20,22 @@ learns at an acquisition to begin, and at its next start to end. Times are the w
 request was sent; overlaps of up to 500 ms may be clocks that differ. The exit code is 1 if two held the lock at once
 for longer."""
 
-_WORDS = {
-    "released": "released",
-    "lost": "lost before it was given back",
-    "lapsed": "no end recorded; lapsed",
-    "held": "held now",
+_LOOKS: dict[How, tuple[str, str]] = {
+    "released": ("#3b78c3", "released"),
+    "lost": (RED, "lost before it was given back"),
+    "lapsed": ("#f0a202", "no end recorded; lapsed"),
+    "held": ("#2f9e6e", "held now"),
 }
+_SENTENCES: dict[Kind, str] = {
+    "overlap": "overlap: {owners} both held it for {long} from {since}",
+    "clocks": "{owners} overlap by {long} at {since}: so much may be their clocks",
+    "early": "{last} took it at {since}, {long} before the lease of {first} had run out, which recorded no end: "
+    "broken, or a record is missing",
+    "lapse": "{owners} held on for {long} from {since} after its lease had run out",
+    "unended": "{owners}, holder from {since}, recorded no end: it was killed, or its last record is missing",
+    "unreadable": "{file} has lines that are no audit record",
+}
+_MOST_LANES = 40
 
 
 def add(commands: Commands) -> None:
@@ -79,7 +89,9 @@ def _totals(audit: Audit) -> str:
     held_ms = sum(tenure.end_ms - tenure.start_ms for tenure in audit.tenures)
     free_ms = sum(to_ms - from_ms for from_ms, to_ms in audit.free)
     words = f"held {count(len(audit.tenures), 'time')} by {owners} for {span(held_ms)} together"
-    return f"{words}, free for {span(free_ms)} between ({count(audit.files, 'file')})"
+    overlaps = sum(flag.wrong for flag in audit.flags)
+    wrong = count(overlaps, "overlap") if overlaps else "no overlap"
+    return f"{words}, free for {span(free_ms)} between ({count(audit.files, 'file')}); {wrong}"
 
 
 def _rows(audit: Audit) -> list[str]:
@@ -88,13 +100,9 @@ def _rows(audit: Audit) -> list[str]:
     for tenure in audit.tenures:
         if tenure.start_ms in free:
             rows.append(f"{'':<28}{span(free.pop(tenure.start_ms)):<13}free")
-        rows.append(_row(tenure))
+        held, how = span(tenure.end_ms - tenure.start_ms), _LOOKS[tenure.how][1]
+        rows.append(f"{moment(tenure.start_ms):<28}{held:<13}{tenure.owner:<37}{how:<32}{tenure.renewals}")
     return rows
-
-
-def _row(tenure: Tenure) -> str:
-    held = span(tenure.end_ms - tenure.start_ms)
-    return f"{moment(tenure.start_ms):<28}{held:<13}{tenure.owner:<37}{_WORDS[tenure.how]:<32}{tenure.renewals}"
 
 
 def _flags(audit: Audit) -> list[str]:
@@ -102,20 +110,34 @@ def _flags(audit: Audit) -> list[str]:
 
 
 def _sentence(flag: Flag) -> str:
-    since, for_how_long = moment(flag.from_ms), span(flag.to_ms - flag.from_ms)
-    owners = " and ".join(flag.owners)
-    match flag.kind:
-        case "overlap":
-            return f"overlap: {owners} both held it for {for_how_long} from {since}"
-        case "clocks":
-            return f"{owners} overlap by {for_how_long} at {since}: so much may be their clocks"
-        case "early":
-            first, second = flag.owners
-            why = f"{for_how_long} before the lease of {first} had run out, which recorded no end"
-            return f"{second} took it at {since}, {why}: broken, or a record is missing"
-        case "lapse":
-            return f"{owners} held on for {for_how_long} from {since} after its lease had run out"
-        case "unended":
-            return f"{owners}, holder from {since}, recorded no end: it was killed, or its last record is missing"
-        case "unreadable":
-            return f"{flag.file} has lines that are no audit record"
+    since, long, owners = moment(flag.from_ms), span(flag.to_ms - flag.from_ms), flag.owners or ("",)
+    joined, first, last = " and ".join(owners), owners[0], owners[-1]
+    return _SENTENCES[flag.kind].format(owners=joined, since=since, long=long, first=first, last=last, file=flag.file)
+
+
+def draw_audit(audit: Audit, title: str) -> str:
+    """The SVG: the lock on top, and below it a lane for each owner; beyond 40 owners the last lane is shared."""
+    owners = list(dict.fromkeys(tenure.owner for tenure in audit.tenures))
+    names = owners if len(owners) <= _MOST_LANES else [*owners[: _MOST_LANES - 1], "others"]
+    of_owner: dict[str, list[Box]] = {name: [] for name in names}
+    for tenure in audit.tenures:
+        of_owner[tenure.owner if tenure.owner in of_owner else "others"].append(_tenure_box(tenure))
+    held = [Box(tenure.start_ms, tenure.end_ms, INK) for tenure in audit.tenures]
+    held += [Box(*gap, INK, f"free for {span(gap[1] - gap[0])} from {moment(gap[0])}", opacity=0) for gap in audit.free]
+    stripes = [
+        Box(flag.from_ms, flag.to_ms, RED, _sentence(flag), opacity=0.35 if flag.wrong else 0.12)
+        for flag in audit.flags
+        if flag.kind in ("overlap", "early", "lapse")
+    ]
+    legend = [Box(0, 0, colour, words) for colour, words in _LOOKS.values()]
+    legend += [Box(0, 0, RED, "held by two at once", opacity=0.35)]
+    legend += [Box(0, 0, RED, "taken early, or held on too long", opacity=0.12)]
+    lanes = [Lane("the lock", held, colour=INK), *(Lane(name, boxes) for name, boxes in of_owner.items())]
+    return draw_lanes(title, _totals(audit), lanes, legend=legend, stripes=stripes, is_wrong=audit.wrong)
+
+
+def _tenure_box(tenure: Tenure) -> Box:
+    colour, how = _LOOKS[tenure.how]
+    words = f"{tenure.owner}: {span(tenure.end_ms - tenure.start_ms)} from {moment(tenure.start_ms)}"
+    words += f", renewed {count(tenure.renewals, 'time')}, {how}"
+    return Box(tenure.start_ms, tenure.end_ms, colour, words)

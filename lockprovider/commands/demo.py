@@ -54,37 +54,26 @@ def _demo(chosen: Any) -> int:
 
 
 def _run_demo(chosen: Any) -> int:
-    from lockprovider.demo.errors import CannotStart  # noqa: PLC0415 - only when asked for
-    from lockprovider.demo.target import check_modules  # noqa: PLC0415
-
     if chosen.serve and chosen.url:
         return _refuse("--serve starts a store of its own: leave out --url")
     if chosen.keep and not chosen.serve:
         return _refuse("--keep lets the server of --serve run: give both; a table elsewhere stays anyway")
-    try:
-        check_modules()
-        return _demo_with_modules(chosen)
-    except CannotStart as reason:
-        return _refuse(str(reason))
-
-
-def _demo_with_modules(chosen: Any) -> int:
-    from lockprovider.demo import conductor, flights, report  # noqa: PLC0415 - seconds of import below
+    from lockprovider.demo import flights, run  # noqa: PLC0415 - seconds of import below
     from lockprovider.demo.serve import SeaweedFS  # noqa: PLC0415
     from lockprovider.table.engines.java import NoJava  # noqa: PLC0415
     from lockprovider.table.errors import TableError  # noqa: PLC0415
 
     with ExitStack() as stack:
         url, options = chosen.url, storage_options(chosen)
-        if chosen.serve:
-            server = stack.enter_context(SeaweedFS())
-            url, options = f"s3://{server.bucket}/flights", server.storage_options
         months = FAST_MONTHS if chosen.fast else flights.ALL_MONTHS
         try:
-            result = conductor.run(conductor.Settings(url, options, months, chosen.out, chosen.merge_on_read))
+            if chosen.serve:
+                server = stack.enter_context(SeaweedFS())
+                url, options = f"s3://{server.bucket}/flights", server.storage_options
+            result = run.run(run.Settings(url, options, months, chosen.out, chosen.merge_on_read))
         except (NoJava, CasError, TableError) as reason:
             return _refuse(str(reason))
-        print(json.dumps(result.to_json(), indent=2, default=str) if chosen.json else report.text(result))
+        print(json.dumps(result.to_json(), indent=2, default=str) if chosen.json else result.text())
         if chosen.serve:
             _end_with(url, options, keep=chosen.keep)
         return DONE if result.ok else REFUSED
@@ -102,5 +91,5 @@ def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:
 
 
 def _refuse(sentence: str) -> int:
-    complain("lockprovider", sentence)
+    complain("lockprovider", " ".join(sentence.split()))
     return BAD_INPUT

@@ -6,14 +6,16 @@ The reader is hudi-rs (`pip install hudi`), written in Rust, with its own object
 from __future__ import annotations
 
 import os
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import fsspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from hudi import HudiTableBuilder
 
-from lockprovider.demo import flights, jobs
-from lockprovider.demo.compare import Comparison, compare
+from lockprovider.demo import flights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +39,7 @@ def prove(url: str, storage_options: Mapping[str, object], data: pa.Table, month
     Raises: whatever the reader raises if it cannot read the table.
     """
     found = read(url, storage_options)
-    return compare(found, jobs.reference(data, months), flights.KEYS)
+    return compare(found, flights.reference(data, months), flights.KEYS)
 
 
 def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
@@ -83,3 +85,101 @@ def _credentials_of_the_aws_tools() -> dict[str, str]:
     frozen = credentials.get_frozen_credentials()
     parts = {"key": frozen.access_key, "secret": frozen.secret_key, "token": frozen.token}
     return found | {_RENAMED[name]: str(value) for name, value in parts.items() if value}
+
+
+# -- are two tables the same set of rows? Independent of how either was made ---------------------------------------
+
+Key = tuple[object, ...]
+
+SHOWN = 5  # of each kind of difference
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One value that is not what it should be. `column` is "row" when a whole row is missing or surplus."""
+
+    key: Key
+    column: str
+    found: str
+    expected: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came out of comparing a table with what it should be."""
+
+    found_rows: int
+    expected_rows: int
+    missing: int
+    surplus: int
+    repeated: int
+    changed: dict[str, int]
+    first: tuple[Difference, ...]
+
+    @property
+    def equal(self) -> bool:
+        """True if every row and every value is there, once, and nothing else."""
+        return not (self.missing or self.surplus or self.repeated or self.changed)
+
+
+def compare(found: pa.Table, expected: pa.Table, keys: Sequence[str]) -> Comparison:
+    """Compare row for row by key; null equals null; the order of rows and columns does not matter.
+
+    Columns that only `found` has are not looked at; one that only `expected` has is an error.
+
+    Raises: KeyError if `found` lacks a column.
+    """
+    found = found.select(expected.column_names).cast(expected.schema).combine_chunks()
+    have, want = _keys(found, keys), _keys(expected, keys)
+    place = {key: index for index, key in enumerate(have)}
+    wanted = set(want)
+    missing = [key for key in want if key not in place]
+    surplus = [key for key in place if key not in wanted]
+    repeated = [key for key, times in Counter(have).items() if times > 1] if len(place) < len(have) else []
+    both = [(index, place[key]) for index, key in enumerate(want) if key in place]
+    changed, values = _changes(found, expected, both, want)
+    first = (
+        *(Difference(key, "row", "missing", "present") for key in missing[:SHOWN]),
+        *(Difference(key, "row", "present", "absent") for key in surplus[:SHOWN]),
+        *(Difference(key, "row", "more than once", "once") for key in repeated[:SHOWN]),
+        *values,
+    )
+    return Comparison(
+        found_rows=len(have),
+        expected_rows=len(want),
+        missing=len(missing),
+        surplus=len(surplus),
+        repeated=len(repeated),
+        changed=changed,
+        first=first,
+    )
+
+
+def _keys(table: pa.Table, keys: Sequence[str]) -> list[Key]:
+    return list(zip(*(table[key].to_pylist() for key in keys), strict=True))
+
+
+def _changes(
+    found: pa.Table, expected: pa.Table, both: list[tuple[int, int]], want: list[Key]
+) -> tuple[dict[str, int], list[Difference]]:
+    left = expected.take(pa.array([index for index, _ in both], pa.int64()))
+    right = found.take(pa.array([index for _, index in both], pa.int64()))
+    counts: dict[str, int] = {}
+    shown: list[Difference] = []
+    for column in expected.column_names:
+        where = _unequal(left[column], right[column])
+        if where:
+            counts[column] = len(where)
+        shown += [
+            Difference(want[both[i][0]], column, str(right[column][i].as_py()), str(left[column][i].as_py()))
+            for i in where[:SHOWN]
+        ]
+    return counts, shown
+
+
+def _unequal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> list[int]:
+    same = pc.if_else(pc.or_(pc.is_null(left), pc.is_null(right)), False, pc.equal(left, right))
+    both_null = pc.and_(pc.is_null(left), pc.is_null(right))
+    mask = pc.invert(pc.or_(same, both_null)).combine_chunks()
+    found: list[int] = pc.indices_nonzero(mask).to_pylist()
+    return found

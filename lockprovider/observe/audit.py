@@ -13,7 +13,7 @@ Source: `StorageLockProviderAuditService`, `AuditServiceFactory`, `StorageBasedL
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -141,11 +141,6 @@ class Tenure:
     renewals: int = 0
     lapses: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def ended(self) -> bool:
-        """Whether the holder recorded its end."""
-        return self.how in ("released", "lost")
-
 
 @dataclass(frozen=True, slots=True)
 class Flag:
@@ -153,9 +148,9 @@ class Flag:
 
     Attributes:
         kind: `overlap`: two held the lock at once, and clocks that differ by 500 ms do not explain it; `early`: taken
-            before the lease of one who recorded no end had run out (it was broken, or its last record is missing);
-            `clocks`: an overlap that clocks explain; `lapse`: held on after the lease had run out; `unended`: the
-            holder recorded no end; `unreadable`: lines that are no audit record.
+            before the lease of a holder that recorded no end had run out (the lock was broken, or the last record is
+            missing); `clocks`: an overlap that clocks explain; `lapse`: held on after the lease had run out; `unended`:
+            the holder recorded no end; `unreadable`: lines that are no audit record.
     """
 
     kind: Kind
@@ -172,7 +167,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Who held the lock when, in order of taking it; `free` are the gaps in which nobody did."""
+    """Who held the lock when, in order of taking it; `free` are the gaps in which no client did."""
 
     tenures: tuple[Tenure, ...]
     flags: tuple[Flag, ...]
@@ -196,16 +191,19 @@ def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
         if bad:
             flags.append(Flag("unreadable", 0, 0, (), name))
     tenures.sort(key=lambda tenure: (tenure.start_ms, tenure.end_ms, tenure.owner))
-    flags += [*_unended(tenures), *_lapses(tenures), *_overlaps(tenures)]
-    flags.sort(key=lambda flag: (flag.from_ms, flag.kind))
-    return Audit(tuple(tenures), tuple(flags), tuple(_free(tenures)), len(files), now_ms)
+    for tenure in tenures:
+        alone = (tenure.owner,)
+        flags += [Flag("lapse", *lapse, alone, tenure.file) for lapse in tenure.lapses]
+        if tenure.how == "lapsed":
+            flags.append(Flag("unended", tenure.start_ms, tenure.end_ms, alone, tenure.file))
+    overlaps, free = _overlaps_and_gaps(tenures)
+    flags = sorted([*flags, *overlaps], key=lambda flag: (flag.from_ms, flag.kind))
+    return Audit(tuple(tenures), tuple(flags), tuple(free), len(files), now_ms)
 
 
 def _records(data: bytes) -> tuple[list[AuditRecord], int]:
     records, bad = [], 0
-    for line in data.splitlines():
-        if not line.strip():
-            continue
+    for line in filter(bytes.strip, data.splitlines()):
         try:
             records.append(AuditRecord.decode(line))
         except ValueError:
@@ -217,105 +215,65 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
     """The tenures of one file. One that is open when the next begins was never ended."""
     held: Tenure | None = None
     for record in records:
+        at_ms, until_ms = record.at_ms, record.valid_until_ms
         if held is not None and (record.step == "START" or record.owner != held.owner):
-            yield replace(held, end_ms=max(held.start_ms, min(held.end_ms, record.at_ms)))
+            yield replace(held, end_ms=max(held.start_ms, min(held.end_ms, at_ms)))
             held = None
         if held is None:
-            if record.step == "END":
-                continue  # of nothing that was begun
-            held = Tenure(record.owner, file, record.at_ms, record.valid_until_ms, "lapsed", record.valid_until_ms)
-        elif record.step == "RENEW":
-            held = _renewed(_gone_on(held, record.at_ms), record.valid_until_ms)
+            if record.step != "END":  # an end of nothing that was begun says nothing
+                held = Tenure(record.owner, file, at_ms, until_ms, "lapsed", until_ms)
+            continue
+        if at_ms > held.end_ms:
+            held = replace(held, lapses=(*held.lapses, (held.end_ms, at_ms)))
+        if record.step == "RENEW":
+            held = replace(held, end_ms=until_ms, promised_ms=until_ms, renewals=held.renewals + 1)
         else:
-            how: How = "released" if record.held else "lost"
-            yield replace(_gone_on(held, record.at_ms), end_ms=record.at_ms, how=how)
+            yield replace(held, end_ms=at_ms, how="released" if record.held else "lost")
             held = None
     if held is not None:
-        still_held = replace(held, how="held", end_ms=max(held.start_ms, now_ms))
-        yield held if lapsed(held.end_ms, now_ms) else still_held
+        is_over = lapsed(held.end_ms, now_ms)
+        yield held if is_over else replace(held, how="held", end_ms=max(held.start_ms, now_ms))
 
 
-def _renewed(held: Tenure, until_ms: int) -> Tenure:
-    return replace(held, end_ms=until_ms, promised_ms=until_ms, renewals=held.renewals + 1)
-
-
-def _gone_on(held: Tenure, at_ms: int) -> Tenure:
-    """The tenure, with the stretch after its lease ran out, if it was recorded so late."""
-    return replace(held, lapses=(*held.lapses, (held.end_ms, at_ms))) if at_ms > held.end_ms else held
-
-
-def _unended(tenures: Iterable[Tenure]) -> Iterator[Flag]:
-    for tenure in tenures:
-        if tenure.how == "lapsed":
-            yield Flag("unended", tenure.start_ms, tenure.end_ms, (tenure.owner,), tenure.file)
-
-
-def _lapses(tenures: Iterable[Tenure]) -> Iterator[Flag]:
-    for tenure in tenures:
-        for from_ms, to_ms in tenure.lapses:
-            yield Flag("lapse", from_ms, to_ms, (tenure.owner,), tenure.file)
-
-
-def _overlaps(tenures: Iterable[Tenure]) -> Iterator[Flag]:
+def _overlaps_and_gaps(tenures: Iterable[Tenure]) -> tuple[list[Flag], list[tuple[int, int]]]:
+    flags: list[Flag] = []
+    gaps: list[tuple[int, int]] = []
     open_tenures: list[Tenure] = []
+    busy_until_ms: int | None = None
     for later in tenures:
         open_tenures = [earlier for earlier in open_tenures if earlier.end_ms > later.start_ms]
         for earlier in open_tenures:
             if later.end_ms > earlier.start_ms:
-                to_ms = min(earlier.end_ms, later.end_ms)
-                yield Flag(_kind(earlier, later), later.start_ms, to_ms, (earlier.owner, later.owner), earlier.file)
+                owners, to_ms = (earlier.owner, later.owner), min(earlier.end_ms, later.end_ms)
+                flags.append(Flag(_kind(earlier, later), later.start_ms, to_ms, owners, earlier.file))
         open_tenures.append(later)
+        if busy_until_ms is not None and later.start_ms > busy_until_ms:
+            gaps.append((busy_until_ms, later.start_ms))
+        busy_until_ms = max(later.end_ms, later.end_ms if busy_until_ms is None else busy_until_ms)
+    return flags, gaps
 
 
 def _kind(earlier: Tenure, later: Tenure) -> Kind:
     """By how far clocks would have to differ for the two to have been apart."""
-    end_ms = earlier.end_ms if earlier.ended else earlier.promised_ms
+    is_ended = earlier.how in ("released", "lost")
+    end_ms = earlier.end_ms if is_ended else earlier.promised_ms
     if min(end_ms - later.start_ms, later.end_ms - earlier.start_ms) <= GRACE_MS:
         return "clocks"
-    return "overlap" if earlier.ended else "early"
-
-
-def _free(tenures: Sequence[Tenure]) -> Iterator[tuple[int, int]]:
-    busy_until: list[int] = []
-    for tenure in tenures:
-        busy_until.append(max([tenure.end_ms, *busy_until[-1:]]))
-    starts = [tenure.start_ms for tenure in tenures]
-    for end_ms, start_ms in zip(busy_until, starts[1:], strict=False):
-        if start_ms > end_ms:
-            yield end_ms, start_ms
-
-
-# -- in words and as JSON ----------------------------------------------------------------------------------------------
+    return "overlap" if is_ended else "early"
 
 
 def audit_fields(audit: Audit) -> dict[str, Any]:
     """The audit as JSON."""
+    tenures = ("owner", "start_ms", "end_ms", "how", "renewals", "file")
+    flags = ("kind", "wrong", "from_ms", "to_ms", "owners", "file")
     return {
         "files": audit.files,
         "now_ms": audit.now_ms,
         "tenures": [
-            {
-                "owner": tenure.owner,
-                "start_ms": tenure.start_ms,
-                "end_ms": tenure.end_ms,
-                "held_ms": tenure.end_ms - tenure.start_ms,
-                "how": tenure.how,
-                "renewals": tenure.renewals,
-                "file": tenure.file,
-            }
-            for tenure in audit.tenures
+            {"held_ms": one.end_ms - one.start_ms, **{name: getattr(one, name) for name in tenures}}
+            for one in audit.tenures
         ],
         "free": [{"from_ms": from_ms, "to_ms": to_ms} for from_ms, to_ms in audit.free],
-        "flags": [
-            {
-                "kind": flag.kind,
-                "wrong": flag.wrong,
-                "from_ms": flag.from_ms,
-                "to_ms": flag.to_ms,
-                "owners": flag.owners,
-                "file": flag.file,
-            }
-            for flag in audit.flags
-        ],
+        "flags": [{name: getattr(flag, name) for name in flags} for flag in audit.flags],
         "wrong": audit.wrong,
     }

@@ -1,7 +1,7 @@
-"""Draws a timeline as one SVG that needs nothing else: a lane for each writer, bars from begin to completion.
+"""A timeline as a picture: a lane for each writer, boxes from begin to completion.
 
-Pure: what the timeline and the lock's audit tell in, text out. A bar in red was rolled back: its writer gave way to
-another, or died. Where the audit tells when a writer got the lock, its bar is pale from its last file to that moment
+Pure: what the timeline and the lock's audit tell in, text out. A red box was rolled back: its writer lost against
+another, or died. Where the audit tells when a writer got the lock, its box is pale from its last file to that moment
 (it waited for no longer than that), and black while it held the lock until its commit.
 """
 
@@ -9,41 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Literal
 
-from lockprovider.observe.svg import FAINT, GRID, INK, RED, WIDTH, Scale, heading, sheet, text, tick
-from lockprovider.table.format.instant import format_ms
+from lockprovider.observe.lanes import FAINT, INK, RED, Box, Lane, Mark, draw_lanes
 from lockprovider.words import count, span
 
 BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
 Holding = tuple[int, int, str]  # from, until, who
-_TOP, _LANE, _BAR, _AXIS, _LEGEND = 84, 30, 16, 34, 44
-_TICKS, _LETTERS, _LAST_LABEL = 8, 14, 60
 _WAIT = "#b9d3f0"
-_COLOURS: dict[BarKind, str] = {
-    "write": "#3b78c3",
-    "replace": "#8a5cc2",
-    "clean": "#2f9e6e",
-    "rollback": "#f0a202",
-    "restore": "#b35c00",
-    "undone": RED,
-    "pending": "#ffffff",
-}
-_MEANINGS: dict[BarKind, str] = {
-    "write": "commit",
-    "replace": "overwrite",
-    "clean": "clean",
-    "rollback": "rollback",
-    "restore": "restore",
-    "undone": "rolled back",
-    "pending": "pending",
+_LOOKS: dict[BarKind, tuple[str, str]] = {
+    "write": ("#3b78c3", "commit"),
+    "replace": ("#8a5cc2", "overwrite"),
+    "clean": ("#2f9e6e", "clean"),
+    "rollback": ("#f0a202", "rollback"),
+    "restore": ("#b35c00", "restore"),
+    "undone": (RED, "rolled back"),
+    "pending": (FAINT, "pending"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One instant from its begin to its end, epoch ms. `lane` names who; empty: any lane that is free.
+    """One instant from its begin to its end, epoch ms. `lane` names its writer; empty: any lane that is free.
 
     Its files were all there by `ready_ms`, and it had the lock from `held_ms` on; None: not known.
     """
@@ -59,22 +46,16 @@ class Bar:
 
 
 def draw_timeline(bars: Sequence[Bar], title: str, holdings: Sequence[Holding] = ()) -> str:
-    """The picture."""
+    """The SVG."""
     placed, names = lanes(bars)
     start = min((bar.start_ms for bar in bars), default=0)
     end = max([bar.end_ms for bar in bars] + [start + 1])
-    scale = Scale(start, end, left=152, right=WIDTH - _LAST_LABEL)
-    shown = [one for one in holdings if one[1] >= scale.start_ms and one[0] <= scale.end_ms]
-    bottom = _TOP + _LANE * (len(names) + bool(shown))
-    body = [
-        *heading(title, _words(bars, shown)),
-        *_axis(scale, bottom),
-        *(_name(number, name) for number, name in enumerate([*_once(names), *(["the lock"] if shown else [])])),
-        *(part for bar, lane in placed for part in _bar(bar, lane, scale)),
-        *(_holding(one, len(names), scale) for one in shown),
-        *_legend(bottom + _AXIS),
-    ]
-    return sheet(bottom + _AXIS + _LEGEND, body)
+    shown = [_holding(one, start, end) for one in holdings if one[1] >= start and one[0] <= end]
+    rows = [Lane("" if name in names[:n] else name, *_drawn(placed, n)) for n, name in enumerate(names)]
+    rows += [Lane("the lock", shown)] if shown else []
+    legend = [_box(kind, 0, 0, meaning) for kind, (_, meaning) in _LOOKS.items()]
+    legend += [Box(0, 0, _WAIT, "waits for lock"), Box(0, 0, INK, "has the lock")]
+    return draw_lanes(title, _words(bars, shown), rows, legend=[*legend, Mark(0, "diamond", INK, "savepoint")])
 
 
 def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:
@@ -91,12 +72,7 @@ def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:
     return [(bar, order.index(lane)) for bar, lane in placed], [busy[n][0] for n in order]
 
 
-def _once(names: Sequence[str]) -> list[str]:
-    """Each name beside the first of its lanes: the others are what overlaps."""
-    return ["" if name in names[:number] else name for number, name in enumerate(names)]
-
-
-def _words(bars: Sequence[Bar], holdings: Sequence[Holding]) -> str:
+def _words(bars: Sequence[Bar], holdings: Sequence[Box]) -> str:
     words = count(len(bars), "instant")
     if not holdings:
         return f"{words}; waits for the lock are not known: no audit of it was kept"
@@ -104,71 +80,29 @@ def _words(bars: Sequence[Bar], holdings: Sequence[Holding]) -> str:
     return f"{words}; the lock's audit tells when {known} of them got the lock"
 
 
-def _name(lane: int, name: str) -> str:
-    short = name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
-    return text(24, _TOP + lane * _LANE + 20, short, font_size="12", fill=FAINT)
+def _drawn(placed: Sequence[tuple[Bar, int]], lane: int) -> tuple[list[Box], list[Mark]]:
+    mine = [bar for bar, at in placed if at == lane]
+    savepoints = [Mark(bar.end_ms, "diamond", INK, "savepoint") for bar in mine if bar.savepoint]
+    return [box for bar in mine for box in _boxes(bar)], savepoints
 
 
-def _bar(bar: Bar, lane: int, scale: Scale) -> list[str]:
-    y = _TOP + lane * _LANE + 6
-    line = f' stroke="{FAINT}" stroke-dasharray="3 2"' if bar.kind == "pending" else ""
-    parts = [_rect((bar.start_ms, bar.end_ms), y, f'rx="2" fill="{_COLOURS[bar.kind]}"{line}', scale, bar.label)]
-    if bar.held_ms is not None:
-        parts += _with_lock(bar, bar.held_ms, y, scale)
-    if bar.savepoint:
-        end = sum(scale.extent(bar.start_ms, bar.end_ms))
-        parts.append(_savepoint(end, y - 4))
-    return parts
+def _boxes(bar: Bar) -> list[Box]:
+    boxes = [_box(bar.kind, bar.start_ms, bar.end_ms, bar.label)]
+    if bar.held_ms is None:
+        return boxes
+    if bar.ready_ms is not None and bar.ready_ms < bar.held_ms:
+        words = f"{bar.label}: waited for the lock for {span(bar.held_ms - bar.ready_ms)} at most"
+        boxes.append(Box(bar.ready_ms, bar.held_ms, _WAIT, words))
+    words = f"{bar.label}: held the lock for {span(bar.end_ms - bar.held_ms)} until its commit"
+    return [*boxes, Box(bar.held_ms, bar.end_ms, INK, words)]
 
 
-def _with_lock(bar: Bar, held_ms: int, y: int, scale: Scale) -> list[str]:
-    words = f"{bar.label}: held the lock for {span(bar.end_ms - held_ms)} until its commit"
-    parts = [_rect((held_ms, bar.end_ms), y, f'fill="{INK}"', scale, words)]
-    if bar.ready_ms is not None and bar.ready_ms < held_ms:
-        words = f"{bar.label}: waited for the lock for {span(held_ms - bar.ready_ms)} at most"
-        parts.insert(0, _rect((bar.ready_ms, held_ms), y, f'fill="{_WAIT}"', scale, words))
-    return parts
+def _box(kind: BarKind, start_ms: int, end_ms: int, words: str) -> Box:
+    return Box(start_ms, end_ms, _LOOKS[kind][0], words, hollow=kind == "pending")
 
 
-def _holding(holding: Holding, lane: int, scale: Scale) -> str:
-    start_ms, end_ms, owner = holding
-    words = f"{owner} held the lock for {span(end_ms - start_ms)}"
-    return _rect((start_ms, end_ms), _TOP + lane * _LANE + 6, f'fill="{INK}"', scale, words)
-
-
-def _rect(span_ms: tuple[int, int], y: int, look: str, scale: Scale, words: str) -> str:
-    x, wide = scale.extent(*span_ms)
-    shape = f'x="{x:.1f}" y="{y}" width="{wide:.1f}" height="{_BAR}"'
-    return f"<rect {shape} {look}><title>{escape(words)}</title></rect>"
-
-
-def _axis(scale: Scale, bottom: int) -> list[str]:
-    parts: list[str] = []
-    day, last = format_ms(scale.start_ms), format_ms(scale.end_ms)
-    for number in range(_TICKS + 1):
-        at_ms = scale.start_ms + (scale.end_ms - scale.start_ms) * number // _TICKS
-        parts += tick(scale.x(at_ms), _TOP, bottom, _clock(format_ms(at_ms), days=last[:8] != day[:8]))
-    return [*parts, text(24, bottom + _AXIS + 11, f"{day[:4]}-{day[4:6]}-{day[6:8]} UTC", fill=FAINT, font_size="12")]
-
-
-def _clock(time: str, *, days: bool) -> str:
-    if days:
-        return f"{time[4:6]}-{time[6:8]} {time[8:10]}:{time[10:12]}"
-    return f"{time[8:10]}:{time[10:12]}:{time[12:14]}.{time[14:]}"
-
-
-def _legend(y: int) -> list[str]:
-    samples = [(_COLOURS[kind], meaning) for kind, meaning in _MEANINGS.items()]
-    samples += [(_WAIT, "waits for lock"), (INK, "has the lock")]
-    parts: list[str] = []
-    x = 152
-    for colour, meaning in samples:
-        line = f' stroke="{FAINT}" stroke-dasharray="3 2"' if colour == _COLOURS["pending"] else f' stroke="{GRID}"'
-        parts.append(f'<rect x="{x}" y="{y}" width="14" height="12" rx="2" fill="{colour}"{line}/>')
-        parts.append(text(x + 20, y + 11, meaning, font_size="12"))
-        x += 42 + 7 * len(meaning)
-    return [*parts, _savepoint(x + 7, y + 1, ""), text(x + 20, y + 11, "savepoint", font_size="12")]
-
-
-def _savepoint(x: float, y: float, inside: str = "<title>savepoint</title>") -> str:
-    return f'<path d="M{x:.1f} {y} l5 5 l-5 5 l-5 -5 z" fill="{INK}">{inside}</path>'
+def _holding(holding: Holding, start_ms: int, end_ms: int) -> Box:
+    """Cut to the time that is drawn."""
+    from_ms, until_ms, owner = holding
+    words = f"{owner} held the lock for {span(until_ms - from_ms)}"
+    return Box(max(from_ms, start_ms), min(until_ms, end_ms), INK, words)

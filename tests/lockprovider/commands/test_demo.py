@@ -10,22 +10,19 @@ import sys
 
 import pytest
 
-from fsspec_cas import Store, Unavailable
+from fsspec_cas import CasError, InvalidUrl, Store, Unavailable
 from lockprovider import cli
-from lockprovider.demo import target
-from lockprovider.demo.compare import Comparison, Difference
-from lockprovider.demo.errors import CannotStart
-from lockprovider.demo.report import Death, Report, text
-from lockprovider.demo.tally import Tally
-from lockprovider.demo.target import check_target
+from lockprovider.demo.proof import Comparison, Difference
+from lockprovider.demo.run import Death, Report, check_target
+from lockprovider.demo.track import Track
+from lockprovider.table import TableExists
 
 SAME = Comparison(2, 2, 0, 0, 0, {}, ())
 OTHER = Comparison(2, 2, 0, 0, 0, {"n": 1}, (Difference(("a",), "n", "4", "3"),))
 
 
 def report(proof: Comparison | None = SAME, deaths: tuple[Death, ...] = ()) -> Report:
-    tallies = (Tally("ingest", commits=2, finished=True),)
-    return Report("t", tallies, deaths, proof, "hudi-rs", "no such file", "run.svg", 12.0)
+    return Report("t", (Track("ingest", commits=2, finished=True),), deaths, proof, "no such file", "run.svg", 12.0)
 
 
 @pytest.mark.parametrize("words", [["-o", "key"], ["--serve", "--url", "x"], ["--keep"], ["--url", "nosuch://b/t"]])
@@ -42,7 +39,7 @@ def test_a_run_is_good_only_if_all_finished_and_the_proof_holds():
 
 
 def test_the_report_names_the_first_difference_and_the_dead():
-    words = text(report(OTHER, (Death("protect", 1, 0, ("boom",)),)))
+    words = report(OTHER, (Death("protect", 1, 0, ("boom",)),)).text()
     assert "PROOF FAILED" in words
     assert "a  n: found 4, expected 3" in words
     assert "protect failed, status 1. Its last words:" in words
@@ -50,12 +47,12 @@ def test_the_report_names_the_first_difference_and_the_dead():
 
 
 def test_an_unreadable_table_is_a_failed_proof():
-    assert "PROOF FAILED: hudi-rs cannot read the table: no such file" in text(report(None))
+    assert "PROOF FAILED: hudi-rs cannot read the table: no such file" in report(None).text()
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/table", "s3://", "s3:///t", "memory://t"])
 def test_a_bad_url_is_refused_in_one_sentence(url):
-    with pytest.raises(CannotStart) as refusal:
+    with pytest.raises(CasError) as refusal:
         check_target(url, {})
     assert "\n" not in str(refusal.value)
     assert url.split("/")[0] in str(refusal.value)
@@ -65,9 +62,10 @@ def test_a_folder_that_holds_a_table_or_anything_else_is_refused_and_left_alone(
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious.txt").write_text("x")
     (tmp_path / "table" / ".hoodie").mkdir(parents=True)
-    with pytest.raises(CannotStart, match="is not empty"):
+    (tmp_path / "table" / ".hoodie" / "hoodie.properties").write_text("")
+    with pytest.raises(InvalidUrl, match="is not empty"):
         check_target(str(tmp_path / "other"), {})
-    with pytest.raises(CannotStart, match="there is a table"):
+    with pytest.raises(TableExists, match="there is a table"):
         check_target(f"file://{tmp_path}/table", {})
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["precious.txt"]
 
@@ -85,10 +83,11 @@ def test_the_command_line_loads_nothing_heavy():
     assert heavy & set(run.stdout.split()) == set()
 
 
-def test_a_missing_extra_is_named_with_what_to_install(monkeypatch):
-    monkeypatch.setattr(target.importlib.util, "find_spec", lambda name: None if name == "hudi" else object())
-    with pytest.raises(CannotStart, match=r"hudi not installed: .*pip install 'fsspec-cas\[demo\]'"):
-        target.check_modules()
+def test_a_missing_extra_is_named_with_what_to_install():
+    code = "import sys; sys.modules['hudi'] = None; from lockprovider import cli; sys.exit(cli.main(['demo']))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 2
+    assert "hudi is not installed: `pip install 'fsspec-cas[demo]'`" in run.stderr
 
 
 SERVED = """

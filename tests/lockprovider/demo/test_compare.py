@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lockprovider.demo.compare import compare
+from lockprovider.demo.proof import compare
 
 EXPECTED = pa.table({"k": ["a", "b", "c"], "n": pa.array([1, None, 3], pa.int32()), "s": ["x", "y", None]})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lockprovider.demo import flights, jobs, proof
+from lockprovider.demo import flights, proof
 from lockprovider.table import Table, TableSpec, TableTransaction
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction import decider, validate
@@ -18,16 +18,16 @@ JANUARY = (1,)
 def protect(txn: TableTransaction) -> None:
     """Replace the raw tail numbers of the snapshot."""
     rows = engine.read(txn)
-    aliases = [tail and jobs.pseudonym(tail) for tail in rows["tailnum"].to_pylist()]
+    aliases = [tail and flights.pseudonym(tail) for tail in rows["tailnum"].to_pylist()]
     place = rows.column_names.index("tailnum")
     engine.write(txn, upserts=rows.set_column(place, "tailnum", pa.array(aliases, pa.string())))
 
 
 def correct(txn: TableTransaction) -> None:
     """Fill what is missing, and delete the cancelled flights."""
-    frame = jobs.backfill(jobs._frame(engine.read(txn)))
+    frame = flights.backfill(flights._frame(engine.read(txn)))
     cancelled = frame[frame["dep_time"].isna()]
-    kept = jobs.delete_cancelled(frame)
+    kept = flights.delete_cancelled(frame)
     engine.write(
         txn,
         upserts=pa.Table.from_pandas(kept, flights.SCHEMA, preserve_index=False),

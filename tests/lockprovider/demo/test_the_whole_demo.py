@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,21 +55,6 @@ def test_a_compaction_service_runs_beside_them_and_no_log_file_is_left(tmp_path:
     assert table.count() == report["proof"]["expected_rows"]
 
 
-def pid_of(role: str, conductor: int) -> int:
-    """The pipeline's driver process, found among the conductor's children by its own command line."""
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if parent == conductor and b"lockprovider.demo.pipelines" in words and role.encode() in words:
-            return int(entry.name)
-    raise AssertionError(f"no {role} pipeline is running")
-
-
 def wait_until_it_writes(url: str, conductor: subprocess.Popen[str]) -> None:
     """Until protect has committed once, so that it surely is in the middle of its work."""
     deadline = time.monotonic() + DEADLINE_S
@@ -86,9 +72,12 @@ def wait_until_it_writes(url: str, conductor: subprocess.Popen[str]) -> None:
 def test_a_killed_pipeline_leaves_a_table_that_the_others_keep_writing(tmp_path: Path) -> None:
     url = str(tmp_path / "table")
     conductor = start("--url", url)
+    assert conductor.stderr is not None
+    first = conductor.stderr.readline()
+    pids = dict(re.findall(r"(\w+) (\d+)(?=,|$)", first.partition("processes ")[2].strip()))
     try:
         wait_until_it_writes(url, conductor)
-        os.kill(pid_of("protect", conductor.pid), signal.SIGKILL)
+        os.kill(int(pids["protect"]), signal.SIGKILL)
         out, err = conductor.communicate(timeout=DEADLINE_S)
     finally:
         conductor.kill()

@@ -26,7 +26,7 @@ from lockprovider.commands.table.bars import with_lock
 from lockprovider.commands.table.picture import Bar, draw_timeline, lanes
 from lockprovider.observe.audit import Tenure, places
 from lockprovider.observe.audit_log import set_enabled
-from lockprovider.observe.svg import WIDTH
+from lockprovider.observe.lanes import WIDTH
 from lockprovider.table import Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services.rollback import roll_back

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockprovider.demo.pipelines import COMPACT, Message
-from lockprovider.observe.lanes import FAINT, INK, RED, Box, Lane, Link, Mark, draw_lanes
+from lockprovider.observe.lanes import FAINT, INK, RED, Box, Lane, Curve, Mark, draw_lanes
 from lockprovider.words import count
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str
         for attempt in track.attempts.values()
         if attempt.end == "committed"
     }
-    links: list[Link] = []
+    links: list[Curve] = []
     for number, track in enumerate(tracks):
         attempts = list(track.attempts.values())
         marks = [mark for attempt in attempts for mark in _marks(attempt, track.role)]
@@ -145,7 +145,7 @@ def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str
         lanes.append(Lane(count(track.commits, "compaction" if track.role == COMPACT else "commit"), track.lock))
         losers = [attempt for attempt in attempts if attempt.end == _ENDS["conflict"]]
         lost = [(attempt, name.partition("_")[0]) for attempt in losers for name in attempt.named]
-        links += [Link(2 * number, attempt.end_ms, *winners[name]) for attempt, name in lost if name in winners]
+        links += [Curve(2 * number, attempt.end_ms, *winners[name]) for attempt, name in lost if name in winners]
     return draw_lanes(title, _words(tracks), lanes, legend=_LEGEND, links=list(dict.fromkeys(links)))
 
 

@@ -76,7 +76,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Curve:
     """A curve between two moments, from a lane to a lane, both by number."""
 
     lane: int
@@ -104,7 +104,7 @@ def draw_lanes(
     *,
     legend: Sequence[Box | Mark] = (),
     stripes: Sequence[Box] = (),
-    links: Sequence[Link] = (),
+    links: Sequence[Curve] = (),
     is_wrong: bool = False,
 ) -> str:
     """The SVG document.
@@ -207,7 +207,7 @@ def _mark(mark: Mark, x: float, y: float, words: str) -> str:
     return f'<path transform="translate({x:.1f} {y:.1f})" {look}>{title}</path>'
 
 
-def _link(link: Link, scale: _Scale) -> str:
+def _link(link: Curve, scale: _Scale) -> str:
     x1, x2 = scale.x(link.at_ms), scale.x(link.to_ms)
     y1, y2 = (_TOP + LANE * (lane + 0.5) for lane in (link.lane, link.to_lane))
     middle = (y1 + y2) / 2

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.context import SpawnProcess
 
+Target = Callable[[str, Job, Connection, str], None]
 GRACE_S = 10.0
 LAST_WORDS = 12  # lines of the log of a process that died
 
@@ -283,8 +285,10 @@ class Display:
 class Processes:
     """`with Processes(job, folder) as processes:` they run; leaving the block ends those that still do."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
-        self._job, self._folder = job, folder
+    def __init__(
+        self, job: Job, folder: Path, target: Callable[[str, Job, Connection, str], None] = run_process
+    ) -> None:
+        self._job, self._folder, self._target = job, folder, target
         self._running: dict[str, tuple[SpawnProcess, Connection]] = {}
 
     def __enter__(self) -> Processes:
@@ -293,7 +297,7 @@ class Processes:
             for role in self._job.roles:
                 ours, theirs = spawning.Pipe()
                 arguments = (role, self._job, theirs, str(self._log(role)))
-                process = spawning.Process(target=run_process, args=arguments, name=role)
+                process = spawning.Process(target=self._target, args=arguments, name=role)
                 process.start()
                 theirs.close()
                 self._running[role] = (process, ours)

@@ -20,7 +20,7 @@ class TestGcsDouble(Conformance, ManyObjects, OverTheNetwork):
     def target(self, server):
         options = server.storage_options
         wrong = {
-            "credentials": (server.new_prefix(), server.options_for("wrong")),
+            "credentials": (server.new_prefix(), server.options_for(server.endpoint, "wrong")),
             "bucket": ("gs://no-such-bucket-here/x", options),
             "endpoint": (server.new_prefix(), {**options, "endpoint_url": "http://127.0.0.1:1"}),
         }

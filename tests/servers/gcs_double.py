@@ -100,11 +100,11 @@ class GcsDouble:
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        return self.options_for(TOKEN)
+        return self.options_for(self.endpoint)
 
-    def options_for(self, token: str) -> dict[str, Any]:
+    def options_for(self, endpoint: str, token: str = TOKEN) -> dict[str, Any]:
         # A plain text would make gcsfs ask Google how long it is valid.
-        return {"project": "double", "token": Credentials(token), "endpoint_url": self.endpoint}  # type: ignore[no-untyped-call]
+        return {"project": "double", "token": Credentials(token), "endpoint_url": endpoint}  # type: ignore[no-untyped-call]
 
     def new_prefix(self) -> str:
         return f"{self.url}{uuid.uuid4().hex}"

@@ -89,26 +89,6 @@ class LockSettings:
         for name, value in {**times, "renew": every, "check_store": check_store}.items():
             object.__setattr__(self, name, value)
 
-    @property
-    def validity_s(self) -> float:
-        """`validity`, with its unit."""
-        return self.validity
-
-    @property
-    def renew_s(self) -> float:
-        """`renew`, with its unit."""
-        return self.renew
-
-    @property
-    def timeout_s(self) -> float:
-        """`timeout`, with its unit."""
-        return self.timeout
-
-    @property
-    def poll_s(self) -> float:
-        """`poll`, with its unit."""
-        return self.poll
-
     @classmethod
     def from_hudi(cls, config: Mapping[str, object]) -> LockSettings:
         """What a writer's configuration says of the lock, with Hudi's defaults and bounds; see `hudi_keys`.
@@ -129,7 +109,7 @@ class LockSettings:
     @property
     def margin_s(self) -> float:
         """How long before `validUntil` a holder stops believing in its own lease."""
-        return min(self.validity_s / _MARGIN_SHARE, _MARGIN_MAX_S)
+        return min(self.validity / _MARGIN_SHARE, _MARGIN_MAX_S)
 
 
 def checked(settings: object) -> LockSettings:

@@ -273,9 +273,9 @@ def test_every_field_of_the_record_is_specified() -> None:
 def test_the_constants_of_the_lock_are_the_codes() -> None:
     text, settings = " ".join(text_of("lockprovider/README.md").split()), LockSettings()
     said = [
-        f"{settings.validity_s:g} s, at least 10 x renewal",
-        f"every {settings.renew_s:g} s;",
-        f"{settings.timeout_s:g} s, {settings.poll_s:g} s",
+        f"{settings.validity:g} s, at least 10 x renewal",
+        f"every {settings.renew:g} s;",
+        f"{settings.timeout:g} s, {settings.poll:g} s",
         f"| {GRACE_MS} ms (Hudi's)",
         f"min(validity, {HAND_OVER_S:g} s); half of it to apply",
         f"decided and unapplied at once | at most {combine.MOST_UNAPPLIED} |",

@@ -113,7 +113,7 @@ class _Acquisition:
         self._last_tries = 0
 
     def until_it_is_there(self) -> None:
-        waiter = Waiter(self._queue.name, self._client.settings.poll_s, self._world.monotonic_s())
+        waiter = Waiter(self._queue.name, self._client.settings.poll, self._world.monotonic_s())
         while True:
             end_of_hold = self._hear_from_queue()
             began_s = self._world.monotonic_s()
@@ -139,7 +139,7 @@ class _Acquisition:
         left_s = self._left_s()
         end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:
-            paced_s = self._client.settings.poll_s * (1 + self._world.random()) / 2
+            paced_s = self._client.settings.poll * (1 + self._world.random()) / 2
             # One that believes in nothing any more is about to say so: it is releasing, unless it has lost the lock.
             self._queue.wait(min(FIRST_S if self._queue.holder is None else paced_s, left_s), end_of_hold)
         idle, known = self._queue.news()

@@ -137,7 +137,7 @@ class AsyncLock:
         if mine is not None and mine.task is task and not mine.released:
             return mine.again()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_s(timeout, self._lock.settings.timeout_s)
+        deadline = loop.time() + wait_s(timeout, self._lock.settings.timeout)
         queue = TaskQueue.of(self._same)
         if not await queue.wait(max(0.0, deadline - loop.time())):
             error = NotAcquired("another task of this process holds it")

@@ -260,7 +260,7 @@ class Client:
                 answer = driver.feed(Renew(driver.moment()))
         if self.publisher.one_publish.acquire(blocking=False):
             try:
-                self.publisher.apply_left(lambda: min(self.publisher.left_s(), self.settings.renew_s))
+                self.publisher.apply_left(lambda: min(self.publisher.left_s(), self.settings.renew))
             finally:
                 self.publisher.one_publish.release()
         return final(answer)

@@ -74,7 +74,7 @@ class Lease:
         self._client = client
         self._on_lost = on_lost
         self._heartbeat = Heartbeat(
-            Renewed(self, client.world, client.settings.max_hold), client.settings.renew_s, client.pulse
+            Renewed(self, client.world, client.settings.max_hold), client.settings.renew, client.pulse
         )
         self._at_exit = end_at_exit(self)
 

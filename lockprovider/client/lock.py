@@ -157,7 +157,7 @@ class Lock:
         >>> lock.acquire(blocking=False).release()
         """
         self._held = self._wait(
-            wait_s(_at_most(timeout, blocking=blocking), self.settings.timeout_s), keeps_log=keeps_log
+            wait_s(_at_most(timeout, blocking=blocking), self.settings.timeout), keeps_log=keeps_log
         )
         return self._held
 
@@ -288,7 +288,7 @@ class Lock:
         """
         if self.settings.check_store and not self._store_is_safe:
             records, folder = self._of_this_process().records, self.path.rpartition("/")[0]
-            left_s = max(LAST_S, wait_s(timeout, self.settings.timeout_s))
+            left_s = max(LAST_S, wait_s(timeout, self.settings.timeout))
             require_safe_for_locks(records.below(folder) if folder else records, timeout=left_s)
         self._store_is_safe = True
 
@@ -320,7 +320,7 @@ class Lock:
             InvalidSettings: `timeout` is no number of seconds.
             NotBytes: the body of the intent is none.
         """
-        timeout_s = wait_s(timeout, self.settings.timeout_s)
+        timeout_s = wait_s(timeout, self.settings.timeout)
         check_bytes(intent.stem, intent.body)
         client = self._of_this_process()
         self.require_safe_store(timeout_s)

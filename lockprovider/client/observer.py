@@ -42,7 +42,7 @@ class ClientObserver:
         if done.what == "acquired":
             self._audit.taken(held.record)
         elif done.what in ("renewed", "committed"):
-            self._audit.renewed(held.record, self._me.settings.validity_s)
+            self._audit.renewed(held.record, self._me.settings.validity)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
         """The lock was released, if `held`; else it is known not to be held any more."""

@@ -5,6 +5,8 @@ terminal's group, to be able to read from it, and is signalled alone. A small sh
 dies without a word (kill -9).
 
 Not promised: that anything ends it while this process is merely stopped (SIGSTOP), or on a machine that freezes.
+
+`run_child` is for what holds no lease: no guard, no group, no grace.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 
+from fsspec_cas import InvalidInput
 from fsspec_cas.waiting import Worker
 
 # The first line names a process, or a group by its negative number; $1: seconds between asking and forcing. End of file
@@ -111,3 +115,25 @@ class Child:
             self._process.wait()
         self.ended.set()
         self._on_end()
+
+
+def run_child(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command to its end and return its exit code; TERM and HUP are passed on."""
+    child: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        del frame
+        for one in child:
+            one.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        child.append(subprocess.Popen(words, env={**os.environ, **environment}))  # noqa: S603 - its purpose
+        status = child[0].wait()
+    except OSError as error:
+        raise InvalidInput(f"{words[0]}: {error.strerror}") from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return _SIGNALLED - status if status < 0 else status

@@ -68,7 +68,7 @@ def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult
     audit = AuditLog(at.store, at.path, exit_s=_AUDIT_S)
     lock = Lock(at.store, at.path, settings, on_lost=lambda _: news.set(), audit=audit)
     with passed_signals() as signals:
-        deadline_s = Machine().monotonic_s() + settings.timeout_s
+        deadline_s = Machine().monotonic_s() + settings.timeout
         _look(at, settings)
         try:
             lease = lock.acquire(max(0.0, deadline_s - Machine().monotonic_s()))
@@ -87,12 +87,12 @@ def _look(at: LockPlace, settings: LockSettings) -> None:
     Raises:
         CasError: there is no such bucket, no access, and whatever else waiting does not mend.
     """
-    if settings.timeout_s <= _FIRST_LOOK_S:
+    if settings.timeout <= _FIRST_LOOK_S:
         return  # the acquisition itself says it as soon
     try:
         at.store.read_or_none(at.path, timeout=_FIRST_LOOK_S)
     except Unavailable as error:
-        complain("lockprovider", f"{error}; trying on, for the {settings.timeout_s:g} s of --timeout")
+        complain("lockprovider", f"{error}; trying on, for the {settings.timeout:g} s of --timeout")
 
 
 def _settings(arguments: argparse.Namespace, given: LockSettings) -> LockSettings:

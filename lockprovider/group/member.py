@@ -118,7 +118,7 @@ class Member:
             return _RETRY_S
         if not undecided and (pause_s := self._until_there_s(known)) is not None:
             return pause_s
-        poll_s, mine = self._me.settings.poll_s, self._standing(known, undecided)
+        poll_s, mine = self._me.settings.poll, self._standing(known, undecided)
         match combine.next_step(known.record, mine, self._world.now_ms(), poll_s):
             case WriteRecord(duty) if not self._writer.is_stuck(known.record):
                 return self._straight(known, duty=duty)

@@ -256,7 +256,7 @@ def _handed_until_ms(me: Me, now_ms: int) -> int:
 
 def hand_over_s(settings: LockSettings) -> float:
     """How long those who know nothing of `pending` are kept away by a lock that was handed over, in seconds."""
-    return min(settings.validity_s, HAND_OVER_S)
+    return min(settings.validity, HAND_OVER_S)
 
 
 def _clocks_ms(at: Moment) -> int:
@@ -264,12 +264,12 @@ def _clocks_ms(at: Moment) -> int:
 
 
 def _validity_ms(me: Me) -> int:
-    return round(me.settings.validity_s * 1000)
+    return round(me.settings.validity * 1000)
 
 
 def _written(me: Me, write: Writing, version: Version) -> Step:
     """My record is in the store at `version`."""
-    deadline_s = write.sent_s + me.settings.validity_s - me.settings.margin_s
+    deadline_s = write.sent_s + me.settings.validity - me.settings.margin_s
     held = Held(write.record, version, deadline_s, write.clocks_ms)
     pending = write.record.pending
     match write.purpose:

@@ -150,7 +150,7 @@ def test_t64_the_holder_stops_before_others_may_take_over(town: Town) -> None:
     """Hudi's holder grants the 500 ms to itself that are meant for others."""
     holder, other = town.client(), town.client()
     lease = holder.lock.acquire()
-    town.pass_s(SETTINGS.validity_s - SETTINGS.margin_s - 0.001)
+    town.pass_s(SETTINGS.validity - SETTINGS.margin_s - 0.001)
     lease.check()
     town.pass_s(0.001)
     with pytest.raises(LeaseLost, match="not renewed in time"):
@@ -614,14 +614,14 @@ def test_t78_a_renewal_that_is_turned_away_is_sent_again_soon(town: Town) -> Non
         lease.renew() or lease.renew()
         assert [fault for _, fault in client.faulty.fired] == refusals
         assert sum(client.clock.slept_s) < 3
-        assert lease.deadline_s > client.clock.monotonic_s() + SETTINGS.validity_s - SETTINGS.margin_s - 3
+        assert lease.deadline_s > client.clock.monotonic_s() + SETTINGS.validity - SETTINGS.margin_s - 3
 
 
 def test_t78_a_renewal_into_silence_gives_the_word_back_before_others_may_act(town: Town) -> None:
     """However often a renewal is repeated below: it ends, and the holder is told, while the lease is nobody else's."""
     client = town.client()
     lease = client.lock.acquire()
-    town.pass_s(SETTINGS.validity_s - SETTINGS.margin_s - 3)
+    town.pass_s(SETTINGS.validity - SETTINGS.margin_s - 3)
     silence = [LoseRequest()] * FOR_LONG
     town.plan(client, {"put": silence, "head": silence, "get": silence})
     while not lease.lost.is_set():

@@ -9,7 +9,7 @@ from lockprovider import InvalidSettings, LockSettings
 
 def test_the_defaults_are_hudis() -> None:
     settings = LockSettings()
-    assert (settings.validity_s, settings.renew_s) == (300, 30)
+    assert (settings.validity, settings.renew) == (300, 30)
 
 
 def test_a_validity_below_ten_renewals_is_refused_naming_both_settings() -> None:

@@ -342,7 +342,7 @@ PUBLISHING: dict[str, tuple[str, Publishing, Rules]] = {
 def _from_the_answer(me: Me, state: Any, event: Any, now_s: float) -> tuple[Any, Any]:
     after, effect = real.step(me, state, event)
     if isinstance(event, (PutWon, RecordSeen, AppliedPending)) and isinstance(after, Held):
-        return replace(after, deadline_s=now_s + me.settings.validity_s - me.settings.margin_s), effect
+        return replace(after, deadline_s=now_s + me.settings.validity - me.settings.margin_s), effect
     return after, effect
 
 
@@ -360,7 +360,7 @@ def _follows_the_clock_back(me: Me, state: Any, event: Any, now_s: float) -> tup
     del now_s
     after, effect = real.step(me, state, event)
     if isinstance(event, Renew) and isinstance(effect, PutRecord):
-        record = replace(effect.record, valid_until_ms=event.at.now_ms + round(me.settings.validity_s * 1000))
+        record = replace(effect.record, valid_until_ms=event.at.now_ms + round(me.settings.validity * 1000))
         return replace(after, record=record), replace(effect, record=record)
     return after, effect
 
@@ -368,7 +368,7 @@ def _follows_the_clock_back(me: Me, state: Any, event: Any, now_s: float) -> tup
 def _renewal_is_believed_before_it_is_known(me: Me, state: Any, event: Any, now_s: float) -> tuple[Any, Any]:
     """A renewal without an answer counts as done."""
     if isinstance(event, PutFailed) and isinstance(state, Writing) and state.purpose == "renew" and state.before:
-        deadline_s = now_s + me.settings.validity_s - me.settings.margin_s
+        deadline_s = now_s + me.settings.validity - me.settings.margin_s
         return replace(state.before, deadline_s=deadline_s), None
     return real.step(me, state, event)
 

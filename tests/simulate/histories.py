@@ -343,7 +343,7 @@ class History:
         auditor = self._client("z")
         auditor.clock.wrong_by_s = HOUR_S if self.skewed or self.jumps else 0.0
         began_s = self.scheduler.now_s
-        within_s = SETTINGS.validity_s + 2 * ALLOWANCE_S + (HOUR_S if self.skewed else 0.0)
+        within_s = SETTINGS.validity + 2 * ALLOWANCE_S + (HOUR_S if self.skewed else 0.0)
 
         def audit() -> None:
             try:

@@ -68,7 +68,7 @@ def jvm_takes_over(town: Town) -> None:
 def test_a_publish_whose_every_request_is_slow_is_renewed_meanwhile(town: Town, operation: str, path_ends: str) -> None:
     client = town.client()
     lease = client.lock.acquire()
-    slow_s = SETTINGS.validity_s * 0.6
+    slow_s = SETTINGS.validity * 0.6
     renewals: list[bool] = []
 
     def slow(asked: str, path: str, _: bytes) -> None:

@@ -164,7 +164,7 @@ class Town:
 
     def lapse(self) -> None:
         """Let every lease lapse that is not renewed."""
-        self.pass_s(SETTINGS.validity_s + 1)
+        self.pass_s(SETTINGS.validity + 1)
 
     @property
     def record(self) -> LockRecord:

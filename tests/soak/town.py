@@ -175,7 +175,7 @@ class Town:
     def audit(self) -> dict[str, list[str]]:
         """What is wrong, by promise; asked past the proxy, when a last client has rolled forward what was decided."""
         straight = Store.from_url(self.prefix, self.server.storage_options)  # let go after: its client is not small
-        Lock(straight, settings=SETTINGS).acquire(SETTINGS.validity_s + 60).release()
+        Lock(straight, settings=SETTINGS).acquire(SETTINGS.validity + 60).release()
         there = {entry.path: entry for entry in straight.list("tx/")}
         chain = sorted(there)
         broken = []

@@ -8,8 +8,8 @@ from typing import Any
 from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import DONE, complain, storage_options
 from fsspec_cas.waiting import Worker
+from lockprovider.commands.child import run_child
 from lockprovider.commands.place import Commands, add_object_command, say
-from lockprovider.commands.state.child import run_child
 from lockprovider.commands.state.serving import StateServer
 from lockprovider.state import State
 

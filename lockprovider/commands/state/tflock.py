@@ -6,9 +6,9 @@ import argparse
 from typing import Any
 
 from fsspec_cas.command import DONE, complain, storage_options
+from lockprovider.commands.child import run_child
 from lockprovider.commands.place import Commands, add_object_command, say
 from lockprovider.commands.running import LOST, NOT_ACQUIRED, CommandResult, codes, passed_signals, reported
-from lockprovider.commands.state.child import run_child
 from lockprovider.recipes.errors import StateConflict, StateLocked
 from lockprovider.recipes.state.tflock import TfLock, TfLockFile
 

@@ -35,7 +35,7 @@ class Candidate:
 
     def __init__(self, store: Store, path: str, name: str, settings: LockSettings, world: World) -> None:
         self.world = world
-        self.me = CandidateId(world.new_id(), name, round(settings.validity_s * 1000), settings.margin_s)
+        self.me = CandidateId(world.new_id(), name, round(settings.validity * 1000), settings.margin_s)
         self._store = store
         self._path = path
         self._check = settings.check_store

@@ -146,7 +146,7 @@ class Election(OfThisProcess):
                     if may_stand(self._candidate.me, observed, self.world.monotonic_s()):
                         leading = self._candidate.stand(observed, self._value)
                         if leading is not None:
-                            self._term = Term(self._candidate, leading, self.settings.renew_s)
+                            self._term = Term(self._candidate, leading, self.settings.renew)
                             return self._term
                         observed = self._candidate.observed
                 except (Unavailable, OutcomeUnknown) as error:
@@ -158,7 +158,7 @@ class Election(OfThisProcess):
             there = leads(observed, now_s)
             who = "another candidate" if there is None else f"{there.name!r}, in term {there.epoch},"
             raise NotElected(f"{who} leads {self.path!r}", "" if there is None else there.name)
-        pause = pause_s(observed, now_s, self.settings.poll_s, self.world.random())
+        pause = pause_s(observed, now_s, self.settings.poll, self.world.random())
         return min(pause, max(0.0, deadline_s - now_s))
 
     def run(
@@ -276,11 +276,11 @@ class Election(OfThisProcess):
         try:
             observed = self._candidate.look()
         except Unavailable:
-            return None, before, self.settings.poll_s
+            return None, before, self.settings.poll
         now_s = self.world.monotonic_s()
-        wait_s = pause_s(observed, now_s, self.settings.poll_s, 1.0)
+        wait_s = pause_s(observed, now_s, self.settings.poll, 1.0)
         if observed is not None and now_s >= observed.until_s:
-            wait_s = self.settings.poll_s
+            wait_s = self.settings.poll
         return change_since(before, observed, now_s), leads(observed, now_s), wait_s
 
     def transfer(self, to: str) -> None:

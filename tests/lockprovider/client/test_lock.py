@@ -180,7 +180,7 @@ def test_a_lease_that_was_released_or_lapsed_says_so(store: Store) -> None:
         lease.check()
     assert loss.value.reason is LossReason.RELEASED
     lease = lock.acquire()
-    clock.advance(SHORT.validity_s)
+    clock.advance(SHORT.validity)
     with pytest.raises(LeaseLost) as loss:
         lease.check()
     assert loss.value.reason is LossReason.LAPSED

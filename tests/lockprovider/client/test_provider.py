@@ -64,12 +64,12 @@ def refusal(config: dict[str, object]) -> str:
 
 def test_a_config_with_nothing_but_the_base_path_has_hudis_defaults() -> None:
     settings = settings_of()
-    assert (settings.validity_s, settings.renew_s, settings.timeout_s, settings.poll_s) == (300, 30, 60, 1)
+    assert (settings.validity, settings.renew, settings.timeout, settings.poll) == (300, 30, 60, 1)
 
 
 def test_hudis_keys_are_read_as_text_and_as_numbers_in_their_own_units() -> None:
     settings = settings_of(**{VALIDITY: "60", RENEW: 6, WAIT: "2500", PAUSE: 250})
-    assert (settings.validity_s, settings.renew_s, settings.timeout_s, settings.poll_s) == (60, 6, 2.5, 0.25)
+    assert (settings.validity, settings.renew, settings.timeout, settings.poll) == (60, 6, 2.5, 0.25)
 
 
 def test_the_rest_of_a_writers_config_is_passed_over() -> None:
@@ -122,8 +122,8 @@ def test_a_config_that_cannot_work_is_refused_naming_the_settings_and_their_valu
 
 
 def test_both_names_of_the_renewal_may_be_given_if_they_agree() -> None:
-    assert settings_of(**{RENEW: 6, OLDER: "6"}).renew_s == 6
-    assert settings_of(**{OLDER: "6"}).renew_s == 6
+    assert settings_of(**{RENEW: 6, OLDER: "6"}).renew == 6
+    assert settings_of(**{OLDER: "6"}).renew == 6
 
 
 def test_hadoops_way_to_write_a_local_folder_is_that_folder(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_the_settings_of_a_jvm_writer_are_understood() -> None:
     assert settings.mode is Mode.OPTIMISTIC
     assert settings.resolution is prefer_writer
     assert settings.heartbeat == HeartbeatSettings(interval_s=30.0, misses=3)
-    assert (settings.lock.validity_s, settings.lock.renew_s, settings.lock.timeout_s) == (120, 12, 5)
+    assert (settings.lock.validity, settings.lock.renew, settings.lock.timeout) == (120, 12, 5)
     assert not settings.is_eager
 
 

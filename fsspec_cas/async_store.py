@@ -110,6 +110,18 @@ class AsyncStore:
         """What this kind of store is documented to do."""
         return self.backend.capabilities
 
+    @property
+    def time_ms(self) -> int | None:
+        """The store's clock now, in epoch ms, as its last answer to a look or a read told it; None if none did.
+
+        Over HTTP that answer was cut down to a whole second. What went by since is counted by this machine, whose own
+        wall clock does not matter.
+
+        >>> store.time_ms is None
+        True
+        """
+        return self._sender.time_ms
+
     async def read(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
         """The object's bytes and version, from one request.
 

@@ -147,6 +147,15 @@ class Store:
         return is_remote(self.backend)
 
     @property
+    def time_ms(self) -> int | None:
+        """See `AsyncStore.time_ms`.
+
+        >>> store.time_ms is None
+        True
+        """
+        return self._async.time_ms
+
+    @property
     def backend(self) -> Backend:
         """What sends the requests."""
         return self._async.backend

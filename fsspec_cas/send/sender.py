@@ -63,6 +63,15 @@ class Sender:
         self._world = world
         self._drive = drive
         self._on_throttled = on_throttled
+        self._told: tuple[int, float] | None = None  # the store's clock, and when that was asked for
+
+    @property
+    def time_ms(self) -> int | None:
+        """See `AsyncStore.time_ms`."""
+        if self._told is None:
+            return None
+        answered_ms, sent_s = self._told
+        return answered_ms + round((self._world.monotonic_s() - sent_s) * 1000)
 
     async def write(self, write: Write, data: bytes | None, timeout: float) -> Outcome:
         """Put the data, or remove the object, under the write's condition."""
@@ -106,7 +115,14 @@ class Sender:
         return await self._look(path, lambda left: self._backend.get(path, unless, timeout_s=left), timeout)
 
     async def _look(self, path: str, ask: Ask[Looked], timeout: float) -> Looked:
-        return await self.repeat(path, ask, timeout)
+        async def timed(left: float) -> Looked | NotNow | NoAnswer:
+            sent_s = self._world.monotonic_s()
+            answer = await ask(left)
+            if isinstance(answer, Seen) and answer.answered_ms is not None:
+                self._told = answer.answered_ms, sent_s
+            return answer
+
+        return await self.repeat(path, timed, timeout)
 
     def _sending(self, write: Write, data: bytes | None) -> Sending:
         path, condition = write.path, write.condition

@@ -3,6 +3,7 @@
     TableError
     |-- TableNotFound        look at the path, or create the table
     |-- TableExists          open it instead
+    |-- TableReplaced        another table is at the URL now; open it again
     |-- UnsupportedTable     change the table (or use another engine), then open again
     |-- UnsupportedSchema    cast the named column
     |-- InvalidRecords       fix the rows
@@ -34,6 +35,10 @@ class TableNotFound(TableError):
 
 class TableExists(TableError):
     """There is a table at this path already."""
+
+
+class TableReplaced(TableError):
+    """The table was removed, and another one made at its URL, since this handle was opened; nothing was changed."""
 
 
 class UnsupportedTable(TableError):

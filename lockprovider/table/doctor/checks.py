@@ -45,6 +45,8 @@ def _commits(facts: Facts) -> Iterator[TableFinding]:
         if isinstance(last, CommitMetadata) and last.schema_json is None and not last.stats:
             what = f"the last commit {instant.file_name} has neither a schema nor a file: hudi-rs fails"
             yield TableFinding("commits", "wrong", what, "commit anything from here: it states the schema")
+    if facts.misread:
+        yield TableFinding("commits", "wrong", facts.misread, "cluster all partitions with JVM Hudi, then clean")
     yield from _ghosts(facts)
     yield from _missing(facts)
 

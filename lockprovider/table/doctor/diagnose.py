@@ -9,7 +9,7 @@ from fsspec_cas import CasError, Entry
 from lockprovider import JVM_HOLDS, JVM_STARVES, LockRecord, MalformedRecord
 from lockprovider.table.doctor.checks import examine
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
-from lockprovider.table.errors import Corrupt, HistoryGone, TableError, TableNotFound
+from lockprovider.table.errors import Corrupt, HistoryGone, TableError, TableNotFound, UnsupportedTable
 from lockprovider.table.files.bucket_groups import misplaced
 from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format.instant import Action, Instant, format_ms
@@ -71,7 +71,7 @@ def gather(table: TableContext) -> Facts:
     fault, note = _lock(table)
     broken, left, hidden = _archive(table, timeline)
     properties = _parsed(plain if plain is not None else backup)
-    slices = _slices(table, timeline, files)
+    slices, misread = _slices(table, timeline, files)
     return Facts(
         properties=properties,
         timeline=timeline,
@@ -86,10 +86,12 @@ def gather(table: TableContext) -> Facts:
         metadata_table=bool(store.list(f"{METADATA_TABLE}/")),
         lone_backup=plain is None and backup is not None,
         both=plain is not None and backup is not None,
+        clock_ahead_ms=table.clock.asked_ahead_ms(),
         lock_fault=fault,
         lock_note=note,
         bucket_rules=bool(store.list(f"{BUCKET_RULES}/")),
         slices=slices,
+        misread=misread,
         archive_fault=broken,
         archive_left=left,
         archive_hidden=hidden,
@@ -98,10 +100,14 @@ def gather(table: TableContext) -> Facts:
     )
 
 
-def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[FileSlice, ...]:
+def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[tuple[FileSlice, ...], str]:
+    """The latest snapshot, and why its rows are not read, if so."""
     with contextlib.suppress(Corrupt, CasError, HistoryGone):  # other checks say so
-        return table.snapshot_of(timeline, files).slices
-    return ()
+        try:
+            return table.snapshot_of(timeline, files).slices, ""
+        except UnsupportedTable as error:
+            return (), str(error)
+    return (), ""
 
 
 def _listing(

@@ -53,10 +53,12 @@ class Facts:
         victims: begin times that completed rollbacks and restores name.
         now_ms: when that was, in epoch ms.
         dead: begin times of pending instants whose writer or executor is dead, or that have none.
+        clock_ahead_ms: how far this machine's clock is ahead of the store's; 0 if that makes no difference.
         lock_fault: what is wrong with the lock record; empty if nothing is.
         lock_note: who holds the lock, or what is not applied yet; empty if it is free.
         bucket_rules: whether a JVM writer has made rules for its buckets, which are unknown here.
         slices: the latest snapshot, if it could be read.
+        misread: why its rows would come out wrong here; empty if they do not.
         archive_fault: what is wrong with the archive's own files.
         archive_left: instants that are in the archive, and on the timeline still.
         archive_hidden: archived writes that are younger than one of those, and so count as never committed.
@@ -78,10 +80,12 @@ class Facts:
     metadata_table: bool = False
     lone_backup: bool = False
     both: bool = False
+    clock_ahead_ms: int = 0
     lock_fault: str = ""
     lock_note: str = ""
     bucket_rules: bool = False
     slices: tuple[FileSlice, ...] = ()
+    misread: str = ""
     archive_fault: str = ""
     archive_left: tuple[str, ...] = ()
     archive_hidden: tuple[str, ...] = ()

@@ -32,6 +32,7 @@ from lockprovider.table.format.writer_settings import (
     says_listing_is_kept,
     unshared,
 )
+from lockprovider.table.state.clock import clock_difference
 from lockprovider.table.timeline.drift import ZONE_MS, drifts_ms
 
 _FOR_ALL = 8  # the version that all of Hudi 1.x opens
@@ -103,6 +104,9 @@ def zones(facts: Facts) -> Iterator[TableFinding]:
         what = "hoodie.table.timeline.timezone is not set: each JVM writer takes its own zone"
         mend = "`lockprovider table share URL`, or run every JVM writer with -Duser.timezone=UTC"
         yield TableFinding("R3", "note", what, mend)
+    if facts.clock_ahead_ms:
+        what = clock_difference(facts.clock_ahead_ms)
+        yield TableFinding("R3", "wrong", what, "set this machine's clock; all writers need one within half a second")
     drifts = drifts_ms(facts.timeline, {name: entry.modified_ms for name, entry in facts.entries.items()})
     ahead = [name for name, drift in drifts.items() if drift > _FUTURE_MS]
     if ahead:

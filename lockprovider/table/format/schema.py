@@ -162,6 +162,15 @@ def from_avro(text: str) -> pa.Schema:
     return pa.schema([_arrow_field(one["name"], one["type"], one["name"], named) for one in fields])
 
 
+def stated_columns(text: str) -> pa.Schema:
+    """The columns that a commit states, without Hudi's own, which JVM Hudi names where it has schema-on-read.
+
+    Raises:
+        Corrupt, UnsupportedSchema: as of `from_avro`.
+    """
+    return without_meta(from_avro(text))
+
+
 def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.Field:
     if not isinstance(avro, list):
         return pa.field(name, _arrow_type(avro, path, named), nullable=False)

@@ -173,7 +173,9 @@ KNOWN_PROPERTIES: tuple[Property, ...] = (
         why="merges rows in a way unknown here",
     ),
     # -- settings of JVM writers, which Spark's take from here: nothing of a row
-    Property("hoodie.schema.on.read.enable", "what the commits say counts"),
+    Property(
+        "hoodie.schema.on.read.enable", "files older than a rename or a drop of a column: refused until rewritten"
+    ),
     Property("hoodie.datasource.", "settings of JVM writers"),
     Property("hoodie.metadata.", "settings of JVM writers; which partitions there are is another property"),
     Property("hoodie.table.services.", "settings of JVM writers"),

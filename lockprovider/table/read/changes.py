@@ -173,6 +173,7 @@ def _changes(
     files = table.data_files()
     then = table.snapshot_of(given.then, files)
     before = table.snapshot_of(given.before, files) if continues else Snapshot(given.before, ())
+    table.current.refuse_misread(given.then, before)  # whose rows are read as those of then
     found = touched(table.metadata_of(i) for i in given.commits) if continues else then.groups
     groups = {partition: found[partition] for partition in sorted(found) if only is None or partition in only}
 

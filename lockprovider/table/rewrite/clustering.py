@@ -158,7 +158,7 @@ def run_clustering(
             now = table.listed_timeline()
             executor.refuse_unless_mine(begin, Action.CLUSTERING, mine.heartbeat, now)
             _give_way(table, lease, begin, table.snapshot_of(now), planned)
-            said = executor.committed(table, now, CLUSTER, stats, sorted(planned.file_groups))
+            said = executor.committed(table, now, begin, CLUSTER, stats, ended=sorted(planned.file_groups))
             completion = plans.complete_write(table, lease, begin, Action.CLUSTERING, said)
     checkpoint.note_files(table, begin, stats)
     plans.remove_files(table, begin, ())

@@ -112,7 +112,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
         with table.locked() as lease:
             now = table.listed_timeline()
             executor.refuse_unless_mine(begin, Action.COMPACTION, mine.heartbeat, now)
-            said = executor.committed(table, now, COMPACT, stats)
+            said = executor.committed(table, now, begin, COMPACT, stats)
             completion = plans.complete_write(table, lease, begin, Action.COMPACTION, said)
     checkpoint.note_files(table, begin, stats)
     plans.remove_files(table, begin, ())
@@ -145,7 +145,7 @@ def _check(table: TableContext) -> None:
 
 
 def _planned(table: TableContext, now: Timeline) -> tuple[CompactionOperation, ...]:
-    begin = now.next_time(table.world.now_ms())
+    begin = now.next_time(table.clock.now_ms())
     return compaction_plan(table.snapshot_of(now), begin, executor.planned_groups(table, now))
 
 

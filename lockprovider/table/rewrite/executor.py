@@ -225,7 +225,13 @@ def refuse_unless_mine(begin: str, action: Action, heartbeat: WriterHeartbeat, n
 
 
 def committed(
-    table: TableContext, now: Timeline, operation: str, stats: Iterable[WriteStat], ended: Iterable[FileGroup] = ()
+    table: TableContext,
+    now: Timeline,
+    begin: str,
+    operation: str,
+    stats: Iterable[WriteStat],
+    *,
+    ended: Iterable[FileGroup] = (),
 ) -> CommitMetadata:
     """What the completed instant says.
 
@@ -237,7 +243,7 @@ def committed(
     for partition, file_id in ended:
         replaced[partition] = (*replaced.get(partition, ()), file_id)
     schema_json = hudi_schema.to_avro(table.schema(now), config.name)
-    extra = with_fence({}, table.fence)
+    extra = {**with_fence({}, table.fence), **table.current.stated_schema(now, begin)}
     return CommitMetadata(stats_by_partition(stats), operation, schema_json, extra, replaced)
 
 
@@ -261,7 +267,7 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
             _refuse_unless_free(table, begin, action)
             found = [begin]
         else:
-            latest_ms = plans.store_ms(table) - (hours or 0) * _HOUR_MS
+            latest_ms = table.clock.store_ms() - (hours or 0) * _HOUR_MS
             old = [one for one in table.listed_timeline().pending(action) if to_ms(one) <= latest_ms]
             found = [one for one in old if not _is_run(table, one)]
         for one in found:

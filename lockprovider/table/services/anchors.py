@@ -84,7 +84,8 @@ def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Buck
         stats: dict[str, tuple[WriteStat, ...]] = {}
         for stat in write_anchors(writer, bare, ended_groups(now, table.metadata_of)):
             stats[stat.partition] = (*stats.get(stat.partition, ()), stat)
-        said = CommitMetadata(stats, "BULK_INSERT", hudi_schema.to_avro(schema, config.name))
+        stated = table.current.stated_schema(now, begin)
+        said = CommitMetadata(stats, "BULK_INSERT", hudi_schema.to_avro(schema, config.name), stated)
         plans.complete_write(table, lease, begin, Action.DELTACOMMIT, said)
         table.store.delete_all(here.markers)
     table.tell("anchored", begin, file_groups=len(bare))

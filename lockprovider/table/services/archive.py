@@ -72,7 +72,7 @@ def archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResul
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     keep, now = _checked(table, keep), table.listed_timeline()
-    earliest = _earliest(table, now, under_lock=False)
+    earliest = _earliest(table, now)
     if not surplus(now, earliest, keep) and archive_index.reach(table.archived).begin < now.first_active:
         return ArchiveResult(())  # also nothing that a dead archiver has left
     if _may_have_dead(now):
@@ -106,7 +106,7 @@ def would_archive(table: TableContext, keep: KeepActive | None = None) -> Archiv
         InvalidSettings: what is to be kept cannot be.
     """
     keep = _checked(table, keep)
-    planned = archival_plan(_facts(table, under_lock=False), keep, at_most=len(table.listed_timeline().instants))
+    planned = archival_plan(_facts(table), keep, at_most=len(table.listed_timeline().instants))
     return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
 
 
@@ -138,17 +138,15 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
     return planned, writes < _ROUND
 
 
-def _facts(table: TableContext, *, under_lock: bool = True) -> ArchivalFacts:
-    """The files first: then a file of no instant never gets one. `under_lock`: it was taken just now."""
+def _facts(table: TableContext) -> ArchivalFacts:
+    """The files first: then a file of no instant never gets one."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
     now = table.listed_timeline()
     replaced = {done.begin: groups for done, groups in replaced_groups(now, table.metadata_of).items()}
     logs = _unsafe_logs(table.snapshot_of(now, files)) if table.config().is_merge_on_read else frozenset[str]()
     listed = last_compaction(table.store) if table.config().named_metadata else None
-    return ArchivalFacts(
-        now, paths, replaced, _victims(table, now), _earliest(table, now, under_lock=under_lock), logs, listed
-    )
+    return ArchivalFacts(now, paths, replaced, _victims(table, now), _earliest(table, now), logs, listed)
 
 
 def _unsafe_logs(seen: Snapshot) -> frozenset[str]:
@@ -157,12 +155,12 @@ def _unsafe_logs(seen: Snapshot) -> frozenset[str]:
     return frozenset(found) & frozenset(seen.timeline.completions)
 
 
-def _earliest(table: TableContext, now: Timeline, *, under_lock: bool) -> str:
+def _earliest(table: TableContext, now: Timeline) -> str:
     """The begin time of the oldest write that the retention needs; empty if it needs none."""
     policy = table.settings.retention
     if not isinstance(policy, KeepHours):
         return found.begin if (found := earliest_retained(policy, now, 0)) else ""
-    now_ms = plans.store_ms(table) if under_lock else table.world.now_ms()
+    now_ms = table.clock.store_ms()
     found = earliest_retained(policy, now, now_ms, plans.written_ms(table, policy, now_ms))
     return found.begin if found else ""
 

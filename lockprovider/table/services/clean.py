@@ -72,7 +72,7 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
     """The begin time, that beats until `alive` ends, and the plan; None if there is nothing to do."""
     with table.locked() as lease:
         paths, now = _listed(table)
-        plan = planned(table, policy, paths, now, plans.store_ms(table))
+        plan = planned(table, policy, paths, now, table.clock.store_ms())
         if now.pending(Action.CLEAN) or not plan.files:
             return None
         begin = alive.enter_context(plans.beating(table, now))
@@ -87,7 +87,7 @@ def would_clean(table: TableContext, policy: Policy | None = None) -> tuple[Clea
         InvalidSettings: the policy would keep nothing.
     """
     policy = table.settings.retention if policy is None else policy
-    plan = planned(table, policy, *_listed(table), table.world.now_ms())
+    plan = planned(table, policy, *_listed(table), table.clock.store_ms())
     return (CleanResult("", "", plan.policy, plan.files),) if plan.files else ()
 
 

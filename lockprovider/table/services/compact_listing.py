@@ -81,7 +81,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
             lease.publish(done.requested_path, done.plan)
             for path, data in ((done.inflight_path, b""), (done.base_path, done.base)):
                 table.store.put_if_absent(path, data, create_once=True).unwrap()
-            lease.publish(done.completed_path(both.next_time(table.world.now_ms(), begin)), done.completed)
+            lease.publish(done.completed_path(both.next_time(table.clock.now_ms(), begin)), done.completed)
     finally:
         table.store.delete(heartbeat_path(begin))
     table.memory.listing_logs = 0

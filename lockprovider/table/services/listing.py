@@ -54,7 +54,7 @@ def begin_listing(
         Aborted: it may not be there, and is: of a former try, or its writer was taken for dead.
         CasError: the store failed.
     """
-    log, now_ms = lease.record.log, table.world.now_ms()
+    log, now_ms = lease.record.log, table.clock.now_ms()
     own = None
     if again or log is None or table.memory.listing_seen != log.name:
         own = own_timeline(table.store)

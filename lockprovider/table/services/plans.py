@@ -18,7 +18,7 @@ from lockprovider import Lease
 from lockprovider.table.errors import Aborted, TableNotFound
 from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
-from lockprovider.table.format.layout import LOCK, PROPERTIES, TIMELINE, heartbeat_path, markers_dir
+from lockprovider.table.format.layout import PROPERTIES, TIMELINE, heartbeat_path, markers_dir
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
 from lockprovider.table.format.metadata_table.files_records import FilesRecord, written_files
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
@@ -39,7 +39,7 @@ def claim_time(table: TableContext, now: Timeline) -> str:
 
     Its heartbeat file is there from now on, and is to be removed after the completion.
     """
-    begin = now.next_time(table.world.now_ms())
+    begin = now.next_time(table.clock.now_ms())
     while claim(table.store, begin) is None:  # a writer begins now; it does not need the lock for that
         begin = after(begin)
     return begin
@@ -48,7 +48,7 @@ def claim_time(table: TableContext, now: Timeline) -> str:
 @contextlib.contextmanager
 def beating(table: TableContext, now: Timeline) -> Iterator[str]:
     """A begin time as by `claim_time`, with a heartbeat for as long as its executor lives."""
-    begin = now.next_time(table.world.now_ms())
+    begin = now.next_time(table.clock.now_ms())
     while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
         begin = after(begin)
     try:
@@ -92,7 +92,7 @@ def complete(
     `listed`: what it changes of the listing of files, where a metadata table is kept; by the same decision.
     """
     now, first = table.listed_timeline(), None
-    completion = now.next_time(table.world.now_ms())
+    completion = now.next_time(table.clock.now_ms())
     if listed:
         first, completion = listing.begin_listing(table, lease, begin, listed, now, again=True)
     name = Instant(begin, action, InstantState.COMPLETED, completion).file_name
@@ -115,6 +115,7 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
         TableNotFound: there is no `hoodie.properties`.
         VersionMismatch: a writer that does not take the lock changed them at the same moment; try again.
     """
+    table.listed_timeline()  # refuses another table, or another version, than was opened
     found = table.store.read_or_none(PROPERTIES)
     if found is None:
         raise TableNotFound(f"there is no {PROPERTIES} at {table.url!r}; restore it, then try again")
@@ -124,12 +125,6 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
         lease.check()
         table.store.put_if_match(PROPERTIES, encode_properties(wanted), found.version).unwrap()
     table.store.delete(_HADOOP_CHECKSUM)
-
-
-def store_ms(table: TableContext) -> int:
-    """The store's clock, by the lock taken just now, should this machine's be ahead: hours are not to fly by."""
-    by_store = table.store.head(LOCK).modified_ms
-    return min(table.world.now_ms(), by_store) if by_store else table.world.now_ms()
 
 
 def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, int]:

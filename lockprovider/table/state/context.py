@@ -28,6 +28,7 @@ from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.archive_index import Archive
 from lockprovider.table.state.cache import Memory
+from lockprovider.table.state.clock import TimelineClock
 from lockprovider.table.state.current import CurrentState, TableView
 from lockprovider.table.state.events import LOGGED, WARNED, EventKind, TableEvent, Watcher, nobody
 from lockprovider.table.state.fence import Fence, refuse_passed_in
@@ -69,6 +70,7 @@ class TableContext:
         self.world = world or Machine()
         self._watcher = watcher
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
+        self.clock = TimelineClock(store, url, self.world)
         self.memory = Memory()
         self.archived = Archive(self.place)
         by_metadata = self.settings.read_from_metadata

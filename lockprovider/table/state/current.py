@@ -15,7 +15,7 @@ moment. Who reads by them looks again afterwards (`read.consistent`), who commit
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,9 +25,18 @@ import pyarrow as pa
 
 from fsspec_cas import Entry, ObjectNotFound, Store, Version
 from lockprovider import Lock, LockRecord, Log, MalformedRecord
-from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
+from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound, TableReplaced, UnsupportedTable
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.instant import Instant, parse_instant
+from lockprovider.table.format.instant import Action, Instant, parse_instant
+from lockprovider.table.format.internal_schema import (
+    LATEST_SCHEMA,
+    SCHEMAS,
+    begin_of_schema_file,
+    misread,
+    parse_history,
+    parse_version,
+    schema_file,
+)
 from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.metadata_table.files_records import LISTING
@@ -35,7 +44,7 @@ from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig,
 from lockprovider.table.format.shapes import check_readable
 from lockprovider.table.format.writer_settings import appears_at_once
 from lockprovider.table.state import checkpoint
-from lockprovider.table.state.archive_index import Archive, completions
+from lockprovider.table.state.archive_index import Archive, completions, reach
 from lockprovider.table.state.cache import KnownView, Memory
 from lockprovider.table.state.look_again import Stale, look_again
 from lockprovider.table.state.metadata_table import listed_files
@@ -52,6 +61,7 @@ _SEEKING = ("s3", "gcs")
 _FRESH_S = 1.0
 _PAGE = 900  # names of the timeline for one request: stores give 1000 at a time, and some are new
 _RECENT = 300  # commits: of three names each
+_LATE = 16  # commits
 _OLD = 8  # that began before them: asked for one by one
 
 
@@ -160,14 +170,42 @@ class CurrentState:
 
         Where a store can begin anywhere, as many pages as there were the last time are asked for at once.
         """
+        before = self._memory.latest
+        timeline = self._list(before)
+        self._refuse_replaced(before, timeline)
+        self._memory.latest = timeline
+        return timeline
+
+    def _list(self, before: Timeline) -> Timeline:
         prefix = f"{TIMELINE}/"
-        cuts = self._memory.latest.cuts(_PAGE) if self._store.kind in _SEEKING else ()
+        cuts = before.cuts(_PAGE) if self._store.kind in _SEEKING else ()
         end = f"{prefix}:"  # all begin with digits; what comes behind is the archive
         bounds: list[str | None] = [None, *(f"{prefix}{begin}" for begin in cuts), end]
         parts = [partial(self._store.list, prefix, start_after=a, stop_at=b) for a, b in pairwise(bounds)]
-        names = (entry.path.removeprefix(prefix) for part in at_once(self._store, parts) for entry in part)
-        timeline = self._memory.latest = Timeline.of(names)
-        return timeline
+        return Timeline.of(entry.path.removeprefix(prefix) for part in at_once(self._store, parts) for entry in part)
+
+    def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
+        """Return if it is the table that was seen `before`: it has a late write of then, or says what became of them.
+
+        Raises:
+            TableReplaced: it is another one, or a copy of before that write.
+            TableNotFound, UnsupportedTable: there is none, or it cannot be read here any more.
+        """
+        late = before.writes[-_LATE:]  # some may be decided, and dropped by a JVM writer
+        if not late or _tells_of(listed, late):
+            return
+        check_readable(self.config())  # a downgrade moves the timeline
+        record = self._record()
+        if record is not None and self._memory.known(record.log) is not None:
+            return  # by the same log: it is decided, and not there yet
+        with suppress(Corrupt):
+            if reach(self._archive).begin >= late[0].begin:
+                return
+        if not _tells_of(self._list(before), late):  # else it was just being put there
+            raise TableReplaced(
+                f"the table at {self._url!r} was removed and made anew, or put back from a copy: {late[-1].file_name}, "
+                "which was there before, is neither on its timeline nor in its archive; open it again"
+            )
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
         """The table now: by the log in the lock record, else, or if `listed`, listed.
@@ -288,14 +326,17 @@ class CurrentState:
         return schema
 
     def _schema(self, timeline: Timeline) -> pa.Schema:
-        for instant in reversed(timeline.writes):
-            text = self.metadata_of(instant).schema_json
-            if text:
-                return hudi_schema.from_avro(text)
+        for said in self._stating(timeline):
+            return hudi_schema.stated_columns(said.schema_json or "")
         config = self.config()
         if config.schema_json is None:
             raise TableNotFound(f"the table at {self._url!r} has no schema yet; write to it with its own engine first")
         return hudi_schema.from_avro(config.schema_json)
+
+    def _stating(self, timeline: Timeline) -> Iterator[CommitMetadata]:
+        """The commits that state the columns, newest first."""
+        found = (self.metadata_of(instant) for instant in reversed(timeline.writes))
+        return (said for said in found if said.schema_json)
 
     # -- the files -----------------------------------------------------------------------------------------------------
 
@@ -309,7 +350,54 @@ class CurrentState:
         files = self._files_of(timeline) if files is None else list(files)
         retired = ended_groups(timeline, self.metadata_of)
         times = self.completions_of(timeline, [entry.path for entry in files])
-        return snapshot_of(timeline, files, retired, lambda begin: times.get(begin, begin))
+        found = snapshot_of(timeline, files, retired, lambda begin: times.get(begin, begin))
+        self.refuse_misread(timeline, found)
+        return found
+
+    def refuse_misread(self, timeline: Timeline, seen: Snapshot) -> None:
+        """Return if the columns of `timeline` are found by their names in all files of `seen`.
+
+        Raises:
+            UnsupportedTable: JVM Hudi renamed or dropped one by schema-on-read after a file was written.
+        """
+        text, oldest = self.internal_schema(timeline), min((one.begin for one in seen.slices), default="")
+        if not text or not oldest:
+            return
+        latest = parse_version(text, "the last commit")
+        if oldest >= str(latest.version):
+            return
+        path = self._history_file(timeline)
+        history = parse_history(self._store.read(path).data, path) if path else ()
+        if fault := misread(history, latest, oldest):
+            raise UnsupportedTable(
+                f"the table at {self._url!r} has files written at {oldest}, before its columns were changed by "
+                f"hoodie.schema.on.read.enable=true: {fault}, and columns are found by name here; rewrite all "
+                "partitions with JVM Hudi (a clustering does), or read the table there"
+            )
+
+    def internal_schema(self, timeline: Timeline) -> str:
+        """Hudi's own schema of the table, if it uses schema-on-read; else empty."""
+        return next((said.extra.get(LATEST_SCHEMA, "") for said in self._stating(timeline)), "")
+
+    def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
+        """What a commit that begins then has to say of schema-on-read, if the table uses it, for JVM readers.
+
+        The history of schemas, which goes by commits that are on the timeline, is stored again for this commit.
+        """
+        text = self.internal_schema(timeline)
+        if not text:
+            return {}
+        path = self._history_file(timeline)
+        if path:
+            self._store.put_if_absent(schema_file(begin), self._store.read(path).data)
+        return {LATEST_SCHEMA: text}
+
+    def _history_file(self, timeline: Timeline) -> str:
+        """The newest of a commit on this timeline, else the newest; empty if there is none."""
+        paths = {begin_of_schema_file(entry.path): entry.path for entry in self._store.list(f"{SCHEMAS}/")}
+        paths.pop("", None)
+        done = {instant.begin for instant in timeline.writes}
+        return paths.get(max([begin for begin in paths if begin in done] or paths, default=""), "")
 
     def _files_of(self, timeline: Timeline) -> list[Entry]:
         """All that `timeline` needs, by the metadata table if it is kept all the while, else listed."""
@@ -357,6 +445,14 @@ def _begin_of_recent(timeline: Timeline) -> str:
     """Where the last commits begin; empty if there are no others."""
     recent = timeline.writes[-_RECENT:]
     return min(instant.begin for instant in recent) if len(recent) < len(timeline.writes) else ""
+
+
+def _tells_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
+    """Whether one of them is there, or what took them back."""
+    if any(listed.written_at(one.begin) is not None for one in reversed(writes)):
+        return True
+    ends = (Action.ROLLBACK, Action.RESTORE)
+    return any(i.action in ends and i.begin > writes[0].begin for i in listed.services)
 
 
 def _decisions(record: LockRecord | None) -> Decisions:

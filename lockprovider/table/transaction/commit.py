@@ -235,7 +235,7 @@ class Committing:
         if seen.listed:
             table.memory.learn(lease.record.log, len(lease.record.unapplied), now, seen.config, decided=True)
         validate.validate(table, proposal, self._mine.heartbeat, seen)
-        first, completion = None, now.next_time(table.world.now_ms(), proposal.begin)  # by a log, `now` has it not
+        first, completion = None, now.next_time(table.clock.now_ms(), proposal.begin)  # by a log, `now` has it not
         if self._listing is not None:
             self._mine.is_listed = True
             first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, now)

@@ -46,7 +46,7 @@ def refuse_columns(begin: str, columns: str, latest_first: Iterable[tuple[Instan
     """
     for other, metadata in latest_first:
         if metadata.schema_json:
-            if columns_digest(hudi_schema.from_avro(metadata.schema_json)) != columns:
+            if columns_digest(hudi_schema.stated_columns(metadata.schema_json)) != columns:
                 raise WriteConflict(begin, other.file_name, ())
             return
 

@@ -214,7 +214,7 @@ class TableDecider:
             instant.completion or "" for entry in log.entries if (instant := parse_instant(_name(entry))) is not None
         ]
         latest = max(self._latest, wanted.begin, *times)
-        now = format_ms(now_ms)
+        now = format_ms(min(now_ms, self._table.clock.now_ms()))
         name = wanted.completed(now if now > latest else after(latest)).file_name
         return None if parse_instant(name) is None else Pending.of_bytes(_PREFIX + name, wanted.data)
 

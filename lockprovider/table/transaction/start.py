@@ -207,7 +207,7 @@ class _Claimed:
 
 def _claim(table: TableContext, known: Timeline) -> _Claimed:
     while True:
-        begin, chosen_s = known.next_time(table.world.now_ms()), table.world.monotonic_s()
+        begin, chosen_s = known.next_time(table.clock.now_ms()), table.world.monotonic_s()
         # The heartbeat first: a pending instant without one counts as dead.
         heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
         if heartbeat.start():

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from fsspec_cas import CasError
 from lockprovider.table.convert.columns import with_columns
-from lockprovider.table.errors import InvalidRecords, TableError, WriteConflict
+from lockprovider.table.errors import InvalidRecords, TableError, UnsupportedTable, WriteConflict
 from lockprovider.table.files.bucket_groups import check_written, index_of
 from lockprovider.table.files.group_writer import GroupWriter, WritesHere
 from lockprovider.table.format import schema as hudi_schema
@@ -296,6 +296,11 @@ class Transaction:
             InvalidInput: a path leads nowhere.
         """
         self._adds_columns = True
+        if self.table.current.internal_schema(self.timeline):
+            raise UnsupportedTable(
+                f"the table at {self.table.url!r} has hoodie.schema.on.read.enable=true, which gives columns ids: "
+                "add columns with JVM Hudi (ALTER TABLE ... ADD COLUMNS); rows can be written here"
+            )
         evolved = with_columns(self.table.schema(self.timeline), columns)
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
@@ -374,7 +379,7 @@ class Transaction:
     def _proposal(self, begin: str, stats: tuple[WriteStat, ...]) -> Proposal:
         keys = self._look_for_keys(begin, stats) if self.check_keys else None
         said = operation_name(self._action, self.operation)
-        extra = with_fence(self.extra, self.table.fence)
+        extra = {**with_fence(self.extra, self.table.fence), **self.table.current.stated_schema(self.timeline, begin)}
         metadata = CommitMetadata(stats_by_partition(stats), said, self.schema_json, extra, self._replaced)
         is_blind = self._is_blind and self._snapshot is None
         seen = (self.config, self.timeline, self._snapshot)

@@ -148,6 +148,10 @@ def _lock(facts: Facts) -> Iterator[TableFinding]:
         yield TableFinding("lock", "wrong", facts.lock_fault, "remove the object, once no writer runs")
     if facts.lock_note:
         yield TableFinding("lock", "note", facts.lock_note, "`lockprovider status URL` says more")
+    if facts.lockless:
+        what = f"{len(facts.lockless)} commits were made without the lock: {some(facts.lockless)}"
+        mend = "give their writer the lock (`lockprovider table share URL` says how), or stop it: it may undo writes"
+        yield TableFinding("lock", "wrong", what, mend)
 
 
 def _leftovers(facts: Facts) -> Iterator[TableFinding]:

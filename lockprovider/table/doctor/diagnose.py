@@ -12,7 +12,7 @@ from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.errors import Corrupt, HistoryGone, TableError, TableNotFound, UnsupportedTable
 from lockprovider.table.files.bucket_groups import misplaced
 from lockprovider.table.files.keys import KeyFile
-from lockprovider.table.format.instant import Action, Instant, format_ms
+from lockprovider.table.format.instant import Action, Instant, format_ms, parse_instant
 from lockprovider.table.format.layout import (
     BUCKET_RULES,
     HISTORY,
@@ -68,7 +68,7 @@ def gather(table: TableContext) -> Facts:
     beats_ms, beats_now_ms = last_beats(store, table.memory, table.world)
     # By the clock of this machine, or the store's if that is ahead: it is a report, nothing is done by it.
     now_ms = max(table.world.now_ms(), beats_now_ms)
-    fault, note = _lock(table)
+    fault, note, lockless = _lock(table, timeline)
     broken, left, hidden = _archive(table, timeline)
     properties = _parsed(plain if plain is not None else backup)
     slices, misread = _slices(table, timeline, files)
@@ -89,6 +89,7 @@ def gather(table: TableContext) -> Facts:
         clock_ahead_ms=table.clock.asked_ahead_ms(),
         lock_fault=fault,
         lock_note=note,
+        lockless=lockless,
         bucket_rules=bool(store.list(f"{BUCKET_RULES}/")),
         slices=slices,
         misread=misread,
@@ -201,20 +202,40 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
     return fault, tuple(left), tuple(sorted(i.file_name for i in hidden)) if left else ()
 
 
-def _lock(table: TableContext) -> tuple[str, str]:
-    """What is wrong with the lock record, and what is good to know."""
+def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str, ...]]:
+    """What is wrong with the lock record, what is good to know, and which commits were made without it."""
     data = _read(table, LOCK)
     if data is None:
-        return "", ""
+        return "", "", ()
     try:
         record = LockRecord.decode(data, LOCK)
+        lockless = _lockless(record, timeline)
     except MalformedRecord as error:
-        return str(error), ""
+        return str(error), "", ()
+    return "", _lock_note(table, record), lockless
+
+
+def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
+    """The commits that are not in the lock's log, and were completed after its first entry.
+
+    Whoever commits under the lock stands in its log, or ends it.
+    """
+    log = record.log if record.tells_all else None
+    names = [entry.path.rpartition("/")[2] for entry in log.entries] if log is not None else []
+    times = [one.completion for one in map(parse_instant, names) if one is not None and one.completion]
+    first = min(times, default=None)
+    if first is None:
+        return ()
+    writes = (one for one in timeline.writes if (one.completion or "") > first)
+    return tuple(one.file_name for one in writes if one.file_name not in names)
+
+
+def _lock_note(table: TableContext, record: LockRecord) -> str:
     missing = [pending.path for pending in record.unapplied if _read(table, pending.path) is None]
     if missing:
-        return "", f"a commit was decided and is not applied yet ({missing[0]}): the next holder does it"
+        return f"a commit was decided and is not applied yet ({missing[0]}): the next holder does it"
     held = "" if record.given else f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"
     if held and record.holder is None:
         held = f"{held}, by a JVM writer: {JVM_HOLDS}"
     starves = JVM_STARVES if record.guest_ms and record.line else ""
-    return "", "; ".join(filter(None, [held, starves]))
+    return "; ".join(filter(None, [held, starves]))

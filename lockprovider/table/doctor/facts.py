@@ -56,6 +56,7 @@ class Facts:
         clock_ahead_ms: how far this machine's clock is ahead of the store's; 0 if that makes no difference.
         lock_fault: what is wrong with the lock record; empty if nothing is.
         lock_note: who holds the lock, or what is not applied yet; empty if it is free.
+        lockless: the commits that are not in the lock's log, though it goes back so far.
         bucket_rules: whether a JVM writer has made rules for its buckets, which are unknown here.
         slices: the latest snapshot, if it could be read.
         misread: why its rows would come out wrong here; empty if they do not.
@@ -83,6 +84,7 @@ class Facts:
     clock_ahead_ms: int = 0
     lock_fault: str = ""
     lock_note: str = ""
+    lockless: tuple[str, ...] = ()
     bucket_rules: bool = False
     slices: tuple[FileSlice, ...] = ()
     misread: str = ""

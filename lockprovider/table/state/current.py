@@ -62,6 +62,7 @@ _FRESH_S = 1.0
 _PAGE = 900  # names of the timeline for one request: stores give 1000 at a time, and some are new
 _RECENT = 300  # commits: of three names each
 _LATE = 16  # commits
+_LOOKED_S = 60.0
 _OLD = 8  # that began before them: asked for one by one
 
 
@@ -98,6 +99,7 @@ class CurrentState:
         self._memory = memory
         self._config: tuple[Version, TableConfig] | None = None
         self._config_read: tuple[float, TableConfig | None] = (0.0, None)  # when that was begun
+        self._looked_s: float | None = None  # at the last commits, for those of writers without the lock
         self._world = lock.world
 
     # -- the properties ------------------------------------------------------------------------------------------------
@@ -419,7 +421,8 @@ class CurrentState:
         """The rows that a reader sees now, if the log tells; None: list.
 
         If what is decided is not all there yet, list. And one look at the end of the timeline is for those who commit
-        without the lock, as a single JVM writer does.
+        without the lock, as a single JVM writer does; at first and once a minute at the last 300 commits, for those
+        that a commit of ours came after.
         """
         record = self._record()
         seen = None if record is None or not record.tells_all else self.known(record.log)
@@ -431,14 +434,21 @@ class CurrentState:
         begins = [path[:-1] for path in unapplied[at:] if path.startswith(prefix)]
         last = max(seen.timeline.writes, key=lambda instant: instant.begin, default=None)
         begins.append(f"{prefix}{seen.timeline.latest_time}~" if last is None else f"{prefix}{last.begin}")
-        newest = {entry.path for entry in self._store.list(prefix, start_after=min(begins))}
+        is_due = self._looked_s is None or self._world.monotonic_s() - self._looked_s >= _LOOKED_S
+        since = f"{prefix}{_begin_of_recent(seen.timeline)}" if is_due else min(begins)
+        newest = {
+            entry.path for entry in self._store.list(prefix, start_after=min(since, *begins), stop_at=f"{prefix}:")
+        }
         if last is not None and f"{prefix}{last.file_name}" not in newest:
             return None  # the timeline was moved, as a downgrade does, or the table was removed
         if not all(path in newest if path.startswith(prefix) else self._exists(path) for path in unapplied[at:]):
             return None
         self._memory.is_there = unapplied[-1] if unapplied else self._memory.is_there
         later = Timeline.of(path.removeprefix(prefix) for path in newest)
-        return known if later.written <= seen.timeline.written else None
+        if not later.written <= seen.timeline.written:
+            return None
+        self._looked_s = self._world.monotonic_s() if is_due else self._looked_s
+        return known
 
 
 def _begin_of_recent(timeline: Timeline) -> str:

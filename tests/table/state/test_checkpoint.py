@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,10 +14,11 @@ from noting import record
 from table.asked_for import counted
 from table.mor_tables import a_table as merge_on_read
 from table.mor_tables import rows as mor_rows
-from table.state.test_cache import SELDOM, taken_by_jvm
+from table.state.test_cache import SELDOM, commit_without_the_lock, taken_by_jvm
 from table.tables import SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import Store
+from fsspec_cas.testing import ManualClock
 from lockprovider import Log
 from lockprovider.table import KeepVersions, Table
 from lockprovider.table.engines import arrow as engine
@@ -99,6 +101,32 @@ def test_appends_alone_make_one_too_that_lists_the_files_once(table: Table) -> N
     assert len(checkpoints(table)) == 2
     assert counts[6] == counts[-1]
     assert another(table).snapshot().slices == listed(table).slices
+
+
+def test_a_commit_without_the_lock_is_seen_by_who_opens_by_a_checkpoint_and_by_all_after_a_minute(
+    table: Table,
+) -> None:
+    """Even where a commit of ours came after it; `doctor` names it."""
+    grown(table)
+    clock = ManualClock()
+    mine = Table(Store.from_url(table.url), table.url, settings=SELDOM, world=clock)
+    assert (0, "b", 9) in content(mine)
+    assert not [one for one in table.doctor() if "without the lock" in one.what]
+    commit_without_the_lock(table, (50, "a", 50))
+    stranger = table.listed_timeline().writes[-1].file_name
+    other = another(table)
+    other.current._looked_s = math.inf  # it looked just now
+    upsert(other, (51, "b", 51))
+    clock.advance(61)
+    fresh, asked = counted(table, SELDOM)
+    for reader in (mine, fresh, another(table)):
+        assert {(50, "a", 50), (51, "b", 51)} <= content(reader)
+    assert content(fresh) == by_hudi_rs(table.url)
+    assert "get files" in asked.names  # the checkpoint
+    (found,) = [one for one in table.doctor() if "without the lock" in one.what]
+    assert stranger in found.what
+    upsert(table, (52, "a", 52))
+    assert content(table) == content(mine) == by_hudi_rs(table.url)
 
 
 def by_clean(table: Table) -> None:
@@ -210,6 +238,7 @@ def test_in_random_histories_it_shows_what_a_listing_shows(
         except AssertionError:
             continue  # nothing to clean
         fresh, asked = counted(table, SELDOM)
+        fresh.current._looked_s = math.inf  # else its look at the last commits would show what the twin does wrong
         with monkeypatch.context() as twin:
             if is_wrong:
                 twin.setattr(checkpoint, "find", any_log)

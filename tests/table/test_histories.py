@@ -72,9 +72,19 @@ def lists(found: pa.Table) -> dict[str, list[str]]:
 class Writer(threading.Thread):
     """Appends its ids to random lists, several at a time."""
 
-    def __init__(self, url: str, name: str, history: History, *, commits: int, seed: int, choice: tuple[str, ...]):
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        history: History,
+        *,
+        commits: int,
+        seed: int,
+        choice: tuple[str, ...],
+        storage_options: dict[str, Any] | None = None,
+    ):
         super().__init__(name=name)
-        self.table = Table.open(url, settings=SETTINGS)
+        self.table = Table.open(url, settings=SETTINGS, storage_options=storage_options)
         self.rng = random.Random(f"{seed}{name}")
         self.history, self.commits, self.choice = history, commits, choice
 

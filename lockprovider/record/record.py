@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,8 @@ LARGEST_ENCLOSED = 256 << 10
 """Bytes that a publish may have to stand in the record; a larger one is staged, however well it can be deflated."""
 _LARGEST = 4 << 20  # bytes of a record; one of ours has 50 KB, and 40 more for each client that waits
 _LARGEST_LONG = (1 << 63) - 1  # the JVM's
+_TIMES = {"turnMs": "turn_ms", "freedMs": "freed_ms", "lateUntil": "late_ms"}
+_TIMES |= {"guestMs": "guest_ms", "restMs": "rest_ms", "dutyMs": "duty_ms"}
 _MOST_EARLIER = 64  # four times what a writer of ours lets pend
 
 
@@ -181,7 +183,7 @@ class LockRecord:
         True
         """
         named = f"{path!r} is not a lock record" if path else "not a lock record"
-        with undecodable_as(MalformedRecord, f"{named}, but {data[:80]!r}", REMOVE):
+        with undecodable_as(MalformedRecord, named, REMOVE, shown=data):
             fields = parse_object(data, most=_LARGEST)
             log = _log(fields.get("log"), path)
             pending = _pending(fields.get("pending"), log)
@@ -193,21 +195,12 @@ class LockRecord:
                 nonce=as_text(fields.get("nonce") or "", "nonce"),
                 pending=pending,
                 holder=_holder(fields.get("holder")),
-                line=tuple(as_text(name, "line") for name in fields.get("line") or ()),
-                turn_ms=_ms(fields, "turnMs"),
-                freed_ms=_ms(fields, "freedMs"),
+                line=tuple([as_text(name, "line") for name in fields.get("line") or ()]),
                 handed=as_flag(fields.get("handed") or False, "handed"),
-                late_ms=_ms(fields, "lateUntil"),
                 log=log,
                 earlier=_earlier(fields.get("earlier"), log) if pending else (),
-                guest_ms=_ms(fields, "guestMs"),
-                rest_ms=_ms(fields, "restMs"),
-                duty_ms=_ms(fields, "dutyMs"),
+                **{_TIMES[n]: as_whole(fields[n] or 0, n, most=_LARGEST_LONG) for n in fields.keys() & _TIMES.keys()},
             )
-
-
-def _ms(fields: Mapping[str, Any], name: str) -> int:
-    return as_whole(fields.get(name) or 0, name, most=_LARGEST_LONG)
 
 
 def _log(value: Any, path: str) -> Log | None:
@@ -267,10 +260,9 @@ def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending 
 def _holder(value: Any) -> Holder | None:
     if value is None:
         return None
-    user, command = (as_text(value.get(name) or "", name) for name in ("user", "command"))
-    return Holder(
-        text_in(value, "host"), whole_in(value, "pid"), whole_in(value, "since_ms", most=_LARGEST_LONG), user, command
-    )
+    user, command = as_text(value.get("user") or "", "user"), as_text(value.get("command") or "", "command")
+    since_ms = whole_in(value, "since_ms", most=_LARGEST_LONG)
+    return Holder(text_in(value, "host"), whole_in(value, "pid"), since_ms, user, command)
 
 
 def _holder_fields(holder: Holder) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from lockprovider.bounded import (
     LARGEST_OBJECT,
     LATEST_MS,
     Undecodable,
+    are_wholes,
     as_text,
     as_whole,
     parse_object,
@@ -93,9 +94,10 @@ class Message:
         """
         raw = isinstance(self.body, bytes)
         said = self.said or _dump(base64.b64encode(self.body).decode() if raw else self.body)
-        fate = (self.n, self.priority, self.not_before_ms, self.attempts, self.key)
+        n, priority, not_before_ms, attempts, key = self.n, self.priority, self.not_before_ms, self.attempts, self.key
         kind, error = '"bytes"' if raw else '"json"', _dump(self.error) if self.error else '""'
-        return Message(*fate, self.body, self.error, f"{_dump(fate)[:-1]},{said},{kind},{error}]", said)
+        text = f"[{n},{priority},{not_before_ms},{attempts},{_dump(key)},{said},{kind},{error}]"
+        return Message(n, priority, not_before_ms, attempts, key, self.body, self.error, text, said)
 
     def given(self) -> Any:
         """The body for one who may change it."""
@@ -317,10 +319,10 @@ def decode_claim(stored: list[Any]) -> Claim:
 
 def _message(stored: list[Any]) -> Message:
     n, priority, not_before_ms, attempts, key, body, kind, error = stored
-    as_whole(n, "n")
+    if not are_wholes((n, attempts)):
+        raise Undecodable("a message has no number, or no count of its attempts")
     as_whole(priority, "priority", least=-LARGEST_NUMBER)
     as_whole(not_before_ms, "not_before", most=LATEST_MS)
-    as_whole(attempts, "attempts")
     as_text(key, "key")
     as_text(error, "error")
     if kind == "bytes":

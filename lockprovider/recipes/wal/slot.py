@@ -25,9 +25,9 @@ from lockprovider.bounded import (
     LARGEST_OBJECT,
     LATEST_MS,
     Undecodable,
+    are_wholes,
     as_flag,
     as_text,
-    as_whole,
     parse_object,
     text_in,
     undecodable_as,
@@ -166,8 +166,6 @@ def decode_slot(data: bytes, path: str) -> Slot:
 
 def _producer(stored: list[Any]) -> Producer:
     epoch, seq, slot, offset, client, base = stored
-    for value, name in ((epoch, "epoch"), (seq, "seq"), (base, "base")):
-        as_whole(value, name)
-    as_whole(slot, "slot", least=NOT_YET)
-    as_whole(offset, "offset", least=NOT_YET)
+    if not are_wholes((epoch, seq, base)) or not are_wholes((slot, offset), least=NOT_YET):
+        raise Undecodable("the numbers of a producer are not those of a log")
     return Producer(epoch, seq, slot, offset, as_text(client, "client"), base)

@@ -29,10 +29,11 @@ Shape = Literal["dot", "cross", "triangle", "diamond", "line"]
 _PATHS: dict[Shape, str] = {
     "dot": "M -4 0 a 4 4 0 1 0 8 0 a 4 4 0 1 0 -8 0",
     "cross": "M -4 -4 l 8 8 m 0 -8 l -8 8",
-    "triangle": "M -4 7 h 8 l -4 5 z",
-    "diamond": "M 0 -13 l 4 4 l -4 4 l -4 -4 z",
+    "triangle": "M -4 -3 h 8 l -4 5 z",
+    "diamond": "M 0 -4 l 4 4 l -4 4 l -4 -4 z",
     "line": "M 0 -12 v 24",
 }
+_BESIDE: dict[Shape, int] = {"triangle": BOX // 2 + 3, "diamond": -BOX // 2}  # below its box, above its box
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
     parts = [name, *(_box(box, y + (LANE - BOX) // 2, BOX, scale) for box in lane.boxes)]
     for mark in lane.marks:
         x = scale.x(mark.at_ms)
-        parts.append(_mark(mark, x, y + LANE / 2, mark.words))
+        parts.append(_mark(mark, x, y + LANE // 2 + _BESIDE.get(mark.shape, 0), mark.words))
         if mark.label:
             anchor = "end" if x > WIDTH / 2 else "start"
             at = x - 8 if anchor == "end" else x + 8

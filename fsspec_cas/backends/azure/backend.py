@@ -199,6 +199,7 @@ class AzureBackend(HttpBackend):
         except (Answered, *_FAILURES) as error:
             if trip.reply is None:
                 return self._failed(error, asked.path, left=trip.left, timeout_s=timeout_s)
+            error.__traceback__ = None  # the SDK keeps the error in a frame of it: a cycle that would keep the body
         return trip.reply or NoAnswer("the client library kept the reply to itself")
 
     def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:

@@ -81,6 +81,7 @@ class S3Backend(S3Api):
                 return self._failed(error, asked.path, left=trip.left, timeout_s=timeout_s)
             if trip.reply is None:
                 raise
+            error.__traceback__ = None  # botocore keeps the error in a frame of it: a cycle that would keep the body
         return trip.reply or NoAnswer("the client library kept the reply to itself")
 
     def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:

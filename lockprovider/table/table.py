@@ -830,10 +830,11 @@ class Table(TableContext):
         """
         adopt_buckets.adopt_bucket_index(self, buckets, bucket_by)
 
-    def share(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
+    def share(self, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
         """Let the properties tell JVM Hudi's writers in Spark how to share the table; what changed. Safe to repeat.
 
-        A job that says otherwise fails. `dry_run`: nothing is written.
+        A job that says otherwise fails. `dry_run`: nothing is written. `all_in_utc`: you know that all writers ran in
+        UTC; needed for a copy of a table with local times, whose files have other times than those of their writing.
 
         Raises:
             UnsupportedTable: it cannot be written here. NotAcquired, CasError: may be repeated.
@@ -841,7 +842,8 @@ class Table(TableContext):
         >>> for change in table.share(dry_run=True):  # what JVM Hudi's writers will find in the table
         ...     assert change
         """
-        return sharing.would_share(self) if dry_run else sharing.share(self)
+        how = sharing.would_share if dry_run else sharing.share
+        return how(self, all_in_utc=all_in_utc)
 
     def unshare(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
         """Take back what `share` wrote, so that the table can go back to one JVM writer; what was there.

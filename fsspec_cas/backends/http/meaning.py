@@ -22,6 +22,7 @@ from fsspec_cas.answer import (
     Unchanged,
     Upload,
 )
+from fsspec_cas.backends.http.headers import http_date_ms
 from fsspec_cas.backends.http.reply import Refusals, Says, Spoken, StoreRequest, Verb
 from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, NotSupported, StoreError
 
@@ -118,6 +119,16 @@ def meaning(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> Any:
     raise refusal(asked, spoken, vendor, now)
 
 
+def _clocks(now: str, date: str | None) -> str:
+    """What the two clocks say, and their difference."""
+    text = f"this machine's clock says {now}, the store's {date or 'nothing'}"
+    own_ms, store_ms = http_date_ms(now), http_date_ms(date)
+    if own_ms is None or store_ms is None:
+        return text
+    side = "ahead" if own_ms > store_ms else "behind"
+    return f"{text} ({abs(own_ms - store_ms) // 1000} s {side})"
+
+
 def refusal(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> CasError:
     """The error of a refusal, with the next step."""
     path, why = asked.path, spoken.why
@@ -130,8 +141,9 @@ def refusal(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> CasEr
             name = path.partition("/")[0]
             return BucketNotFound(f"there is no {container} {name!r}; create it first", path=path)
         case Says.FORBIDDEN if "Skewed" in spoken.code:
-            clocks = f"this machine's clock says {now}, the store's {spoken.date or 'nothing'}"
-            return AccessDenied(f"{vendor} refused access to {path!r}: {why}; {clocks}: set the clock", path=path)
+            return AccessDenied(
+                f"{vendor} refused access to {path!r}: {why}; {_clocks(now, spoken.date)}: set the clock", path=path
+            )
         case Says.FORBIDDEN:
             advice = advice or "; check key, secret and policy"
             return AccessDenied(f"{vendor} refused access to {path!r}: {why}{advice}", path=path)

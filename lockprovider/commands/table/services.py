@@ -47,6 +47,8 @@ def add(commands: Commands) -> None:
     parser.add_argument("--force", action="store_true", help="with INSTANT: even if its writer is alive")
     about = "Let the table tell JVM Hudi's writers in Spark how to share it: lock, conflicts, no metadata table."
     parser = add_table_command(commands, "share", _share, about)
+    text = "you know that all writers ran in UTC: for a copy of a table with local times, whose files have other times"
+    parser.add_argument("--all-in-utc", action="store_true", help=text)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be set")
     about = "Take back what `share` wrote: for a table that goes back to one JVM writer, once all others have stopped."
     parser = add_table_command(commands, "unshare", _unshare, about)
@@ -263,7 +265,7 @@ def _adopt(arguments: Any) -> int:
 
 
 def _share(arguments: Any) -> int:
-    changes = opened(arguments).share(dry_run=arguments.dry_run)
+    changes = opened(arguments).share(dry_run=arguments.dry_run, all_in_utc=arguments.all_in_utc)
     said = {"changed": [{"key": one.key, "found": one.found, "wanted": one.wanted} for one in changes]}
     word = "would set" if arguments.dry_run else "set"
     title = f"{word} {len(changes)} properties" if changes else "JVM writers in Spark find all settings already"

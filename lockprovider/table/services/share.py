@@ -16,11 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import UnsupportedTable
-from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES, TIMELINE
+from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE
 from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.shapes import check_writable
-from lockprovider.table.format.writer_settings import ZONE_KEY, SettingChange, alone, shared, unshared, with_appearance
+from lockprovider.table.format.writer_settings import SettingChange, alone, shared, unshared, with_appearance
 from lockprovider.table.services import plans
 from lockprovider.table.state.key_spelling import spelled
 from lockprovider.table.state.writable import keeps_listing
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 
-def would_share(table: TableContext) -> tuple[SettingChange, ...]:
+def would_share(table: TableContext, *, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
     """What `share` would change now. Nothing is written.
 
     Raises:
         UnsupportedTable: as for `share`.
     """
-    return _changes(table, spelled(table, table.config()))
+    return _changes(table, spelled(table, table.config()), all_in_utc=all_in_utc)
 
 
-def share(table: TableContext) -> tuple[SettingChange, ...]:
+def share(table: TableContext, *, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
     """Write the settings; what was changed. Safe to repeat.
 
-    A transaction that is being written here ends with `Aborted`, as by every change of the properties.
+    A transaction that is being written here ends with `Aborted`, as by every change of the properties. `all_in_utc`:
+    the caller knows that all writers ran in UTC, whatever times the files have.
 
     Raises:
         UnsupportedTable: it cannot be written here: it has a metadata table, times of another zone than UTC, ...
@@ -57,7 +58,7 @@ def share(table: TableContext) -> tuple[SettingChange, ...]:
     def change(config: TableConfig) -> TableConfig:
         nonlocal done, keeps
         config = spelled(table, config)
-        done, keeps = _changes(table, config), _keeps(table, config)
+        done, keeps = _changes(table, config, all_in_utc=all_in_utc), _keeps(table, config)
         if any(one.key == PARTITIONS_KEY for one in done):
             plans.check_no_write(table)
         return shared(config, keeps_listing=keeps) if done else config
@@ -110,10 +111,10 @@ def _keeps(table: TableContext, config: TableConfig) -> bool:
     return bool(config.named_metadata) and keeps_listing(table, config)
 
 
-def _changes(table: TableContext, config: TableConfig) -> tuple[SettingChange, ...]:
+def _changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> tuple[SettingChange, ...]:
     keeps = _keeps(table, config)
     check_writable(shared(config, keeps_listing=keeps), keeps_listing=keeps)
-    if config.timezone != "UTC":
+    if config.timezone != "UTC" and not all_in_utc:
         _check_zone(table, config)
     return unshared(config, keeps_listing=keeps)
 
@@ -126,6 +127,6 @@ def _check_zone(table: TableContext, config: TableConfig) -> None:
     if others:
         raise UnsupportedTable(
             f"table {config.name!r} has {len(others)} times that are not of UTC by the store's clock, the last is "
-            f"{max(others)}: a writer ran in another zone, or the table was copied; if all ran in UTC, write "
-            f"{ZONE_KEY}=UTC into {PROPERTIES} while nobody writes, and try again"
+            f"{max(others)}: a writer ran in another zone, or the table was copied; if you know that all ran in UTC, "
+            "give all_in_utc=True (`lockprovider table share --all-in-utc`)"
         )

@@ -41,11 +41,11 @@ def lean_options(endpoint: str) -> dict[str, object]:
 CLIENTS = pytest.mark.parametrize("options", [s3fs_options, lean_options])
 
 
-def heard(asked: StoreRequest, status: int, code: str, more: str = "", **headers: str) -> object:
+def heard(asked: StoreRequest, status: int, code: str, more: str = "", now: str = "now", **headers: str) -> object:
     body = f"<Error><Code>{code}</Code>{more}</Error>".encode()
     spoken = S3Dialect().hear(asked, HttpReply(status, [*headers.items()], body), signs=None)
     assert isinstance(spoken, Spoken)
-    return meaning(asked, spoken, "S3", "now")
+    return meaning(asked, spoken, "S3", now)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,14 @@ def test_a_conflict_was_not_applied(code):
     assert isinstance(heard(StoreRequest(Verb.CREATE, "b/k"), 409, code), NotNow)
 
 
-def test_a_clock_that_is_off_is_told_with_both_times():
-    with pytest.raises(AccessDenied, match=f"clock says now, the store's {DATE}"):
-        heard(StoreRequest(Verb.GET, "b/k"), 403, "RequestTimeTooSkewed", date=DATE)
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [("Sat, 21 Nov 2026 04:20:07 GMT", "1207 s ahead"), ("Sat, 21 Nov 2026 03:00:00 GMT", "3600 s behind")],
+)
+def test_a_clock_that_is_off_is_told_with_both_times_and_the_difference(now, said):
+    """K5."""
+    with pytest.raises(AccessDenied, match=f"clock says {now}, the store's {DATE} \\({said}\\): set the clock"):
+        heard(StoreRequest(Verb.GET, "b/k"), 403, "RequestTimeTooSkewed", now=now, date=DATE)
 
 
 def test_an_archived_object_is_told_to_be_restored():

@@ -92,6 +92,8 @@ def test_only_versions_that_a_file_may_have_count() -> None:
     assert misread([], three, "4") == "the history of its columns is missing"
     again = SchemaVersion(9, {"a": 2})
     assert misread([one, again], again, "4") == "'a' is another column there, which was dropped"
+    swapped = SchemaVersion(9, {"kept": 0, "b": 1})  # apache/hudi#7040: drop `b`, then rename `a` to `b`
+    assert misread([SchemaVersion(0, {"kept": 0, "a": 1, "b": 2}), swapped], swapped, "4").startswith("'b' is another")
     nested = '{"version_id": 1, "fields": [{"id": 0, "name": "st", "type": {"type": "record", "fields": '
     nested += '[{"id": 1, "name": "x", "type": "int"}]}}, {"id": 2, "name": "l", "type": {"type": "array", "element": '
     nested += '{"type": "map", "value": {"type": "record", "fields": [{"id": 5, "name": "y", "type": "int"}]}}}}]}'

@@ -113,6 +113,7 @@ def test_local_times_are_taken_for_utc_only_if_they_were(table: Table, folder: P
         with pytest.raises(UnsupportedTable, match=f"1 times that are not of UTC.*{last.name}"):
             table.share()
         assert said(folder)[ZONE_KEY] == "LOCAL"
+    assert [one.wanted for one in table.share(dry_run=True, all_in_utc=True)] == ["UTC"]  # a copy has other times (I5)
     os.utime(last, (written_s, written_s))
     (change,) = table.share()
     assert (change.key, change.found, change.wanted) == (ZONE_KEY, "LOCAL", "UTC")

@@ -185,7 +185,7 @@ def test_wrong_credentials_a_missing_bucket_and_no_server(seaweedfs, azurite):
     assert "no-such-container" in sentence(nowhere)
     away = json.dumps(seaweedfs.options_for("http://127.0.0.1:1"))
     for words in (["get"], ["put", "--if-absent"], ["probe"]):
-        done = run(*words, "s3://bucket/x", "--storage-options", away, "--timeout", "1", code=4)
+        done = run(*words, "s3://bucket/x", "--storage-options", away, "--timeout", "3", code=4)
         assert "127.0.0.1:1" in sentence(done)
 
 

@@ -72,7 +72,7 @@ class Connections:
             answer = connection.getresponse()
             data = self._body(connection, answer, deadline_s)
             fine = answer.status >= 200 and not answer.will_close
-            return HttpReply(answer.status, answer.headers.items(), data)
+            return HttpReply(answer.status, answer.headers.raw_items(), data)  # items() looks at each for surrogates
         finally:
             if fine:
                 self._kept.append(connection)

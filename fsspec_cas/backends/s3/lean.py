@@ -165,6 +165,17 @@ class _Signed:
         self.method, self.url, self.headers, self.body = method, url, headers, body
 
 
+class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
+    """For one request: botocore collects its headers twice."""
+
+    _collected: Any = None
+
+    def headers_to_sign(self, request: Any) -> Any:
+        if self._collected is None:
+            self._collected = super().headers_to_sign(request)
+        return self._collected
+
+
 class _Site:
     """Where requests go, and who signs them: out of obstore's options, the environment and botocore's chain."""
 
@@ -212,8 +223,8 @@ class _Site:
         request = AWSRequest(method=method, url=url, data=body, headers=headers)
         if not signs_bodies():
             request.context["client_config"] = Config(s3={"payload_signing_enabled": False})
-        S3SigV4Auth(credentials, "s3", self.region).add_auth(request)
-        return _Signed(method, url, dict(request.headers.items()), body)
+        _Signer(credentials, "s3", self.region).add_auth(request)
+        return _Signed(method, url, dict(request.headers.raw_items()), body)
 
     def _root(self, bucket: str) -> str:
         if not self._virtual:

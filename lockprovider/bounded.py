@@ -17,7 +17,7 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from fsspec_cas.given import LARGEST_NUMBER
 
@@ -274,4 +274,4 @@ def _not_finite(said: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_not_finite)
-_SCAN: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once
+_SCAN: Callable[[str, int], tuple[Any, int]] = cast("Any", _DECODER).scan_once  # typeshed does not name it

@@ -105,6 +105,7 @@ class Job(OfThisProcess):
         Raises:
             ClaimLost: the claim had ended; another may have it, or has done it. What `then` was given was not put.
             OutcomeUnknown: nobody can tell; do it again.
+            CasError: the store failed; do it again within `visible_s`, after which the claim lapses.
 
         >>> job.ack()
         >>> queue.stat().ready, queue.stat().claimed
@@ -192,7 +193,11 @@ class Job(OfThisProcess):
     def _end(self, end: End) -> None:
         if self.ended not in (None, end.verb):
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
-        self._do(end)
+        try:
+            self._do(end)
+        except BaseException:
+            self.lost.set()  # the work is over: no heartbeat keeps a claim whose end has failed, so it lapses
+            raise
         self.ended = end.verb
 
 

@@ -144,3 +144,9 @@ def test_terraforms_own_lock_is_held_while_a_command_runs(url) -> None:
     assert b"no-such-command" in state("lock", url, *style, "--", "no-such-command", code=125).stderr
     assert b"nobody holds it" in state("who", url, *style).stdout
     assert b"--style" in state("lock", url, code=2).stderr
+
+
+def test_get_from_a_missing_bucket_names_the_bucket(ministack) -> None:
+    options = json.dumps(ministack.storage_options)
+    refused = state("get", "s3://no-such-bucket-here/network.json", "--storage-options", options, code=2)
+    assert b"there is no bucket 'no-such-bucket-here'" in refused.stderr

@@ -16,7 +16,7 @@ import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from patience import until
+from patience import PATIENCE_S, until
 from recipes.queues import PATH, again, drained, made
 
 import lockprovider
@@ -321,6 +321,36 @@ def test_heartbeats_keep_the_jobs_of_a_process_and_a_late_one_does_not_stop_them
     until(lambda: queue._heartbeat._jobs.keys() == {jobs[1].token})
     jobs[1].ack()
     until(lambda: not queue._heartbeat._beating.locked())
+
+
+@pytest.mark.parametrize("end", ["ack", "nack"])
+def test_claim_whose_end_failed_lapses_while_its_process_lives(store, end) -> None:
+    """solid_queue #748: a job whose end could not be written stayed claimed for as long as its worker lived."""
+    made(store, visible_s=0.5).put("a")
+    faulty = Faulty(store.backend, {"put": [Pass(), *[Refuse()] * 4]}, world=Machine())
+    queue = Queue(Store(faulty, store.root), PATH, timeout=0.05)
+    job = queue.claim()
+    assert job is not None
+    with pytest.raises(Unavailable):
+        getattr(job, end)()
+    assert ("put", Refuse()) in faulty.fired
+    again = Queue(store, PATH).claim(timeout=PATIENCE_S)
+    assert again is not None
+    again.ack()
+
+
+def test_close_ends_the_heartbeat_thread_of_claims_that_have_not_ended(store) -> None:
+    queue = made(store, visible_s=600)
+    queue.put("a")
+    before = {thread for thread in threading.enumerate() if thread.name == "queue-heartbeat"}
+    job = queue.claim(timeout=PATIENCE_S)
+    assert job is not None
+    (beating,) = {thread for thread in threading.enumerate() if thread.name == "queue-heartbeat"} - before
+    queue.close()
+    beating.join(PATIENCE_S)
+    assert not beating.is_alive()
+    with pytest.raises(CoordinationError, match="closed"):
+        queue.put("b")
 
 
 def test_what_fails_too_often_is_a_dead_letter_with_its_last_error(store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fsspec
 import pytest
+from same_places import SAME_PLACE
 
 import lockprovider
 from fsspec_cas import AsyncStore, InvalidInput, InvalidUrl, NotSupported, Store, StoreError, check_url
@@ -120,26 +121,6 @@ def test_a_root_has_no_two_dots_either():
         Store.from_filesystem(fs, "/unit-urls/../x")
     with pytest.raises(InvalidInput, match="without"):
         Store.from_filesystem(fs, "/unit-urls").below("../x")
-
-
-# As JVM Hudi's StoragePath 1.2.0 was seen to write them; `tests/jvm` asks it.
-SAME_PLACE = {
-    "s3://b//t": "s3://b/t",
-    "s3://b/a//t": "s3://b/a/t",
-    "s3://b/./t": "s3://b/t",
-    "s3://b/a/./t/.": "s3://b/a/t",
-    "s3://b/t/": "s3://b/t",
-    "s3://b/t//": "s3://b/t",
-    "s3://b/": "s3://b",
-    "s3://b/a b": "s3://b/a b",
-    "s3://b/...": "s3://b/...",
-    "s3://b/a%2Fb": "s3://b/a%2Fb",
-    "/a//b/./c": "/a/b/c",
-    "file:///a//b": "file:///a/b",
-    "memory://a//b": "memory://a/b",
-    "cas::s3://b//t": "cas::s3://b/t",
-    "abfss://c@n.dfs.core.windows.net//t/": "abfss://c@n.dfs.core.windows.net/t",
-}
 
 
 @pytest.mark.parametrize(("url", "form"), SAME_PLACE.items())

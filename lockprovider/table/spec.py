@@ -108,7 +108,7 @@ class TableSpec:
         """
         schema = canonical(self.schema)
         named = (*self.record_keys, *self.partition_by, *((self.ordering,) if self.ordering else ()))
-        missing = [column for column in named if column not in schema.names]
+        missing = hudi_schema.absent(named, schema.names)
         if missing or not self.record_keys:
             raise InvalidRecords(f"table {self.name!r}: {missing or 'no record key'}: name columns of {schema.names}")
         if self.ordering and self.table_type.upper() == MERGE_ON_READ:

@@ -117,7 +117,7 @@ def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
         series, wanted = frame[name], None
         if columns is not None and series.dtype == object and _may_be_maps(series):
             known = columns() if known is None else known
-            wanted = known.field(name).type if name in known.names else None
+            wanted = known.field(name).type if known.get_field_index(name) >= 0 else None
         arrays.append(_of_series(name, series, wanted))
     return pa.table(arrays, names=names)
 

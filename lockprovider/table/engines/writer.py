@@ -76,7 +76,7 @@ def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
     if columns is None:
         return schema
     full = hudi_schema.with_meta(schema)
-    missing = [name for name in columns if name not in full.names]
+    missing = hudi_schema.absent(columns, full.names)
     if missing:
         raise InvalidRecords(f"columns {missing} are not in the table, which has {schema.names}")
     return pa.schema([full.field(name) for name in columns])

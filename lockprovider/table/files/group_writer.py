@@ -133,7 +133,7 @@ class GroupWriter:
         """The columns of deletes that count, converted; see `keyed_deletes`."""
         names = [*self.config.identifying, *([self.config.ordering_field] if valued else [])]
         schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(names)])
-        rows = rows.select([name for name in schema.names if name in rows.column_names])
+        rows = rows.select(hudi_schema.present(schema.names, rows.column_names))
         return compile_plan(rows.schema, schema, "refuse")(rows)
 
     def _keyed(self, plain: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:

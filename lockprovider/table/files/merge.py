@@ -123,8 +123,9 @@ def merge_plan(
 
 def merged(file: pq.ParquetFile, found: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
     """The rows of the next file, in parts (at least one) for `write_base_file`."""
-    target = _as_stored(file.schema_arrow, upserts.schema)
-    there = [name for name in target.names if name in file.schema_arrow.names]
+    stored = file.schema_arrow  # made anew each time
+    target = _as_stored(stored, upserts.schema)
+    there = schema.present(target.names, stored.names)
     seen = done = 0
     for batch in files.in_batches(file, there, BATCH_ROWS, BATCH_BYTES):
         old, fates = read_as(batch, target), found.fates[seen : seen + batch.num_rows]

@@ -17,7 +17,7 @@ from lockprovider.table.files.key_match import KeyMatch, TextMatch, number_match
 from lockprovider.table.files.log_file import KeyPart, columns_to_merge, read_logs
 from lockprovider.table.files.merge_log import LogMerge, MergeRule
 from lockprovider.table.files.place import TablePlace
-from lockprovider.table.format.schema import RECORD_KEY, with_meta
+from lockprovider.table.format.schema import RECORD_KEY, present, with_meta
 from lockprovider.table.timeline.view import FileSlice
 
 _BATCH_ROWS = ROW_GROUP_ROWS
@@ -82,7 +82,7 @@ def held_bytes(one: FileSlice) -> int:
 
 
 def _base_rows(opened: pq.ParquetFile, columns: pa.Schema, at_once: int) -> Iterator[pa.Table]:
-    there = [name for name in columns.names if name in opened.schema_arrow.names]
+    there = present(columns.names, opened.schema_arrow.names)
     at_most = ROW_GROUP_BYTES * max(1, at_once // _BATCH_ROWS)
     for batch in in_batches(opened, there, at_once, at_most):
         yield read_as(batch, columns)

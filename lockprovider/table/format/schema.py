@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -42,14 +42,29 @@ def without_meta(schema: pa.Schema) -> pa.Schema:
     return pa.schema([column for column in schema if column.name not in META_COLUMNS])
 
 
+def present(names: Iterable[str], among: Collection[str]) -> list[str]:
+    """Those names that are among the others, in their order.
+
+    `name in schema.names` makes the list of all names anew, each time: a loop of it is quadratic in the columns.
+    """
+    there = frozenset(among)
+    return [name for name in names if name in there]
+
+
+def absent(names: Iterable[str], among: Collection[str]) -> list[str]:
+    """Those names that are not among the others, in their order."""
+    there = frozenset(among)
+    return [name for name in names if name not in there]
+
+
 def refuse_timestamp_partitions(table: str, schema: pa.Schema, fields: Sequence[str]) -> None:
     """Refuse a timestamp as a partition column: JVM Hudi reads its values as NULL, and an update there erases them.
 
     Raises:
         UnsupportedSchema: naming the column, and what to use in its place.
     """
-    for name in fields:
-        if name in schema.names and types.is_timestamp(schema.field(name).type):
+    for name in present(fields, schema.names):
+        if types.is_timestamp(schema.field(name).type):
             raise UnsupportedSchema(
                 f"table {table!r} is partitioned by {name!r}, a {schema.field(name).type}: JVM Hudi reads the column "
                 "as NULL, finds nothing by it, and its updates erase it; partition by a date or a text made of it"

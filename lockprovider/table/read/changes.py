@@ -220,7 +220,7 @@ def _only(scan: Scan, partition: str, file_ids: frozenset[str]) -> Scan:
 def _wanted(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     full = hudi_schema.with_meta(schema)
     names = schema.names if columns is None else list(columns)
-    missing = [name for name in names if name not in full.names]
+    missing = hudi_schema.absent(names, full.names)
     if missing or isinstance(columns, str) or OPERATION in full.names:
         raise InvalidInput(f"columns {missing or columns or [OPERATION]!r} cannot be read; name some of {schema.names}")
     return pa.schema([pa.field(OPERATION, pa.string()), *(full.field(name) for name in names)])

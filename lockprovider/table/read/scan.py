@@ -115,7 +115,7 @@ def plan_scan(
         return Scan(slices, wanted, least, None, None, merged=_merged(slices, full, least, config))
     found = filter_of(where, full)
     mentioned = [full.field(name) for name in found.columns]
-    read = pa.schema([*least, *(column for column in mentioned if column.name not in least.names)])
+    read = pa.schema([*least, *(full.field(name) for name in hudi_schema.absent(found.columns, least.names))])
     bound = found.bound()
     if bound is not None:
         slices = _pruned(slices, full, bound, (_guarantee(one.partition, full, config) for one in slices))
@@ -180,7 +180,7 @@ def _at_once(place: TablePlace) -> int:
 def _wanted(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     if columns is None:
         return schema
-    missing = [name for name in columns if name not in full.names]
+    missing = hudi_schema.absent(columns, full.names)
     if missing or isinstance(columns, str):
         raise InvalidInput(f"columns {missing or columns!r} are not in the table; name some of {schema.names}")
     return pa.schema([full.field(name) for name in columns])
@@ -192,10 +192,10 @@ def _merged(
     if not any(one.logs for one in slices):
         return None
     rule = MergeRule.of(config)
-    strange = [name for name in rule.ordering if name not in full.names]
+    strange = hudi_schema.absent(rule.ordering, full.names)
     if strange:
         raise UnsupportedTable(f"table {config.name!r} is ordered by {strange}, and has no such columns; {_OPTIMIZED}")
-    more = [full.field(name) for name in columns_to_merge(full, rule) if name not in read.names]
+    more = [full.field(name) for name in hudi_schema.absent(columns_to_merge(full, rule), read.names)]
     return pa.schema([*read, *more]), rule
 
 
@@ -240,7 +240,7 @@ def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
     except InvalidRecords:
         return sure
     for name, text in zip(config.partition_fields, texts, strict=True):
-        value = _value(text, full.field(name).type) if name in full.names else None
+        value = _value(text, full.field(name).type) if full.get_field_index(name) >= 0 else None
         if value is not None:
             sure = (pc.field(name) == value) & sure
     return sure
@@ -294,7 +294,8 @@ def _stored(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> It
         check_footer(fragment.metadata, repr(one.path))
         if scan.where is not None:
             place.footer_notes.opened(one.path, fragment.metadata)
-        stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.read])
+        by_name = {field.name: field for field in there}
+        stored = pa.schema([by_name.get(field.name, field) for field in scan.read])
         if scan.bound is not None and all(map(_are_alike, stored, scan.read)):
             fragment = fragment.subset(filter=scan.bound, schema=stored)
         scanner = fragment.scanner(

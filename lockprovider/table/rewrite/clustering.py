@@ -34,6 +34,7 @@ from lockprovider.table.errors import ARCHIVED, UnsupportedTable, WriteConflict
 from lockprovider.table.files.bucket_groups import look_like_buckets
 from lockprovider.table.files.cluster import write_clustered
 from lockprovider.table.files.group_writer import GroupWriter, group_id
+from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.data_files import data_file_at
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import FileGroup
@@ -197,7 +198,7 @@ def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:
 
 def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
     """Why rows cannot be sorted by these columns; empty if they can."""
-    missing = [name for name in sort_by if name not in schema.names]
+    missing = hudi_schema.absent(sort_by, schema.names)
     if missing:
         return f"columns {missing} are not in the table, which has {schema.names}"
     nested = [name for name in sort_by if types.is_nested(schema.field(name).type)]

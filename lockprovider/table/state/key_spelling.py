@@ -48,10 +48,8 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
     """
     kinds = _kinds(config.schema_json) if config.schema_json else table.memory.schema or table.schema()
     hudi_schema.refuse_timestamp_partitions(config.name, kinds, config.partition_fields)
-    moments = (
-        name for name in config.record_keys if name in kinds.names and types.is_timestamp(kinds.field(name).type)
-    )
-    if not config.has_complex_single_key and not any(moments):
+    keys = hudi_schema.present(config.record_keys, kinds.names)
+    if not config.has_complex_single_key and not any(types.is_timestamp(kinds.field(name).type) for name in keys):
         return config
     seen = table.memory.key_spellings
     found, compared = dict(seen.found), seen.compared

@@ -25,6 +25,8 @@ _READ = frozenset({"columns", "filter", "partitions", "as_of", "begin", "end", "
 _STREAM = frozenset({"stream_id", "starting", "max_commits"})
 _WRITE = frozenset({"mergeschema", "if_exists", "fence"})
 _OURS = frozenset({"path", "storage_options", "checkpointlocation"}) | _READ | _STREAM | _WRITE
+_OF_CATALOGS = frozenset({"provider", "location"})  # what CREATE TABLE hands over
+_INSTEAD = "use save(url), and for a name in SQL a temporary view or register of lockprovider.table.engines.spark"
 _IF_EXISTS = ("append", "error", "ignore")
 
 
@@ -78,6 +80,8 @@ class SparkOptions:
             InvalidInput: an option is unknown, missing, or has a value that it cannot have.
         """
         known = {key.lower(): value for key, value in given.items()}
+        if known.keys() >= _OF_CATALOGS:
+            raise InvalidInput(f"a Python source cannot be a table of Spark's catalog: {_INSTEAD}")
         for key in sorted(known):
             if key not in _OURS | hudi_read.OBEYED and not key.startswith(_HUDI):
                 alike = get_close_matches(key, _OURS | hudi_read.OBEYED, n=1)
@@ -85,7 +89,10 @@ class SparkOptions:
                 raise InvalidInput(f"option {key} is not known; {hint} are {sorted(_OURS)} and Hudi's own")
         known |= hudi_read.ours(known)
         if not known.get("path"):
-            raise InvalidInput("no path: say load(url), save(url), or the option path")
+            raise InvalidInput(
+                "no path: say load(url), save(url), or the option path; Spark does not tell a Python source where a "
+                f"table of its catalog is (saveAsTable, CREATE TABLE, insertInto): {_INSTEAD}"
+            )
         if ("begin" in known or "end" in known) and "as_of" in known:
             raise InvalidInput("begin and end tell what changed, as_of what was there: give one or the other")
         found = cls(

@@ -130,7 +130,7 @@ def _rows(writer: GroupWriter, one: FileSlice, columns: pa.Schema) -> pa.Table:
     if not one.logs:
         return read_as(writer.place.read(one.path, columns.names), columns)
     rule, full = MergeRule.of(writer.config), hudi_schema.with_meta(writer.schema)
-    more = [full.field(name) for name in columns_to_merge(full, rule) if name not in columns.names]
+    more = [full.field(name) for name in hudi_schema.absent(columns_to_merge(full, rule), columns.names)]
     merged = merged_rows(writer.place, one, pa.schema([*columns, *more]), rule)
     return pa.concat_tables(list(merged)).select(columns.names)
 
@@ -168,9 +168,8 @@ def keyer(
 
 def _changes(schema: pa.Schema, rows: pa.Table, tags: Sequence[Any], deletes: Any) -> Iterator[pa.RecordBatch]:
     """Changes of converted rows; a column that they do not have is null."""
-    columns = [
-        rows.column(one.name) if one.name in rows.column_names else pa.nulls(len(deletes), one.type) for one in schema
-    ]
+    given = dict(zip(rows.column_names, rows.columns, strict=True))
+    columns = [given[one.name] if one.name in given else pa.nulls(len(deletes), one.type) for one in schema]
     yield from pa.table([*columns, *tags, deletes], schema=change_schema(schema)).to_batches()
 
 

@@ -107,9 +107,6 @@ def test_what_a_write_does_where_there_is_a_table(spark: Any, url: str) -> None:
         save(frame(spark, (2, "a", 2)), url, hoodie__table__name="others")
     with pytest.raises(InvalidRecords, match="null or empty"):
         save(frame(spark, (None, "a", 2)), url)
-    for mode in ("error", "ignore"):
-        with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
-            save(frame(spark, (2, "a", 2)), url, mode)
     assert content(table) == {(1, "a", 1)}
     assert table.timeline().pending_writes == ()
 

@@ -1,0 +1,88 @@
+"""Tables of many columns: the work grows as their number does, and not as its square."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from table.tables import SETTINGS
+
+from lockprovider.table import Table, TableSpec
+
+ROOT = Path(__file__).resolve().parents[2]
+LISTS = {"names", "column_names", "schema_arrow"}  # each is made anew, whenever it is asked for
+
+
+def loops(tree: ast.AST) -> list[tuple[str, int]]:
+    """Where a loop asks whether a name is in such a list of `pyarrow`."""
+    found = set()
+    for loop in ast.walk(tree):
+        if isinstance(loop, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            first, *rest = loop.generators  # what the first one runs over is made once
+            inside: list[ast.AST] = [getattr(loop, "elt", loop), *first.ifs, *rest]
+        elif isinstance(loop, (ast.For, ast.While)):
+            inside = [*loop.body]
+        else:
+            continue
+        for node in (node for part in inside for node in ast.walk(part) if isinstance(node, ast.Compare)):
+            for sort, asked in zip(node.ops, node.comparators, strict=True):
+                if isinstance(sort, (ast.In, ast.NotIn)) and isinstance(asked, ast.Attribute) and asked.attr in LISTS:
+                    found.add((ast.unparse(asked), node.lineno))
+    return sorted(found)
+
+
+def test_no_loop_looks_for_a_name_in_a_list_that_is_made_anew() -> None:
+    sets = {"timeline.names", "now.names", "listed.names", "self.timeline.names"}  # of instants: kept, and hashed
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}; use format.schema.present or absent"
+        for path in sorted((ROOT / "lockprovider" / "table").rglob("*.py"))
+        for text, line in loops(ast.parse(path.read_text()))
+        if text not in sets
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("text", ["[n for n in a if n in b.names]", "for n in a:\n  n not in f.schema_arrow.names"])
+def test_such_a_loop_would_be_found(text: str) -> None:
+    assert loops(ast.parse(text))
+
+
+def calls(run: Callable[[], Any]) -> int:
+    """How many functions are called, of Python and of C."""
+    count = 0
+
+    def seen(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event.endswith("call")
+
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def work(folder: Path, width: int) -> dict[str, int]:
+    kinds = [pa.int64(), pa.float64(), pa.string(), pa.bool_()]
+    rows = pa.table({"id": range(20), **{f"c{n}": pa.array([0] * 20).cast(kinds[n % 4]) for n in range(width)}})
+    table = Table.create(folder, TableSpec("wide", rows, "id"), settings=SETTINGS)
+    verbs: dict[str, Callable[[], Any]] = {
+        "append": lambda: table.append(rows),
+        "upsert": lambda: table.upsert(rows),
+        "read": table.to_arrow,
+        "filter": lambda: table.to_arrow(filter="c0 = 0"),
+        "delete": lambda: table.delete(rows.slice(0, 1).select(["id"])),
+    }
+    return {verb: calls(run) for verb, run in verbs.items()}
+
+
+def test_calls_of_each_verb_grow_as_the_columns_do(tmp_path: Path) -> None:
+    work(tmp_path / "first", 10)  # imports
+    few, many = work(tmp_path / "few", 100), work(tmp_path / "many", 800)
+    assert {verb: many[verb] / few[verb] for verb in few if many[verb] > 9 * few[verb]} == {}

@@ -63,6 +63,14 @@ LONGEST = (
     *("simulate/test_random_histories.py", "lock/test_processes.py", "table/state/test_stale.py"),
     "table/test_conflict_matrix.py",
 )
+# Tests of Spark run in two of xdist's workers, each with one session: a JVM and its Python processes start once.
+SESSIONS = {
+    "spark: one": (
+        *(f"table/engines/spark/{folder}" for folder in ("source", "session", "statements")),
+        *("table/engines/spark/test_stream.py", "table/engines/spark/test_log_source.py"),
+    ),
+    "spark: two": ("table/engines/spark", "table/read/test_left_out.py", "table/state/test_stale.py"),
+}
 _HERE = Path(__file__).parent
 
 # Tests start hundreds of processes: they need not compile the same modules each time, whatever the shell says.
@@ -130,6 +138,21 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     stores = ", ".join(config.getoption("--store")) or "none (--store URL)"
     versions = ", ".join(f"{name} {version}" for name in SHOWN if (version := _version(name)))
     return [f"fsspec-cas: {platform.machine()}, {os.cpu_count()} cores, {versions}", f"live stores: {stores}"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile`, but that files which share a session go to one worker."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class BySession(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return next((name for name, own in SESSIONS.items() if is_place(_HERE.parent / file, own)), file)
+
+    return BySession(config, log)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

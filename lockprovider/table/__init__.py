@@ -27,6 +27,7 @@ from lockprovider.table.read.consistent import Commit, CommitHistory
 from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.events import TableEvent, Watcher
+from lockprovider.table.state.progress import ShowProgress
 from lockprovider.table.table import Table
 from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.archival import KeepActive
@@ -60,6 +61,7 @@ __all__ = [
     "KeepVersions",
     "Mode",
     "Order",
+    "ShowProgress",
     "Snapshot",
     "Table",
     "TableError",

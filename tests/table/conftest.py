@@ -9,12 +9,17 @@ import pytest
 
 from lockprovider.table.transaction import retry
 
+# Each query is over a few rows: to compile it would take longer than to interpret it. What is computed is the same.
+QUICK = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from lockprovider.table.engines.java import spark_session
 
     session = spark_session("tests", cores=2, attempts=2)
+    for key, value in QUICK.items():
+        session.conf.set(key, value)
     yield session
     session.stop()
 

@@ -36,6 +36,7 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.scan import Where, plan_scan, to_table
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.parallel import in_order
+from lockprovider.table.state.progress import counted
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
@@ -143,10 +144,16 @@ def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Tabl
     _open_new(txn, writer, found)
     bucketed.announce(writer, txn.slices(found), found, _TASK)
 
-    def rewrite(path: str) -> list[WriteStat]:
-        return list(rewrite_partition(writer, txn.slices([path]), path, found[path], _TASK, limit=within))
+    def rewrite(path: str) -> Iterator[WriteStat]:
+        return rewrite_partition(writer, txn.slices([path]), path, found[path], _TASK, limit=within)
 
-    txn.add(stat for stats in in_order([partial(rewrite, one) for one in found], AT_ONCE) for stat in stats)
+    told = partial(counted, txn.table, txn.begin)
+    if len(found) == 1:
+        (path,) = found
+        txn.add(told("merge file groups", rewrite(path), len(txn.slices([path]))))
+        return
+    jobs = [partial(lambda path: list(rewrite(path)), one) for one in found]
+    txn.add(stat for stats in told("merge partitions", in_order(jobs, AT_ONCE), len(jobs)) for stat in stats)
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
@@ -180,7 +187,7 @@ def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
         for partition, changes in part.items():
             seen.setdefault(partition, []).append(changes.keys)
             groups += new_groups(writer, partition, changes.rows, changes.keys, (_TASK, number))
-        stats += _written(writer, groups)
+        stats += counted(txn.table, txn.begin, "write files", _written(writer, groups), len(groups))
     for partition, keys in seen.items():
         check_unique(pa.chunked_array(keys), partition)
     txn.add(stats)

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from functools import partial
+from itertools import chain, count
 from typing import Any
 
 import dask
 import dask.dataframe
 import pandas as pd
 import pyarrow as pa
+from dask.callbacks import Callback
 from dask.delayed import delayed
 
 from fsspec_cas import InvalidInput
@@ -197,7 +199,7 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
         return
     writer = for_tasks(txn, planner.schema)
     tasks = [delayed(_insert)(part, writer, number) for number, part in enumerate(rows.to_delayed())]
-    txn.add(chain.from_iterable(_DASK.compute(*tasks)))
+    txn.add(chain.from_iterable(_computed(txn, "write files", tasks)))
 
 
 def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
@@ -254,14 +256,29 @@ def _frame(given: Any, name: str) -> Frame:
 def _change(txn: Transaction, planner: GroupWriter, tasks: Sequence[Any], *, blindly: bool) -> None:
     """Write the changes that the tasks make."""
     pieces = _DASK.persist(*tasks)
-    paths = _DASK.compute(*(delayed(sorted)(piece) for piece in pieces))
+    paths = _computed(txn, "find the partitions of rows", [delayed(sorted)(piece) for piece in pieces], 1, 2)
     found = sorted(set(chain.from_iterable(paths)))
     writer = for_tasks(txn, planner.schema, found if blindly else None)
     rewrites = [
         delayed(_rewrite)(_of(path, pieces, paths), writer, txn.remaining([path]), path, number)
         for number, path in enumerate(found)
     ]
-    txn.add(chain.from_iterable(_DASK.compute(*rewrites)))
+    txn.add(chain.from_iterable(_computed(txn, "merge partitions", rewrites, 2, 2)))
+
+
+def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
+    """What the tasks return. Dask's local schedulers tell of each, a cluster only of all."""
+    keys, done = {task.key for task in tasks}, count(1)
+    told = partial(txn.table.tell, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
+
+    def ended(key: Any, *_: Any) -> None:
+        if key in keys:
+            told(done=next(done))
+
+    told(done=0)
+    with Callback(posttask=ended):
+        found: Sequence[Any] = _DASK.compute(*tasks)
+    return found
 
 
 def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> list[Any]:

@@ -10,10 +10,10 @@ which are read bit by bit (`plan`) are still there when they are reached.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from lockprovider.table.html import grid
 from lockprovider.table.read import scan
 from lockprovider.table.state.as_of import snapshot_of_version
 from lockprovider.table.state.look_again import Stale, look_again
+from lockprovider.table.state.progress import counted
 from lockprovider.table.state.stale import unless_stale
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import TableVersion
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 _SHOWN = 50
+_Part = TypeVar("_Part")
 
 PointInTime = TableVersion | None  # None is now
 
@@ -153,13 +155,17 @@ def rows(
     def look() -> pa.Table:
         try:
             found = plan(table, columns, where, only, as_of, read_optimized=read_optimized)
-            return scan.to_table(table.place, found)
+            return scan.to_table(table.place, found, partial(_told, table, len(found.slices)))
         except HistoryGone as error:
             if as_of is not None:
                 raise
             raise Stale(error) from error  # the rows of now are in other files now
 
     return look_again(look)
+
+
+def _told(table: TableContext, total: int, parts: Iterator[_Part]) -> Iterator[_Part]:
+    return counted(table, "", "read file groups", parts, total)
 
 
 def commits(table: TableContext) -> CommitHistory:

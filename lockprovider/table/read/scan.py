@@ -57,6 +57,7 @@ Where = Any
 SCAN_BATCH_ROWS = 1 << 16
 _AT_ONCE = 4  # slices with logs that are merged at a time, of those that are all kept
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
+_Rows = list[pa.RecordBatch]
 _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimized"
 
 
@@ -138,15 +139,15 @@ def filter_of(where: Where, full: pa.Schema) -> Filter:
     return of_expression(where, full) if isinstance(where, pc.Expression) else of_tuples(where, full)
 
 
-def to_table(place: TablePlace, scan: Scan) -> pa.Table:
-    """All rows of a scan.
+def to_table(place: TablePlace, scan: Scan, told: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter) -> pa.Table:
+    """All rows of a scan; what comes of each of its slices goes through `told`.
 
     Raises:
         HistoryGone: a file was cleaned meanwhile.
     """
     reads = [partial(_listed, place, scan, one) for one in scan.slices]
     # What has no logs is decoded by several threads anyway.
-    parts = in_order(reads, 1 if scan.merged is None else _at_once(place))
+    parts = told(in_order(reads, 1 if scan.merged is None else _at_once(place)))
     return pa.Table.from_batches([batch for part in parts for batch in part], scan.schema)
 
 

@@ -29,12 +29,13 @@ EventKind = Literal[
     "restored",  # later commits were taken back
     "service_failed",  # a compaction or clustering by the writer itself failed; its commit stands
     "retry",  # the transaction starts over from a fresh snapshot
+    "progress",  # a step of a long read or write has begun, or a part of it is done; see `state.progress`
     "left_out",  # a batch of a stream was in the table already, or had no rows; nothing was committed
 ]
 
 
 # What the logger `lockprovider.table` says at INFO, or as a warning; the rest is at DEBUG.
-_STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_held", "lock_released"})
+_STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_held", "lock_released", "progress"})
 WARNED: frozenset[EventKind] = frozenset({"service_failed"})
 LOGGED: frozenset[EventKind] = frozenset(get_args(EventKind)) - _STEPS
 

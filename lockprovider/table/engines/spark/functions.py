@@ -72,6 +72,8 @@ __all__ = [
     "write",
 ]
 
+OVERWRITE = "overwrite"  # what Spark's UI calls it
+
 # -- one call, one transaction -----------------------------------------------------------------------------------------
 
 
@@ -233,11 +235,12 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
 
 def _change(txn: Transaction, planner: GroupWriter, changes: DataFrame, *, blindly: bool) -> None:
     """Find the file group of each change, and write it."""
+    steps = jobs.Steps(txn, txn.operation.lower(), 3 if txn.config.bucket_index is None else 2)
     with jobs.computed_once(changes) as keyed:
-        counts = jobs.counts(keyed, planner)
+        counts = jobs.counts(keyed, steps)
         writer = for_tasks(txn, planner.schema, counts if blindly else None)
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
-        jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered, valued=blindly)
+        jobs.put(steps, writer, jobs.with_groups(keyed, numbered, writer, steps), numbered, valued=blindly)
 
 
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
@@ -262,7 +265,7 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
         return
     writer = for_tasks(txn, planner.schema)
     stats = rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS))
-    jobs.run_and_add(txn, stats, rows.schema, jobs.step_of(writer, "write files"))
+    jobs.run_and_add(txn, stats, rows.schema, jobs.Steps(txn, "append", 1).at(1, "write files"))
 
 
 def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
@@ -281,30 +284,33 @@ def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | 
         _overwrite_buckets(txn, planner, rows, partitions)
         return
     if partitions is not None:
-        _overwrite(txn, planner, rows, tuple(partitions))
+        _overwrite(jobs.Steps(txn, OVERWRITE, 1), planner, rows, tuple(partitions))
         return
+    steps = jobs.Steps(txn, OVERWRITE, 2)
     with jobs.computed_once(rows) as held:
-        _overwrite(txn, planner, held, jobs.partitions_of(held, planner))
+        _overwrite(steps, planner, held, jobs.partitions_of(held, planner, steps))
 
 
-def _overwrite(txn: Transaction, planner: GroupWriter, rows: DataFrame, within: Sequence[str]) -> None:
+def _overwrite(steps: jobs.Steps, planner: GroupWriter, rows: DataFrame, within: Sequence[str]) -> None:
+    txn = steps.txn
     txn.end_partitions(within)
     writer = for_tasks(txn, planner.schema)
     stats = rows.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS))
-    jobs.run_and_add(txn, stats, rows.schema, jobs.step_of(writer, "write files"))
+    jobs.run_and_add(txn, stats, rows.schema, steps.at(steps.of, "write files"))
 
 
 def _overwrite_buckets(
     txn: Transaction, planner: GroupWriter, rows: DataFrame, partitions: Iterable[str] | None
 ) -> None:
+    steps = jobs.Steps(txn, OVERWRITE, 2)
     with jobs.computed_once(jobs.keyed(planner, rows, None, whole=False)) as keyed:
-        counts = jobs.counts(keyed, planner)
+        counts = jobs.counts(keyed, steps)
         within = sorted(counts) if partitions is None else tuple(partitions)
         tasks.check_within(counts, within)
         txn.end_partitions(within)
         writer = for_tasks(txn, planner.schema)
         numbered = tasks.Numbered.of((), counts, writer.config.bucket_index)
-        jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered)
+        jobs.put(steps, writer, jobs.with_groups(keyed, numbered, writer, steps), numbered)
 
 
 def delete_where(
@@ -335,4 +341,4 @@ def delete_where(
     locate = tasks.locator(GroupWriter(txn.table.place, "", txn.config, schema), seen)
     located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
     gone = located.alias(alias).where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
-    jobs.put(txn, for_tasks(txn, schema), gone, numbered)
+    jobs.put(jobs.Steps(txn, "delete", 1), for_tasks(txn, schema), gone, numbered)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
@@ -63,8 +64,11 @@ def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
         apart.unpersist()
 
 
-def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter) -> DataFrame:
-    """The changes with the file group that each is for; a key that is nowhere gets a new one, by its hash."""
+def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter, steps: Steps) -> DataFrame:
+    """The changes with the file group that each is for; a key that is nowhere gets a new one, by its hash.
+
+    It may take the second step.
+    """
     if writer.config.bucket_index is not None:
         return with_bucket_groups(keyed, numbered.old, writer)
     bucket = F.pmod(F.xxhash64(tasks.KEY), F.lit(numbered.buckets)).cast("string")
@@ -73,30 +77,30 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter)
         return keyed.withColumn(tasks.GROUP, fresh)
     on = [tasks.KEY, tasks.PARTITION]
     # With a sketch the other keys of the table, of which there are many more, are not sent to Spark.
-    sketch = _sketch(keyed, writer) if numbered.changes <= SKETCHED_KEYS else None
+    sketch = _sketch(keyed, steps.at(2, "gather the keys of changes")) if numbered.changes <= SKETCHED_KEYS else None
     locate = tasks.locator(writer, _NO_COLUMNS, sketch)
     index = run_over(keyed.sparkSession, list(numbered.old.items()), locate, tasks.KEYS)
     tagged = keyed.join(index, on, "left")
     return tagged.withColumn(tasks.GROUP, F.coalesce(F.col(tasks.GROUP), fresh))
 
 
-def _sketch(keyed: DataFrame, writer: GroupWriter) -> Sketch:
+def _sketch(keyed: DataFrame, step: str) -> Sketch:
     """Of the keys of all changes; to the driver come four bytes a key."""
     keys = keyed.select(tasks.KEY)
     hashed = keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES))
-    return Sketch.of([row[0] for row in collected(hashed, keys.schema, step_of(writer, "gather the keys of changes"))])
+    return Sketch.of([row[0] for row in collected(hashed, keys.schema, step)])
 
 
 def put(
-    txn: Transaction, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered, *, valued: bool = False
+    steps: Steps, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered, *, valued: bool = False
 ) -> None:
-    """Write changes that know their file group; `valued`: the deletes have ordering values."""
+    """Write changes that know their file group, the last step; `valued`: the deletes have ordering values."""
     # Given a number, Spark does not merge these tasks into a few; it would, as it sees only how small the changes are.
     apart = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = apart.groupBy(tasks.PARTITION, tasks.GROUP)
     stats = grouped.applyInArrow(tasks.rewriter(writer, numbered, valued=valued), from_arrow_schema(tasks.STATS))
     what = f"look up and merge {numbered.changes} changes into {len(numbered.old)} file groups"
-    run_and_add(txn, stats, changes.schema, step_of(writer, what))
+    run_and_add(steps.txn, stats, changes.schema, steps.at(steps.of, what))
 
 
 def run_and_add(txn: Transaction, stats: DataFrame, handed: StructType, step: str) -> None:
@@ -124,9 +128,22 @@ def described(spark: SparkSession, step: str) -> Iterator[None]:
             context.setLocalProperty(_DESCRIPTION, cast("str", before))  # None takes it away
 
 
-def step_of(writer: GroupWriter, what: str) -> str:
-    """What Spark's UI calls a step of a write."""
-    return f"hudi {writer.config.name}: {what}"
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one write: Spark's UI calls its jobs by them, and the table's watcher is told of each.
+
+    `of` is how many there are at most: some are left out where nothing is to be done.
+    """
+
+    txn: Transaction
+    verb: str
+    of: int
+
+    def at(self, number: int, what: str) -> str:
+        """What this step is called; from here on it is under way."""
+        done: dict[str, object] = {"done": None, "total": None}
+        self.txn.table.tell("progress", self.txn.begin, step=what, number=number, of=self.of, **done)
+        return f"hudi {self.verb} {self.txn.config.name}: {number} of {self.of}, {what}"
 
 
 def mentioned(where: str, schema: pa.Schema) -> pa.Schema:
@@ -176,16 +193,15 @@ def keyed(
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
 
 
-def counts(keyed: DataFrame, writer: GroupWriter) -> dict[str, int]:
-    """How many changes there are of each partition."""
-    found = collected(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, step_of(writer, "count changes"))
+def counts(keyed: DataFrame, steps: Steps) -> dict[str, int]:
+    """How many changes there are of each partition, the first step."""
+    found = collected(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, steps.at(1, "count changes"))
     return {row[tasks.PARTITION]: row["count"] for row in found}
 
 
-def partitions_of(rows: DataFrame, planner: GroupWriter) -> list[str]:
-    """The partitions that the rows are for."""
+def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[str]:
+    """The partitions that the rows are for, the first step."""
     few = rows.select(*planner.config.identifying)
     tagged = few.mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
-    return sorted(
-        row[tasks.PARTITION] for row in collected(tagged.distinct(), few.schema, step_of(planner, "find partitions"))
-    )
+    found = collected(tagged.distinct(), few.schema, steps.at(1, "find partitions"))
+    return sorted(row[tasks.PARTITION] for row in found)

@@ -95,13 +95,14 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
         _check(clause, writer)
     if not clauses:
         raise InvalidRecords("nothing to merge: give at least one clause")
+    steps = jobs.Steps(txn, "merge", 4)
     with jobs.computed_once(source.mapInArrow(tasks.tagger(writer), _tagged_type(source))) as keyed:
-        counts = _counts(keyed, writer)
+        counts = _counts(keyed, steps)
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
-        with jobs.computed_once(jobs.with_groups(keyed, numbered, writer)) as grouped:
-            touched = _touched(grouped, numbered, writer)
+        with jobs.computed_once(jobs.with_groups(keyed, numbered, writer, steps)) as grouped:
+            touched = _touched(grouped, numbered, steps)
             changes = _changes(_joined(grouped, touched, writer, names), source.columns, clauses, writer, names)
-            jobs.put(txn, writer, changes, numbered)
+            jobs.put(steps, writer, changes, numbered)
 
 
 def _check(clause: Clause, writer: GroupWriter) -> None:
@@ -118,7 +119,7 @@ def _tagged_type(source: DataFrame) -> StructType:
     return StructType([*source.schema.fields]).add(tasks.KEY, StringType()).add(tasks.PARTITION, StringType())
 
 
-def _counts(keyed: DataFrame, writer: GroupWriter) -> dict[str, int]:
+def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
     """The source's rows of each partition.
 
     Raises:
@@ -128,15 +129,15 @@ def _counts(keyed: DataFrame, writer: GroupWriter) -> dict[str, int]:
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)
     )
-    found = jobs.collected(summed, keyed.schema, jobs.step_of(writer, "count the source's rows"))
+    found = jobs.collected(summed, keyed.schema, steps.at(1, "count the source's rows"))
     for row in found:
         if row[_MOST] > 1:
             raise InvalidRecords(f"the source has key {row[tasks.KEY]!r} {row[_MOST]} times; keep one row a key")
     return {row[tasks.PARTITION]: row["count"] for row in found}
 
 
-def _touched(grouped: DataFrame, numbered: tasks.Numbered, writer: GroupWriter) -> list[tuple[str, FileSlice]]:
-    groups, step = grouped.select(tasks.GROUP).distinct(), jobs.step_of(writer, "look the source's keys up")
+def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) -> list[tuple[str, FileSlice]]:
+    groups, step = grouped.select(tasks.GROUP).distinct(), steps.at(3, "look the source's keys up")
     found = {row[tasks.GROUP] for row in jobs.collected(groups, grouped.schema, step)}
     return [(number, one) for number, one in numbered.old.items() if number in found]
 

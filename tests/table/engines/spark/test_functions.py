@@ -143,12 +143,12 @@ def test_threads_write_one_table_and_lose_nothing(spark: Any, table: Table) -> N
         source = frame(spark, (1, "a", 0), (100 + ord(part), part, 7))
         merge(table, source, MatchedUpdate({"value": "t.value + 1"}), NotMatchedInsert(), retries=10)
 
-    with ThreadPoolExecutor(3) as threads:
-        list(threads.map(add, "xyz"))
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(add, "xy"))
     found = by_hudi_rs(table.url)
     assert content(table) == found
-    assert {(id_, part, value) for id_, part, value in found if id_ == 1} == {(1, "a", 4)}, "an update was lost"
-    assert {part for id_, part, _ in found if id_ >= 100} == {"x", "y", "z"}
+    assert {(id_, part, value) for id_, part, value in found if id_ == 1} == {(1, "a", 3)}, "an update was lost"
+    assert {part for id_, part, _ in found if id_ >= 100} == {"x", "y"}
 
 
 def test_a_view_is_registered_by_the_tables_url(spark: Any, table: Table) -> None:

@@ -20,7 +20,7 @@ from lockprovider.table.engines.spark.options import SparkOptions
 MERGE_ON_READ = replace(SPEC, table_type="merge_on_read")
 
 
-@pytest.fixture(params=[None, 2], ids=["keys are looked up", "buckets"])
+@pytest.fixture(params=[None, pytest.param(2, marks=pytest.mark.soak)], ids=["keys are looked up", "buckets"])
 def table(tmp_path: Path, request: pytest.FixtureRequest) -> Table:
     return filled(tmp_path / "t", replace(MERGE_ON_READ, buckets=request.param))
 
@@ -70,7 +70,7 @@ def test_the_data_source_writes_and_reads_them(spark: Any, tmp_path: Path) -> No
     assert found == content(table) == by_hudi_rs(table.url) == expected
 
 
-@pytest.mark.parametrize("operation", ["upsert", "insert"])
+@pytest.mark.parametrize("operation", ["upsert", pytest.param("insert", marks=pytest.mark.soak)])
 def test_hudi_s_keys_let_the_data_source_compact(spark: Any, tmp_path: Path, operation: str) -> None:
     table = filled(tmp_path / "t", MERGE_ON_READ)
     table.upsert(table.to_arrow().slice(0, 1))

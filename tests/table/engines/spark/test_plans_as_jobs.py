@@ -28,7 +28,7 @@ def test_a_plan_that_spark_runs_comes_to_the_same_files_as_one_that_is_run_here(
         check_same(table, copy, begin)
 
 
-@pytest.mark.parametrize("compaction", [True, False])
+@pytest.mark.parametrize("compaction", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_what_an_executor_that_died_has_left_is_gone_on_with(spark: Any, tmp_path: Path, compaction: bool) -> None:
     def finish(table: Table) -> None:
         engine.compact(spark, table) if compaction else engine.cluster(spark, table, SORT)

@@ -194,7 +194,8 @@ class _Run:
             return
         planner = GroupWriter(self._txn.table.place, "", self._txn.config, self._schema)
         refuse_unfit(planner, rows, "new")
+        steps = jobs.Steps(self._txn, functions.OVERWRITE, 2)
         with jobs.computed_once(rows) as held:
-            within = sorted({*self._txn.snapshot.partitions, *jobs.partitions_of(held, planner)})
+            within = sorted({*self._txn.snapshot.partitions, *jobs.partitions_of(held, planner, steps)})
             functions.overwrite(self._txn, held, within)
         self._txn.operation = "INSERT_OVERWRITE_TABLE"

@@ -43,7 +43,10 @@ def table(tmp_path: Path) -> Table:
     return Table.create(str(tmp_path / "t"), SPEC)
 
 
-@pytest.mark.parametrize("write", [engine.append, engine.upsert, engine.insert_overwrite])
+@pytest.mark.parametrize(
+    "write",
+    [engine.upsert, *(pytest.param(w, marks=pytest.mark.soak) for w in (engine.append, engine.insert_overwrite))],
+)
 def test_a_write_has_batches_of_so_many_rows_and_leaves_the_session_as_it_was(
     spark: Any, table: Table, write: Any
 ) -> None:
@@ -60,7 +63,10 @@ def test_a_write_that_fails_leaves_the_session_as_it_was(spark: Any, table: Tabl
     assert said(spark) == (None, None)
 
 
-@pytest.mark.parametrize(("rows", "expected"), [("200", {200, 100}), ("2000", {ROWS, 500}), ("0", {ROWS, 500})])
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [("200", {200, 100}), *(pytest.param(n, {ROWS, 500}, marks=pytest.mark.soak) for n in ("2000", "0"))],
+)
 def test_fewer_rows_that_the_session_asks_for_stay_and_more_do_not(
     spark: Any, table: Table, rows: str, expected: set[int]
 ) -> None:

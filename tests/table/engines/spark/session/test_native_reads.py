@@ -6,6 +6,7 @@ import datetime as dt
 import shutil
 from dataclasses import replace
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import types
+from pyspark.sql.functions import lit
+from table.conftest import QUICK
 from table.engines.spark.spark_tables import filled, frame
 from table.files.test_calendar import DAY, OLD, OLD_DAY, TIME, written
 from table.jvm_written import TABLES
@@ -69,6 +72,16 @@ VALUES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True, scope="module")
+def as_users_have_it(spark: Any) -> Any:
+    """Spark reads by other code where it compiles no plans."""
+    for key in QUICK:
+        spark.conf.unset(key)
+    yield
+    for key, value in QUICK.items():
+        spark.conf.set(key, value)
+
+
 def by_spark(spark: Any, table: Table, columns: list[str] | None = None, **options: Any) -> tuple[pa.Table, int]:
     """All rows, which Python reads alike, and how many files Spark read itself."""
     found = engine.read(spark, table, columns, **options)
@@ -86,8 +99,12 @@ def slices(table: Table) -> tuple[int, int]:
     return len(found), sum(not one.logs for one in found)
 
 
-@pytest.mark.parametrize("name", [*TABLES, *(f"{FOLDER}/{name}" for name in NAMES)])
-@pytest.mark.parametrize("optimized", [False, True])
+@pytest.mark.parametrize(
+    ("name", "optimized"),
+    [(name, False) for name in (*TABLES, f"{FOLDER}/mor_v8_compacted_later_logs", f"{FOLDER}/mor_v8_deletes")]
+    + [(f"{FOLDER}/mor_v8_compacted_later_logs", True)]
+    + [pytest.param(f"{FOLDER}/{name}", only, marks=pytest.mark.soak) for name in NAMES for only in (False, True)],
+)
 def test_tables_of_the_jvm_s_have_the_same_rows_with_all_columns(
     spark: Any, tmp_path: Path, name: str, optimized: bool
 ) -> None:
@@ -107,17 +124,14 @@ def test_values_of_every_type_are_the_same(spark: Any, tmp_path: Path) -> None:
     found, files = by_spark(spark, table)
     assert files == 1
     assert comparable(found.to_pylist()) == comparable(table.to_arrow().to_pylist())
-    for where in (
-        "single = 0",
-        "double > 1",
-        "double = 'NaN'",
-        "at < '1970-01-01'",
-        "text = ''",
-        "price < 0",
-        "one.a is null",
-        "id = 9",
-    ):
-        by_spark(spark, table, ["id"], filter=where)
+    mine, other = (
+        reduce(
+            lambda one, next_: one.unionAll(next_),
+            (engine.read(spark, table, ["id"], filter=w, native_reads=said).withColumn("w", lit(w)) for w in WHERE),
+        )
+        for said in ("auto", False)
+    )
+    assert {tuple(row) for row in mine.collect()} == {tuple(row) for row in other.collect()}
 
 
 def test_filters_on_floats_by_what_files_say_would_lose_rows(
@@ -175,7 +189,15 @@ def test_slices_with_logs_are_python_s_and_the_others_spark_s(spark: Any, tmp_pa
     assert by_spark(spark, table, read_optimized=True)[1] == 3
 
 
-@pytest.mark.parametrize("mark", [(), ("3.5.0",), ("2.4.0",), ("3.5.0", ""), ("3.5.0", "", "old")])
+@pytest.mark.parametrize(
+    "mark",
+    [
+        ("3.5.0",),
+        ("3.5.0", ""),
+        ("3.5.0", "", "old"),
+        *(pytest.param(m, marks=pytest.mark.soak) for m in ((), ("2.4.0",))),
+    ],
+)
 def test_dates_of_another_calendar_are_python_s(spark: Any, tmp_path: Path, mark: tuple[str, ...]) -> None:
     keys = dict(zip((SPARK_KEY, LEGACY_KEY), mark, strict=False))
     is_old = len(mark) != 2
@@ -193,7 +215,7 @@ def test_dates_of_another_calendar_are_python_s(spark: Any, tmp_path: Path, mark
         engine.read(spark, table).collect()
 
 
-@pytest.mark.parametrize("hive_style", [False, True])
+@pytest.mark.parametrize("hive_style", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_folders_of_any_name_have_their_rows_and_no_columns(spark: Any, tmp_path: Path, hive_style: bool) -> None:
     spec = replace(SPEC, hive_style=hive_style, url_encode=True)
     table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
@@ -214,7 +236,7 @@ def test_a_frame_is_of_the_moment_when_it_was_made(spark: Any, tmp_path: Path) -
     assert {tuple(row) for row in engine.read(spark, table).collect()} == {(7, "a", 7)}
 
 
-@pytest.mark.parametrize("ignores", ["false", "true"])
+@pytest.mark.parametrize("ignores", [pytest.param("false", marks=pytest.mark.soak), "true"])
 def test_a_file_that_is_cleaned_meanwhile_is_told_of_and_its_rows_are_not_left_out(
     spark: Any, tmp_path: Path, ignores: str
 ) -> None:

@@ -114,6 +114,7 @@ def test_what_does_not_fit_the_table_is_refused_and_changes_nothing(spark: Any, 
     assert table.timeline().pending_writes == ()
 
 
+@pytest.mark.soak  # what test_functions.py does of merges
 def test_statements_of_several_threads_lose_nothing(spark: Any, table: Table) -> None:
     def add(part: str) -> None:
         engine.sql(spark, "update trips set value = value + 1 where id = 1", retries=20)

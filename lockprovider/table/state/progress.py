@@ -38,14 +38,18 @@ class ShowProgress:
 
     Not promised: one line for each of several threads that write at once.
 
-    >>> table = Table.open("memory://docs/trips", watcher=ShowProgress())
-    >>> table.count()
-    2
+    >>> rows = pa.table({"id": [1]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"), watcher=ShowProgress())
+    >>> table.append(rows).inserted
+    1
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
         self._last: tuple[object, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {'standard error' if self._stream is None else self._stream!r}>"
 
     def __getstate__(self) -> dict[str, object]:
         return {}  # in another process it shows on that one's own stream

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans
 
-from lockprovider.table import Table
+from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import dask as engine
 
 ROWS = 20_000
@@ -73,3 +73,33 @@ def test_worker_that_is_killed_loses_and_doubles_no_row(tmp_path: Path, cluster:
     assert int(engine.read(table).value.sum().compute()) == 2 * ROWS
     assert len(cluster.scheduler_info()["workers"]) >= 1
     assert orphans(Path(table.url)) == set()
+
+
+CHUNK_ROWS = 500_000  # 50 MB with its texts
+CHUNKS_A_MINUTE = 12  # 3 GB in the five minutes of `--soak`
+
+
+def chunk(number: int, once: str) -> pd.DataFrame:
+    ids = np.arange(number * CHUNK_ROWS, (number + 1) * CHUNK_ROWS)
+    text = pd.Series(ids).astype(str).str.rjust(60, "x")
+    made = pd.DataFrame({"id": ids, "part": "ab"[number % 2], "value": ids % 7, "text": text})
+    return dying(made, once)
+
+
+@pytest.mark.soak
+def test_frame_larger_than_the_workers_is_appended_though_one_is_killed(
+    tmp_path: Path, cluster: Any, request: pytest.FixtureRequest
+) -> None:
+    count = max(2, int(request.config.getoption("--soak") * CHUNKS_A_MINUTE))
+    spec = TableSpec("large", chunk(1, "").head(1), "id", "part")
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    once = tmp_path / "killed"
+    rows = dd.from_map(chunk, range(count), once=str(once), meta=chunk(1, "").head(0))
+    done = engine.append(table, rows)
+    assert once.exists(), "no worker was killed"
+    assert done.inserted == count * CHUNK_ROWS == table.count()
+    read = engine.read(table)
+    assert int(read["value"].sum().compute()) == int((np.arange(count * CHUNK_ROWS) % 7).sum())
+    assert int(read["id"].max().compute()) == count * CHUNK_ROWS - 1
+    assert orphans(Path(table.url)) == set()
+    assert len(cluster.scheduler_info()["workers"]) >= 1

@@ -40,11 +40,16 @@ SETTINGS = {
 }
 
 
-def session(home: Path) -> Any:
-    """Spark starts no second attempt on the first one's host: two executors, each on a loopback address of its own."""
+def session(home: Path, settings: dict[str, str] = SETTINGS, memory_mb: int = 1024, heap: str = "1g") -> Any:
+    """Spark starts no second attempt on the first one's host: two executors, each on a loopback address of its own.
+
+    `memory_mb` is each worker's, `heap` the driver's.
+    """
     os.environ["JAVA_HOME"], os.environ["SPARK_LOCAL_IP"] = str(find_java().home), "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    SparkContext._ensure_initialized(conf=SparkConf().set("spark.driver.extraJavaOptions", FAST_START))
+    SparkContext._ensure_initialized(
+        conf=SparkConf().set("spark.driver.extraJavaOptions", FAST_START).set("spark.driver.memory", heap)
+    )
     jvm, gateway = SparkContext._jvm, SparkContext._gateway
     conf, deploy = jvm.org.apache.spark.SparkConf(), jvm.org.apache.spark.deploy
     master = deploy.master.Master.startRpcEnvAndEndpoint("127.0.0.1", 0, 0, conf)._1().address().toSparkURL()
@@ -52,12 +57,12 @@ def session(home: Path) -> Any:
     masters[0] = master
     nothing = jvm.scala.Option.empty()
     for number in (1, 2):
-        place, folder = (f"127.0.0.{number}", 0, 0, 1, 1024), str(home / str(number))
+        place, folder = (f"127.0.0.{number}", 0, 0, 1, memory_mb), str(home / str(number))
         deploy.worker.Worker.startRpcEnvAndEndpoint(
             *place, masters, folder, jvm.scala.Option.apply(number), conf, nothing
         )
     builder = SparkSession.builder.master(master)
-    for key, value in SETTINGS.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 

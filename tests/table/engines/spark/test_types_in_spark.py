@@ -65,7 +65,7 @@ SOME = [
 @cache
 def types_of_sources(spark: Any) -> pa.Schema:
     return arrow_schema(
-        spark.sql(f"select {', '.join(f'{sql} as {name}' for name, (sql, _) in SOURCES.items())}").schema
+        spark.sql(f"select {', '.join(f'{sql} as `{name}`' for name, (sql, _) in SOURCES.items())}").schema
     )
 
 

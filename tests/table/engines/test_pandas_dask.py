@@ -376,6 +376,7 @@ def explode(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.soak)], indirect=True)
 def test_a_task_that_fails_leaves_nothing(table: Table, scheduler: str) -> None:
     table.append(frame((1, "a", 1)))
     before = data_files(Path(table.url))

@@ -52,7 +52,10 @@ class TestVersity(Conformance, ManyObjects, AmongProcesses, OverTheNetwork):
         "test_a_delete_at_the_right_version_wins": WHOSE,
         "test_a_missing_bucket_is_bucket_not_found[head]": "a HEAD has no body that could name the bucket",
     }
-    chance_holes = {"test_of_a_delete_and_a_replacement_at_once_one_wins": WHOSE}
+    chance_holes = {
+        "test_of_a_delete_and_a_replacement_at_once_one_wins": WHOSE,
+        "test_a_read_gives_bytes_and_version_of_the_same_moment": "a read beside a writer mixes two writes, seldom",
+    }
 
     @pytest.fixture
     def target(self, versity):

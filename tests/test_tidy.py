@@ -36,6 +36,7 @@ SLEEPS = {
     "tests/lockprovider/demo/test_the_whole_demo.py": "waits for a condition, or the end of the demo",
     "tests/servers/base.py": "waits for a server, or its end",
     "tests/servers/install.py": "waits for a file lock",
+    "tests/table/engines/spark/cluster.py": "waits for a condition in processes of their own",
     "tests/table/engines/spark/speculation_child.py": "waits for a condition in a process of its own",
     "tests/table/test_bucket_histories.py": "writers think, so that others commit meanwhile",
     "tests/table/test_histories.py": "writers think, so that others commit meanwhile",

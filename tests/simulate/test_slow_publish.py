@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from lockprovider.publish import steps
 from lockprovider.publish.publisher import Publisher
 from simulate.town import SETTINGS, SOON_S, Client, Town, commits
 
+LARGE = random.Random(1).randbytes(20_000)  # does not fit into the record, so it is staged
 JVM = {"expired": False, "owner": "11111111-2222-3333-4444-555555555555"}
 
 
@@ -78,10 +80,10 @@ def test_a_publish_whose_every_request_is_slow_is_renewed_meanwhile(town: Town, 
             town.pass_s(slow_s)
 
     client.way.before = slow
-    lease.publish("state/1", b"large")
+    lease.publish("state/1", LARGE)
     assert renewals == [True]
     lease.check()
-    assert town.store.read("state/1").data == b"large"
+    assert town.store.read("state/1").data == LARGE
     lease.publish("state/2", b"another")
     lease.release()
     assert town.record.pending is None
@@ -147,7 +149,7 @@ def _rolled_forward(town: Town, meanwhile: Callable[[], None]) -> list[str]:
     dead, slow = town.client(), town.client()
     paused = pause_after_the_commit(dead, _die)
     with pytest.raises(KeyboardInterrupt):
-        dead.lock.acquire().publish("state/1", b"decided")
+        dead.lock.acquire().publish("state/1", LARGE)
     assert paused
     town.lapse()
     paused.clear()

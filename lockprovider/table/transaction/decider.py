@@ -260,5 +260,5 @@ def config_digest(config: TableConfig) -> str:
 def _batch_id(said: Sequence[Any] | None) -> BatchId | None:
     if said is None:
         return None
-    stream, batch = said
-    return BatchId(as_text(stream, "stream"), as_whole(batch, "batch"))
+    stream, batch, run, write = said
+    return BatchId(as_text(stream, "stream"), as_whole(batch, "batch"), as_text(run, "run"), as_whole(write, "write"))

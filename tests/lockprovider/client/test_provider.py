@@ -387,7 +387,7 @@ def test_the_first_lock_in_a_bucket_costs_a_race_more_and_the_others_none(seawee
         pass
     proof, lock = backend.asked[:-3], backend.asked[-3:]
     assert Counter(name for name, _ in proof) == {
-        "put": 3 + 4 * 8,
+        "put": 3 + 6 * 8,
         "head": 4,
         "delete": 9,
     }

@@ -3,12 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lockprovider.table.errors import WriteConflict
 from lockprovider.table.format.bucket import BucketIndex, file_id
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
@@ -20,6 +21,8 @@ from lockprovider.table.timeline.conflict import (
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction.conflict_rules import refuse_overlap
+from lockprovider.table.transaction.decider import Wanted
+from lockprovider.table.transaction.exactly_once import BatchId
 from lockprovider.table.transaction.proposal import Proposal, operation_name, stats_by_partition
 
 A, B = format_ms(1_000), format_ms(2_000)
@@ -97,3 +100,12 @@ def test_a_blind_write_is_compared_with_what_ends_file_groups_and_with_nothing_e
     assert proposal(OLD, config=BUCKETED).compared(done, by_file_group) == tuple(done)
     assert proposal(NEW).compared(done, by_file_group) == ()
     assert (blind.rule(by_partition), proposal(OLD).rule(by_partition)) == (non_blocking, by_partition)
+
+
+@pytest.mark.parametrize("batch", [None, BatchId("s", 5), BatchId("s", 5, "run", 2)], ids=str)
+def test_decider_reads_what_a_writer_wants_as_it_was_written(batch: BatchId | None) -> None:
+    said = proposal(OLD)
+    wanted = Wanted.of(said, by_file_group, pa.schema([("id", pa.int64())]), encode_commit(said.metadata))
+    assert wanted is not None
+    wanted = replace(wanted, batch=batch)
+    assert Wanted.decode(wanted.encode()) == wanted

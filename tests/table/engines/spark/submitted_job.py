@@ -34,10 +34,10 @@ def dying(batches):
 
 
 def places(batches):
-    import lockprovider
+    from lockprovider import __file__ as place
 
     for batch in batches:
-        yield pa.record_batch({"file": [lockprovider.__file__] * batch.num_rows, "pid": [executor()] * batch.num_rows})
+        yield pa.record_batch({"file": [place] * batch.num_rows, "pid": [executor()] * batch.num_rows})
 
 
 def main(url):

@@ -130,8 +130,8 @@ class FaultyRegister(RuleBasedStateMachine):
         else:
             outcome = self._outcome(lambda: self.store.put_if_match("key", b"refused", now, timeout=20))
         self._plan({})
-        assert isinstance(outcome, Unavailable), outcome
-        assert self._now() == now
+        # An earlier write of the test may be delivered only now.
+        assert isinstance(outcome, Unavailable) or (isinstance(outcome, Lost) and self._now() != now), outcome
         self.ended.append(Ended(self.clock.last_id, outcome, create=now is None))
 
     @rule(target=versions)

@@ -391,7 +391,7 @@ REFUSED = {
     StaleMatches: "a match at a stale version was not refused",
     LooksThenWrites: "two creates of one object at once were both told",
     CreatesAtomicMatchesNot: "two matches at one version at once were both told",
-    TornWrites: "another write is there",
+    TornWrites: "another write is there|both refused",
 }
 
 

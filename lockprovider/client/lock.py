@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import CasError, Machine, Store, World, check_bytes, check_path, require_safe_for_locks
-from fsspec_cas.waiting import WaitStopped
+from fsspec_cas.waiting import Signal, ends_with
 from lockprovider.acquire.acquire import Wish, acquire
 from lockprovider.acquire.fifo import FifoTurn
 from lockprovider.client.client import Client
@@ -178,8 +178,9 @@ class Lock:
                 client.got()
                 return self._begin(client, turn)
             except BaseException as error:
-                if not isinstance(error, (CasError, LockError, WaitStopped)) and client.turn.first() is turn:
-                    client.give_up()
+                if not isinstance(error, (CasError, LockError)) and client.turn.first() is turn:
+                    with ends_with(Signal()):  # the task whose call was stopped does not wait for this
+                        client.give_up()
                 client.leave(turn)
                 raise
 

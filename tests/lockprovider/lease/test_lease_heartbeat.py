@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fsspec_cas import Unavailable
+from fsspec_cas.waiting import Worker
 from lockprovider.lease.heartbeat import Heartbeat, Pulse
 
 SOON_S = 5.0  # the longest that a condition is waited for; reached only by a failure
@@ -190,12 +191,12 @@ def test_after_a_defect_the_next_lease_gets_a_thread_that_lives() -> None:
 def test_a_thread_that_cannot_start_is_an_error_and_the_next_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     pulse, lease = Pulse(), Beaten()
 
-    class Full(threading.Thread):
+    class Full(Worker):
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading, "Thread", Full)
+        patch.setattr("lockprovider.lease.heartbeat.Worker", Full)
         with pytest.raises(RuntimeError, match="can't start"):
             Heartbeat(lease, 0.001, pulse).start()
     heartbeat = Heartbeat(lease, 0.001, pulse)

@@ -160,7 +160,7 @@ def steps(do: Do = carry_out_all, *, believes: bool = False, wrong: str = "") ->
             contents = read(world.there)
             for claim in [*contents.claims.values()]:
                 lapsed = contents.copy()
-                do(lapsed, [Lapse(claim.message.n, claim.token, claim.beat)], 0, f"lapse {world.lapses}")
+                do(lapsed, [Lapse(claim.message.n, claim.token, claim.beat)], 0, f"lapse-{world.lapses}")
                 made = world.segments | {*new_segments(lapsed, world.there)}
                 on = replace(world, lapses=world.lapses - 1, segments=made)
                 yield f"{claim.token} is taken for lapsed", write(on, lapsed.encode(), "lapse")

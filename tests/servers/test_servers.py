@@ -261,16 +261,19 @@ def test_an_install_that_fails_says_what_the_installer_said(monkeypatch, tmp_pat
     monkeypatch.setenv("FSSPEC_CAS_TESTS_CACHE", str(tmp_path))
     talk = [sys.executable, "-c", "import sys; sys.exit('E404 no such package')"]
     with pytest.raises(ServerError, match="E404 no such package"):
-        install._once("nothing-1.0", talk)
+        install._once("nothing-1.0", lambda _: install._run(talk))
     assert [path.name for path in tmp_path.iterdir()] == ["nothing-1.0.lock"]
 
 
 def test_two_who_install_the_same_do_it_once(monkeypatch, tmp_path):
     monkeypatch.setenv("FSSPEC_CAS_TESTS_CACHE", str(tmp_path))
     count = "import sys, pathlib as p; (p.Path(sys.argv[1]) / 'made').touch(); open(sys.argv[2], 'a').write('x')"
-    command = [sys.executable, "-c", f"import sys; sys.argv.insert(2, {str(tmp_path / 'runs')!r}); {count}"]
+
+    def made(folder):
+        return install._run([sys.executable, "-c", count, str(folder), str(tmp_path / "runs")])
+
     with ThreadPoolExecutor(2) as pool:
-        folders = set(pool.map(lambda _: install._once("thing-1.0", command), range(2)))
+        folders = set(pool.map(lambda _: install._once("thing-1.0", made), range(2)))
     assert folders == {tmp_path / "thing-1.0"}
     assert (tmp_path / "thing-1.0" / "made").exists()
     assert (tmp_path / "runs").read_text() == "x"

@@ -52,7 +52,7 @@ def test_a_transaction_shows_what_its_users_need_and_no_more(table: Table) -> No
     verbs = {"append", "upsert", "delete", "overwrite", "to_arrow", "to_pandas", "to_polars", "scan"}
     with table.transaction() as txn:
         names = {name for name in dir(txn) if not name.startswith("_")}
-    assert names == {*verbs, "commit", "rollback", "begin", "timeline", "extra", "result"}
+    assert names == {*verbs, "commit", "rollback", "begin", "timeline", "extra", "result", "exactly_once"}
     assert not isinstance(txn, Transaction)
     shown: list[object] = []
     table.transact(lambda given: (given.upsert(rows((1, "a", 11))), shown.append(given)))

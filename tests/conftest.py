@@ -23,7 +23,6 @@ from faults.proxy import FaultProxy
 from hypothesis import HealthCheck, settings
 from servers.azurite import Azurite
 from servers.fakegcs import FakeGcs
-from servers.gcs_double import GcsDouble
 from servers.ministack import Ministack
 from servers.negative import NegativeGcs, NegativeS3
 from servers.over_obstore import OverObstore
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from servers.base import Server
+    from servers.gcs_double import GcsDouble
     from servers.s3 import S3Server
 
 # What is quick: a test in one of these places that asks for nothing of `SLOW` and starts no process.
@@ -286,6 +286,8 @@ def azurite() -> Iterator[Azurite]:
 
 @pytest.fixture(scope="session")
 def gcs_double() -> Iterator[GcsDouble]:
+    from servers.gcs_double import GcsDouble  # noqa: PLC0415 - needs aiohttp
+
     with GcsDouble() as server:
         yield server
 

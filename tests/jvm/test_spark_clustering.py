@@ -30,7 +30,7 @@ OPTIONS = {
     "hoodie.upsert.shuffle.parallelism": "2",
     "hoodie.parquet.small.file.limit": "0",
 }
-SETTINGS = TableSettings(lock=LockSettings(timeout=240), heartbeat=HeartbeatSettings(interval_s=30))
+SETTINGS = TableSettings(lock=LockSettings(timeout=240), heartbeat=HeartbeatSettings(interval_s=300))
 START: list[Row] = [(1, "a", "y", 60), *((n, "ab"[n % 2 == 0], "x", 50) for n in range(2, 7))]
 
 
@@ -106,7 +106,7 @@ def test_we_run_their_plan_and_write_nothing_past_it(hudi: HudiSpark, table: Tab
 def test_they_go_on_with_what_we_left_half_done(hudi: HudiSpark, table: Table) -> None:
     begin = table.schedule_clustering(sort_by=["id"])
     assert begin is not None
-    with clustering._executing(table, begin) as mine:
+    with clustering._executing(table, begin, None) as mine:
         assert len(clustering._execute(table, begin, mine, executor.here)) == 2
     call(hudi, table, f"op => 'execute', instants => '{begin}'")
     assert (same(hudi, table), files(table)) == (START, 2)

@@ -286,7 +286,7 @@ def azurite() -> Iterator[Azurite]:
 
 @pytest.fixture(scope="session")
 def gcs_double() -> Iterator[GcsDouble]:
-    from servers.gcs_double import GcsDouble  # noqa: PLC0415 - needs aiohttp
+    from servers.gcs_double import GcsDouble
 
     with GcsDouble() as server:
         yield server

@@ -252,6 +252,8 @@ class PartitionStyle:
         levels = folder.split("/")
         normal = {"", ".", "..", f"{field}="}.isdisjoint(levels)
         yield not normal, f"makes the path {folder!r}, which stores change to another one"
+        blank = field == self.fields[0] and folder[:1].isspace()
+        yield blank, f"makes the path {folder!r}, whose first blank some stores cut off"
         yield not _OWN_NAMES.isdisjoint(levels), "makes a folder that is Hudi's own"
         yield (
             len(levels) > 1 and len(self.fields) > 1,

@@ -130,7 +130,7 @@ class Worker:
 
     def progress(self, done: int, total: int, doing: str = "") -> None:
         """Say how far the work is."""
-        self.say("progress", done=done, total=total, doing=doing)
+        self.say("work", done=done, total=total, doing=doing)
 
     def listen(self) -> None:
         """Follow the words of the conductor, until it is gone."""

@@ -61,7 +61,7 @@ class Track:
             name = _COUNTED[message.kind]
             setattr(self, name, getattr(self, name) + 1)
         match message.kind:
-            case "progress":
+            case "work":
                 self.done, self.total, self.doing = (message.detail[name] for name in ("done", "total", "doing"))
             case "finished":
                 self.finished, self.doing = True, "done"

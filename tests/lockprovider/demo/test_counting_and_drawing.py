@@ -20,7 +20,8 @@ def message(kind: str, role: str, at_ms: int, instant: str = "", **detail: objec
 
 
 RUN = [
-    message("progress", "ingest", 0, done=0, total=2, doing="late-3"),
+    message("work", "ingest", 0, done=0, total=2, doing="late-3"),
+    message("progress", "ingest", 0, step="write files", number=1, of=1),  # of the table, about one write
     message("begin", "ingest", 10, "i1"),
     message("begin", "protect", 20, "p1"),
     message("written", "ingest", 900, "i1"),
@@ -37,7 +38,7 @@ RUN = [
     message("begin", "protect", 1200, "p2"),
 ]
 COMPACTION = [
-    message("progress", COMPACT, 1300, done=0, total=0, doing="merges 4 log files"),
+    message("work", COMPACT, 1300, done=0, total=0, doing="merges 4 log files"),
     message("compaction_scheduled", COMPACT, 1310, "c1"),
     message("compacted", COMPACT, 1400, "c1", file_groups=2),
 ]

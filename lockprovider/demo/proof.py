@@ -125,9 +125,9 @@ class Comparison:
 def compare(found: pa.Table, expected: pa.Table, keys: Sequence[str]) -> Comparison:
     """Compare row for row by key; null equals null; the order of rows and columns does not matter.
 
-    Columns that only `found` has are not looked at; one that only `expected` has is an error.
+    The comparison leaves out columns that only `found` has.
 
-    Raises: KeyError if `found` lacks a column.
+    Raises: KeyError if `found` lacks a column of `expected`.
     """
     found = found.select(expected.column_names).cast(expected.schema).combine_chunks()
     have, want = _keys(found, keys), _keys(expected, keys)

@@ -283,7 +283,7 @@ class Display:
 
 
 class Processes:
-    """`with Processes(job, folder) as processes:` they run; leaving the block ends those that still do."""
+    """The processes of the demo. They run inside a `with` block, whose end stops those that still run."""
 
     def __init__(
         self, job: Job, folder: Path, target: Callable[[str, Job, Connection, str], None] = run_process

@@ -167,7 +167,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Who held the lock when, in order of taking it; `free` are the gaps in which no client did."""
+    """The tenures of a lock in the order in which clients took it; `free` has the gaps in which no client held it."""
 
     tenures: tuple[Tenure, ...]
     flags: tuple[Flag, ...]

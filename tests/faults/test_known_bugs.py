@@ -35,7 +35,7 @@ def as_answer(raw) -> Answer:
 
 
 def refused(bench: Bench) -> str:
-    """What is said of a refusal; nothing, if the machine was too busy to hear it in time."""
+    """Return the error text of a refused create; "" if the answer came too late on a busy machine."""
     try:
         outcome = bench.store.put_if_absent(bench.key, MINE, timeout=SHORT_S)
     except Unavailable as told:

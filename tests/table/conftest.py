@@ -9,7 +9,7 @@ import pytest
 
 from lockprovider.table.transaction import retry
 
-# Each query is over a few rows: to compile it would take longer than to interpret it. What is computed is the same.
+# Spark interprets these queries: they read a few rows, and a compilation takes longer. The results are the same.
 QUICK = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 

@@ -1,6 +1,7 @@
 """The histories of many writers, behind a gateway that answers one request in fifty itself.
 
-A commit may then fail, and nobody may know whether it was done. What is said to be done is done, once, in its order.
+A commit may then fail, and its writer may not learn its outcome. A commit that its writer saw succeed is in the table
+once, in its order.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ WRITERS, COMMITS = 4, 6
 
 @dataclass
 class Unsure(History):
-    """Also of which commits nobody was told what became of them."""
+    """A history that also keeps the commits whose writers did not learn the outcome."""
 
     unsure: dict[str, Exception] = field(default_factory=dict)
 

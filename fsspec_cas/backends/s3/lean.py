@@ -1,4 +1,4 @@
-"""S3 and its kin by a lean client of our own: a request takes a quarter of the CPU time that it takes aiobotocore.
+"""S3 and its kin by a lean client of our own: a request takes about a third of aiobotocore's CPU time.
 
 It takes the storage options of obstore (`client="obstore"`), whose own transport does not serve for conditional writes:
 it follows redirects, so a portal's page is a read or a "won"; it hides the headers, so nothing proves who answered;

@@ -203,7 +203,7 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
 
 
 def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str, ...]]:
-    """What is wrong with the lock record, what is good to know, and which commits were made without it."""
+    """Return a fault of the lock record, a note on it, and the commits that writers made without the lock."""
     data = _read(table, LOCK)
     if data is None:
         return "", "", ()

@@ -52,7 +52,7 @@ class ShowProgress:
         return f"<{type(self).__name__} on {'standard error' if self._stream is None else self._stream!r}>"
 
     def __getstate__(self) -> dict[str, object]:
-        return {}  # in another process it shows on that one's own stream
+        return {}  # a copy in another process writes to that process's standard error
 
     def __setstate__(self, state: dict[str, object]) -> None:
         ShowProgress.__init__(self)

@@ -17,12 +17,11 @@ def store_of(server: SmallS3, client: str) -> Store:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_store_that_looks_before_it_has_the_body_is_found_out_by_the_first_race(client):
+def test_a_store_that_looks_before_it_has_the_body_is_found_out_by_the_races(client):
     for _ in range(3):
         with SmallS3(looks_first=True) as server:
-            with pytest.raises(NotSupported, match="two creates of one object at once were both told that they won"):
+            with pytest.raises(NotSupported, match="at once were both told that they won"):
                 require_safe_for_locks(store_of(server, client))
-            assert sum(method == "PUT" for method, _ in server.requests) == 3 + 8
 
 
 @pytest.mark.parametrize("client", CLIENTS)

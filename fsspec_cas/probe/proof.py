@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
-from fsspec_cas.bridge.drive import OnLoop
+from fsspec_cas.bridge.drive import Inline, OnLoop
+from fsspec_cas.clock import Machine
 from fsspec_cas.deletes import undocumented
 from fsspec_cas.given import seconds
 from fsspec_cas.store import Store
@@ -38,16 +39,14 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 
     >>> require_safe_for_locks(Store.from_url("memory://docs"))  # documented, so nothing is asked
     """
-    if store.kind == "s3":
-        asking = AsyncStore(off_thread(store.backend), store.root)
-        OnLoop().run(_prove_once(asking, seconds(timeout)))
-
-
-async def _prove_once(store: AsyncStore, timeout: float) -> None:
-    place = await undocumented(store.backend, store.root, timeout)
+    if store.kind != "s3":
+        return
+    drive = Inline(Machine()) if store.backend.blocking else OnLoop()
+    place = drive.run(undocumented(store.backend, store.root, seconds(timeout)))
     if place is None or place in _Proved.buckets:
         return
     from fsspec_cas.probe.race import require_conditions  # noqa: PLC0415 - documented stores prove nothing
 
-    await require_conditions(store, timeout=timeout)
+    racing = AsyncStore(off_thread(store.backend), store.root)
+    OnLoop().run(require_conditions(racing, timeout=timeout))
     _Proved.buckets.add(place)

@@ -6,7 +6,7 @@ import pytest
 from servers.more_s3 import Moto
 from servers.over_obstore import OverObstore
 
-from conformance.wrong_answers import WrongAnswers, behind_gateway
+from conformance.wrong_answers import WrongAnswers, answered_inside, behind_gateway
 from fsspec_cas import ObjectNotFound, Unknown
 from fsspec_cas.testing import Gateway
 
@@ -44,6 +44,16 @@ class TestGcsWithoutIds(WrongAnswers):
     @pytest.fixture
     def gatewayed(self, fake_gcs):
         with behind_gateway(fake_gcs) as here:
+            yield here
+
+
+class TestInsideTheClient(WrongAnswers):
+    """As `test_live` asks a store of the user's own."""
+
+    @pytest.fixture(params=["seaweedfs", "over_obstore"])
+    def gatewayed(self, request):
+        server = request.getfixturevalue(request.param)
+        with answered_inside(server.new_prefix(), server.storage_options) as here:
             yield here
 
 

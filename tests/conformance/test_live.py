@@ -12,6 +12,7 @@ import uuid
 import pytest
 
 from conformance.suite import AmongProcesses, Conformance, Target
+from conformance.wrong_answers import WrongAnswers, answered_inside
 from fsspec_cas import Store
 from fsspec_cas.probe.checks import THOROUGH
 from fsspec_cas.probe.probe import probe
@@ -32,6 +33,16 @@ class TestLive(Conformance, AmongProcesses):
         with contextlib.suppress(FileNotFoundError):
             for entry in store.list(""):
                 store.delete(entry.path)
+
+
+@pytest.mark.live
+class TestLiveBehindWrongAnswers(WrongAnswers):
+    @pytest.fixture
+    def gatewayed(self, live_store, store_options):
+        url = f"{live_store.rstrip('/')}/fsspec-cas-{uuid.uuid4().hex}"
+        with answered_inside(url, store_options) as (store, inside, truth):
+            yield store, inside, truth
+            truth.delete_all(entry.path for entry in truth.list(""))
 
 
 @pytest.mark.live

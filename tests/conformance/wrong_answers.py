@@ -8,19 +8,23 @@ Allowed results, by verb, for a wrong answer that comes once / for good:
     delete                     done, and the object is gone  Unavailable; still there, unless it reached the store
     delete at a version        Won or Unknown                Unknown or Unavailable
 
-A store of your own: inherit with a `gatewayed` fixture, which gives (store through the gateway, the gateway, and the
-same store without it).
+A store of your own: `pytest -m live --store URL` asks the same, with wrong answers put in place of the store's inside
+the client (`answered_inside`). Or inherit with a `gatewayed` fixture, which gives (store through the gateway, the
+gateway, and the same store without it).
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPResponse
 from typing import Any, Literal
 
 import pytest
 
 from fsspec_cas import Lost, Store, Unavailable, Unknown, Won
+from fsspec_cas.backends.http.reply import HttpReply, StoreRequest
 from fsspec_cas.testing import WRONG_ANSWERS, Gateway, Rule
 
 ANSWERS = ("404 text", "200 html etag", "200 empty etag", "204", "302 redirect", "304", "412 page", "403 page")
@@ -37,6 +41,42 @@ def behind_gateway(server: Any) -> Iterator[tuple[Store, Gateway, Store]]:
             gateway,
             Store.from_url(url, server.storage_options),
         )
+
+
+class InsideTheClient:
+    """Gives a client the answers of `rules` in place of its store's. No proxy has to carry TLS or a signed `Host`."""
+
+    def __init__(self, store: Store) -> None:
+        self.rules: list[Rule] = []
+        listener = store.backend._listener
+        self._exchange = listener._exchange
+        listener._exchange = self._answer
+
+    async def _answer(self, asked: StoreRequest, timeout_s: float) -> Any:
+        rule = next((rule for rule in self.rules if rule.takes(asked.verb.value, asked.path)), None)
+        if rule is not None and rule.mode == "instead":
+            return parsed(rule.answer)
+        reply = await self._exchange(asked, timeout_s)
+        return reply if rule is None else parsed(rule.answer)
+
+
+def parsed(answer: bytes) -> HttpReply:
+    """The raw bytes of an answer as a transport gives them to a dialect."""
+    here, there = socket.socketpair()
+    with here, there:
+        here.sendall(answer)
+        here.shutdown(socket.SHUT_WR)
+        response = HTTPResponse(there)
+        response.begin()
+        return HttpReply(response.status, response.getheaders(), response.read())
+
+
+@contextmanager
+def answered_inside(url: str, options: dict[str, Any]) -> Iterator[tuple[Store, InsideTheClient, Store]]:
+    """A store that hears wrong answers, the rules of them, and the same store without them."""
+    store, truth = (Store.from_url(url, {**options, "skip_instance_cache": True}) for _ in range(2))
+    assert store.backend is not truth.backend
+    yield store, InsideTheClient(store), truth
 
 
 class WrongAnswers:

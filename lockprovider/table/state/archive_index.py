@@ -9,7 +9,7 @@ Source: Hudi `LSMTimeline`, `ArchivedTimelineV2`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -39,6 +39,9 @@ from lockprovider.table.timeline.timeline import Timeline
 
 _WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))
 _TIMES = ("instantTime", "completionTime", "action")
+_MOST_ROWS = 1_000_000  # of one file; JVM Hudi ends a file of the archive at 1 GB
+_MOST_BYTES = 2 << 30  # of one file, decoded
+_BATCH_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ def _completions(archive: Archive, begins: Collection[str]) -> dict[str, str]:
 
 def names_in(archive: Archive, name: str, size: int) -> list[str]:
     """The names that the completed files had of the instants in one file of the archive."""
-    return [_name(row) for row in _columns(open_file(archive, name, size), _TIMES, name).to_pylist()]
+    return [_name(row) for row in _rows(open_file(archive, name, size), _TIMES, name)]
 
 
 def open_file(archive: Archive, name: str, size: int) -> pq.ParquetFile:
@@ -173,11 +176,15 @@ def open_file(archive: Archive, name: str, size: int) -> pq.ParquetFile:
     path = f"{HISTORY}/{name}"
     try:
         file, filesystem = archive.place.source(path, size)
-        return pq.ParquetFile(file, filesystem=filesystem)
+        found = pq.ParquetFile(file, filesystem=filesystem)
     except (ObjectNotFound, FileNotFoundError) as error:
         raise Corrupt(f"{path} is part of the archive, and is not there; restore the file") from error
     except pa.ArrowInvalid as error:
         raise Corrupt(f"{path} cannot be read: {error}; restore the file") from error
+    if found.metadata.num_rows > _MOST_ROWS:
+        what = f"{path} says that it holds {found.metadata.num_rows:,} instants, more than {_MOST_ROWS:,}"
+        raise Corrupt(f"{what}; restore the file")
+    return found
 
 
 def _digest(archive: Archive, *, streams: bool) -> Digest:
@@ -214,33 +221,36 @@ def digest_of_file(file: pq.ParquetFile, name: str, *, streams: bool) -> Digest:
     if said is not None:
         return said
     columns = (*_TIMES, "metadata") if streams else _TIMES
-    return summary(_columns(file, columns, name).to_pylist(), streams=streams)
+    return summary(_rows(file, columns, name), streams=streams)
 
 
 def summary(rows: Iterable[Mapping[str, Any]], *, streams: bool) -> Digest:
     """Of rows of the archive."""
-    writes = [row for row in rows if row["action"] in _WRITES]
-    begin = max((row["instantTime"] for row in writes), default="")
-    completion = max((row["completionTime"] for row in writes), default="")
-    return Digest(begin, completion, _streams(writes) if streams else None)
-
-
-def _streams(writes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, str]]:
-    found: dict[str, tuple[int, str]] = {}
-    for row in writes:
-        data, name = row["metadata"], _name(row)
-        if data is not None and SINK_KEY.encode() in data:
+    begin = completion = ""
+    batches: dict[str, tuple[int, str]] = {}
+    for row in rows:
+        if row["action"] not in _WRITES:
+            continue
+        begin, completion = max(begin, row["instantTime"]), max(completion, row["completionTime"])
+        data, name = row.get("metadata"), _name(row)
+        if streams and data is not None and SINK_KEY.encode() in data:
             for stream, batch in batches_by_stream(decode_commit(data, name).extra).items():
-                found[stream] = max(found.get(stream, (batch, name)), (batch, name))
-    return found
+                batches[stream] = max(batches.get(stream, (batch, name)), (batch, name))
+    return Digest(begin, completion, batches if streams else None)
 
 
 def _name(row: Mapping[str, Any]) -> str:
     return f"{row['instantTime']}_{row['completionTime']}.{row['action']}"
 
 
-def _columns(file: pq.ParquetFile, names: Iterable[str], name: str) -> pa.Table:
+def _rows(file: pq.ParquetFile, names: Iterable[str], name: str) -> Iterator[dict[str, Any]]:
+    """Rows, a few at a time: a file of few bytes can hold very many, and large ones."""
+    taken = 0
     try:
-        return file.read([*names])
+        for batch in file.iter_batches(_BATCH_ROWS, columns=[*names]):
+            taken += batch.nbytes
+            if taken > _MOST_BYTES:
+                raise Corrupt(f"{HISTORY}/{name} holds more than {_MOST_BYTES >> 30} GB of metadata; restore the file")
+            yield from batch.to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise Corrupt(f"{HISTORY}/{name} cannot be read: {error}; restore the file") from error

@@ -10,9 +10,13 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lockprovider.table.errors import TableError
@@ -25,6 +29,8 @@ from lockprovider.table.format.metadata_table.hfile import HFile, decode_hfile, 
 from lockprovider.table.format.plan.clustering import decode_clustering_plan
 from lockprovider.table.format.properties import parse_properties
 from lockprovider.table.format.streams import SINK_KEY, batches_by_stream
+from lockprovider.table.state import archive_index
+from lockprovider.table.state.archive_index import digest_of_file
 from lockprovider.table.timeline.liveness import SeenBeat
 
 MB = 1 << 20
@@ -47,8 +53,10 @@ def container(schema: Any, body: bytes, *, count: int = 1, codec: bytes = b"null
 
 
 def deflated(size: int) -> bytes:
+    """Zeros. After a full flush the next megabyte is packed as the one before, so that it is packed once."""
     packer = zlib.compressobj(9, wbits=-15)
-    return b"".join([*(packer.compress(bytes(MB)) for _ in range(size // MB)), packer.flush()])
+    megabyte = packer.compress(bytes(MB)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return megabyte * (size // MB) + packer.flush()
 
 
 def record(*fields: Any, name: str = "HoodieCommitMetadata") -> dict[str, Any]:
@@ -89,6 +97,16 @@ def hfile_bomb() -> bytes:
     return whole[:12] + struct.pack(">i", (1 << 30) - 1) + whole[16:]
 
 
+def archive(rows: int, metadata: bytes) -> pq.ParquetFile:
+    """A file of the archive with equal rows: a few kB on disk, however many there are."""
+    row = {"instantTime": "1", "completionTime": "2", "action": "commit", "metadata": metadata}
+    columns = {name: pa.DictionaryArray.from_arrays(np.zeros(rows, "int32"), [value]) for name, value in row.items()}
+    data = io.BytesIO()
+    pq.write_table(pa.table(columns), data, store_schema=False)
+    place = SimpleNamespace(source=lambda *_: (data, None))
+    return archive_index.open_file(SimpleNamespace(place=place), "x", len(data.getvalue()))
+
+
 def cases() -> Iterator[tuple[str, Case]]:
     for name, data in avros():
         for decode in (decode_commit, decode_rollback_plan, decode_clustering_plan):
@@ -118,6 +136,11 @@ def cases() -> Iterator[tuple[str, Case]]:
     )
     for name, text in (("deep", "[" * 1_000_000), ("numbers", '{"files":[' + "1e999," * 10 + "1]}")):
         yield f"archive manifest: {name}", (lambda text=text: decode_manifest(text.encode(), "x"), True)
+    for name, rows, size in (("three million rows", 3_000_000, 1), ("50 GB of metadata", 50_000, MB)):
+        yield (
+            f"archive: {name}",
+            (lambda rows=rows, size=size: digest_of_file(archive(rows, bytes(size)), "x", streams=True), True),
+        )
     yield "archive digest: deep", (lambda: digest_of({b"lockprovider.digest": b"[" * 1_000_000}), False)
     yield "stream batches: deep", (lambda: batches_by_stream({SINK_KEY: '{"a":' * 100_000}), False)
     yield "heartbeat: deep", (lambda: SeenBeat.decode(b"[" * 1_000_000), False)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from faults.proxy import FaultProxy
 from hypothesis import HealthCheck, settings
+from more import is_more
 from servers.azurite import Azurite
 from servers.fakegcs import FakeGcs
 from servers.ministack import Ministack
@@ -175,6 +176,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_quick(item):
             item.add_marker(pytest.mark.quick)
+        file, _, name = item.nodeid.removeprefix("tests/").partition("::")
+        if is_more(file, name):
+            item.add_marker(pytest.mark.soak)
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.timeout(0))
     if any("::" in argument for argument in config.args):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from more import MORE
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("fsspec_cas", "lockprovider")
@@ -108,6 +109,16 @@ def test_no_two_files_of_tests_have_one_name_where_that_is_all_there_is_of_it() 
     """Or the second of them is not collected, when both are."""
     alone = [p.name for p in TESTS.values() if p.name.startswith("test_") and not (p.parent / "__init__.py").exists()]
     assert {name for name, count in Counter(alone).items() if count > 1} == set()
+
+
+def test_tests_that_are_more_of_others_are_there() -> None:
+    """By file and name; parameters are not looked at."""
+    here = Path(__file__).parent
+    for file, names in MORE.items():
+        text = (here / file).read_text()
+        for name in names:
+            kind, _, function = name.partition("[")[0].rpartition("::")
+            assert f"class {kind}" in text if kind else f"def {function}" in text, (file, name)
 
 
 def test_no_file_is_a_drawer_for_everything() -> None:

@@ -112,7 +112,8 @@ class Election(OfThisProcess):
         Raises:
             NotElected: another led for `timeout` seconds.
             MalformedObject: the object there is no election.
-            StoreError: the store failed. While it is merely silent, it is asked until the timeout.
+            StoreError: the store failed. While it is merely silent, it is asked until the timeout, and a request that
+                is under way then is waited for: at most 20 s more.
 
         >>> with election.lead(timeout=10) as term:
         ...     term.check()  # before each piece of work

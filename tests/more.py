@@ -1,0 +1,174 @@
+"""Tests that are more of what runs by default: larger worlds, another store, another seed. They run as `soak` tests.
+
+Each line is a test's file and the beginnings of names; `test_x[seaweedfs` leaves the other parameters where they are.
+What a promise rests on alone does not belong here. `test_tidy` holds each name against the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MORE: Mapping[str, tuple[str, ...]] = {
+    # Larger worlds of models. Each model runs its smaller ones, and all mutants, by default.
+    "model/test_queue.py": (
+        "test_the_same_where_each_operation_must_answer_for_itself[heartbeats",
+        "test_the_same_where_each_operation_must_answer_for_itself[one name",
+        "test_the_same_where_each_operation_must_answer_for_itself[two producers",
+        "test_each_message_is_put_once_and_acked_once_by_the_claim_that_is_told_so[heartbeats",
+        "test_each_message_is_put_once_and_acked_once_by_the_claim_that_is_told_so[two workers, lapses",
+        "test_what_waits_in_segments_is_neither_lost_nor_doubled_wherever_a_client_dies[a producer that dies, a wor",
+        "test_what_waits_in_segments_is_neither_lost_nor_doubled_wherever_a_client_dies[two workers that die-64",
+        "test_what_waits_in_segments_is_neither_lost_nor_doubled_wherever_a_client_dies[a cleaner-64",
+    ),
+    "model/test_wal.py": tuple(
+        f"test_each_record_is_there_once_no_slot_is_written_twice_and_what_is_told_is_so[{world}"
+        for world in (
+            "a leader that is followed seals",
+            "a name that is taken",
+            "a ring of one",
+            "a wide ring",
+            "one seals, one appends",
+        )
+    ),
+    "model/test_contention.py": (
+        "test_processes_that_loop_alone_take_turns[3-",
+        "test_processes_that_loop_alone_take_turns[8-",
+        "test_a_hundred_and_twenty_eight_processes",
+        "test_those_who_begin_all_at_once",
+    ),
+    "model/test_group_commit_with_faults.py": tuple(
+        f"test_with_more_faults_every_promise_holds[{world}"
+        for world in ("a JVM writer", "a late request", "a short log")
+    ),
+    "model/test_promises.py": (
+        "test_while_clocks_differ_by_less_than_the_allowance_at_most_one_believes[equal",
+        "test_while_clocks_differ_by_less_than_the_allowance_at_most_one_believes[the first",
+        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[one holds and renews",
+        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[two clients, one joins, with renewals",
+        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[one holds, one combines, a late write",
+    ),
+    "model/test_state.py": (
+        "test_what_is_acknowledged_is_there_once_and_no_serial_is_nowhere[three clients]",
+        "test_what_is_acknowledged_is_there_once_and_no_serial_is_nowhere[trimmed",
+    ),
+    "model/test_election.py": ("test_one_leads_and_epochs_rise[two, renewals",),
+    "model/test_cached.py": ("test_a_read_was_current_since_its_call_and_nobody_waits_for_ever[three",),
+    # Simulations: many seeds.
+    "simulate/test_random_histories.py": (
+        "test_every_promise_holds_in_every_history[500",
+        "test_a_wrong_lock_is_caught[a lease that ended is taken for not written",
+        "test_a_wrong_lock_is_caught[a pending publish blocks the next holder",
+        "test_two_seeds_tell_two_stories",
+    ),
+    "simulate/test_wal_histories.py": ("test_random_histories_lose_and_double_nothing[25",),
+    "simulate/test_elections.py": ("test_one_that_believes_for_longer_than_the_others_wait_would_be_found",),
+    # Faults in every combination of three; every pair runs by default.
+    "lockprovider/recipes/test_wal.py": ("test_each_triple_of_faults",),
+    "lockprovider/recipes/test_queue_segments.py": ("test_each_triple_of_faults",),
+    # Processes on a server; the same on local files run by default.
+    "recipes/test_processes.py": ("test_of_producers_and_workers_that_are_killed_no_message_is_lost_or_doubled[sea",),
+    "recipes/test_election_processes.py": (
+        "test_leaders_that_are_killed_and_frozen_are_followed_and_no_epoch_comes_twice[sea",
+        "test_what_a_frozen_leader_writes_when_it_wakes_is_refused[sea",
+    ),
+    "recipes/test_wal_processes.py": (
+        "test_of_producers_that_are_killed_and_begin_again_each_record_is_there_once[sea",
+    ),
+    "recipes/test_broker_processes.py": ("test_the_broker_is_killed_again_and_again_and_each_effect_is_there_once",),
+    "recipes/test_terraform_runs.py": (
+        "test_state_of_a_run_that_lost_its_lock_is_kept_and_can_be_pushed",
+        "test_plan_that_is_stale_leaves_no_lock",
+    ),
+    "lock/test_processes.py": (
+        "test_after_kill_9_before_the_commit_nothing_of_it_ever_appears[sea",
+        "test_a_holder_that_is_stopped_past_its_lease_knows_when_it_wakes_up[sea",
+        "test_a_holder_whose_wall_clock_is_stepped_by_an_hour_keeps_the_lock_and_can_publish[sea",
+        "test_threads_that_increment_a_plain_counter_never_meet_and_lose_nothing[sea",
+    ),
+    "lockprovider/commands/test_commands.py": (
+        "test_a_killed_run_takes_its_command_with_it_and_the_lock_lapses_to_the_next[sea",
+        "test_status_tells_the_life_of_a_lock[sea",
+        "test_the_command_is_ended_with_its_children_when_the_lock_is_broken[sea",
+        "test_break_frees_a_held_lock_and_says_so_once[sea",
+        "test_watch_prints_what_happens_as_it_happens[sea",
+        "test_a_run_on_a_server_is_in_its_audit",
+        "test_the_audit_takes_only_the_files_written_last",
+    ),
+    "fsspec_cas/test_cli.py": (
+        "test_json_says_the_same[sea",
+        "test_probe_prints_a_verdict[seaweedfs-table",
+        "test_a_large_file_is_streamed[sea",
+    ),
+    "fsspec_cas/filesystem/test_filesystem.py": tuple(
+        f"test_every_way_to_create_is_exclusive[{store}" for store in ("ministack", "azurite", "fake_gcs")
+    ),
+    "fsspec_cas/filesystem/test_abstract_suite.py": (
+        "TestSeaweedFS::test_copy_glob_edge_cases",
+        "TestSeaweedFS::test_put_glob_edge_cases",
+        "TestSeaweedFS::test_get_glob_edge_cases",
+    ),
+    "conformance/test_behind_a_gateway.py": tuple(
+        f"{kind}::test_a_wrong_answer_{which}"
+        for kind, which in (
+            ("TestS3", "for_good_is_never_a_result[after"),
+            ("TestAzure", "for_good_is_never_a_result[after"),
+            ("TestGcs", "for_good_is_never_a_result[after"),
+            ("TestInsideTheClient", "for_good_is_never_a_result[seaweedfs"),
+            ("TestInsideTheClient", "that_comes_once_changes_no_outcome[seaweedfs"),
+        )
+    ),
+    "faults/test_interrupted.py": (
+        "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[seaweedfs-create",
+    ),
+    "servers/test_servers.py": ("test_azurite_keeps_its_data_over_a_polite_restart",),
+    # Tables.
+    "table/read/test_sql_where.py": tuple(
+        f"test_filter_of_any_length_and_depth_is_decided_in_a_small_stack[{form}"
+        for form in ("and of", "in, texts", "not of", "to the right, by turns", "parentheses")
+    ),
+    "table/test_clustering.py": ("test_m9_twin",),
+    "table/test_crash_at_every_step.py": ("test_whatever_the_last_request_was_the_table_is_whole[not sent-buckets",),
+    "table/services/test_archive_crashes.py": ("test_an_archiver_that_removes_completed_files_first_is_caught",),
+    "table/state/test_checkpoint.py": (
+        "test_in_random_histories_it_shows_what_a_listing_shows[1-",
+        "test_in_random_histories_it_shows_what_a_listing_shows[2-",
+    ),
+    "table/read/test_changes.py": ("test_whatever_the_writers_do_a_consumer_ends_with_the_table[fenced",),
+    # Spark: more ways to what another test does, each with jobs of its own.
+    "table/engines/spark/test_types_in_spark.py": tuple(
+        f"test_way_in_takes_the_types_of_the_rules_and_stores_what_was_given[{way}"
+        for way in ("sink", "merge", "source insert", "source overwrite", "sql update", "upsert")
+    ),
+    "table/engines/spark/test_attempts.py": ("test_a_task_that_dies_after_writing",),
+    "table/engines/spark/test_stream.py": (
+        "test_sink_makes_no_commit_of_a_batch_without_rows",
+        "test_stream_fails_when_its_table_gets_a_column_and_goes_on_with_it",
+    ),
+    "table/engines/spark/source/test_writing_with_hudi_options.py": (
+        "test_a_stream_makes_its_table_and_upserts_each_batch_once",
+        "test_another_python_on_the_executors_is_recognised",
+        "test_merge_schema_adds_fields_inside_a_struct",
+    ),
+    "table/engines/spark/test_data_source.py": ("test_on_an_object_store_the_credentials_go_with_the_tasks",),
+    "table/engines/spark/test_non_blocking_in_spark.py": (
+        "test_a_stream_s_batches_and_the_data_source_conflict_with_nobody",
+    ),
+    "table/engines/spark/test_log_source.py": ("test_what_is_in_a_log_is_read_by_its_columns",),
+    "table/engines/spark/test_buckets.py": (
+        "test_an_upsert_goes_on_in_the_file_groups_that_are_there",
+        "test_an_overwrite_starts_new_file_groups_of_the_same_buckets",
+    ),
+    "table/engines/spark/test_functions.py": ("test_threads_write_one_table_and_lose_nothing",),
+    "table/engines/spark/test_frames.py": ("test_columns_may_have_any_name",),
+    "table/engines/spark/session/test_native_reads.py": (
+        "test_folders_of_any_name_have_their_rows_and_no_columns",
+        "test_tables_of_the_jvm_s_have_the_same_rows_with_all_columns",
+    ),
+    "table/engines/spark/session/test_batch_size.py": ("test_fewer_rows_that_the_session_asks_for",),
+    "table/engines/spark/test_merge_on_read_in_spark.py": ("test_base_files_alone_are_read_if_asked_for",),
+}
+
+
+def is_more(file: str, name: str) -> bool:
+    """Whether the test `name` (with its class and parameters) of `file` (below `tests/`) runs as a soak test only."""
+    return name.startswith(MORE.get(file, ()))

@@ -64,7 +64,10 @@ MORE: Mapping[str, tuple[str, ...]] = {
     "simulate/test_elections.py": ("test_one_that_believes_for_longer_than_the_others_wait_would_be_found",),
     # Faults in every combination of three; every pair runs by default.
     "lockprovider/recipes/test_wal.py": ("test_each_triple_of_faults",),
-    "lockprovider/recipes/test_queue_segments.py": ("test_each_triple_of_faults",),
+    "lockprovider/recipes/test_queue_segments.py": (
+        "test_many_messages_wait_in_segments_and_the_object_stays_small",
+        "test_each_triple_of_faults",
+    ),
     # Processes on a server; the same on local files run by default.
     "recipes/test_processes.py": ("test_of_producers_and_workers_that_are_killed_no_message_is_lost_or_doubled[sea",),
     "recipes/test_election_processes.py": (
@@ -95,29 +98,34 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_the_audit_takes_only_the_files_written_last",
     ),
     "fsspec_cas/test_cli.py": (
+        "test_put_get_and_rm_as_a_shell_user_does_it[sea",
         "test_json_says_the_same[sea",
         "test_probe_prints_a_verdict[seaweedfs-table",
         "test_a_large_file_is_streamed[sea",
     ),
-    "fsspec_cas/filesystem/test_filesystem.py": tuple(
-        f"test_every_way_to_create_is_exclusive[{store}" for store in ("ministack", "azurite", "fake_gcs")
+    "fsspec_cas/filesystem/test_filesystem.py": (
+        "test_every_way_to_create_is_exclusive[ministack",
+        "test_every_way_to_create_is_exclusive[azurite",
+        "test_every_way_to_create_is_exclusive[fake_gcs",
+        "test_another_process_gets_it_by_pickle[ministack",
+        "test_another_process_gets_it_by_pickle[azurite",
+        "test_another_process_gets_it_by_pickle[fake_gcs",
     ),
     "fsspec_cas/filesystem/test_abstract_suite.py": (
         "TestSeaweedFS::test_copy_glob_edge_cases",
         "TestSeaweedFS::test_put_glob_edge_cases",
         "TestSeaweedFS::test_get_glob_edge_cases",
     ),
-    "conformance/test_behind_a_gateway.py": tuple(
-        f"{kind}::test_a_wrong_answer_{which}"
-        for kind, which in (
-            ("TestS3", "for_good_is_never_a_result[after"),
-            ("TestAzure", "for_good_is_never_a_result[after"),
-            ("TestGcs", "for_good_is_never_a_result[after"),
-            ("TestInsideTheClient", "for_good_is_never_a_result[seaweedfs"),
-            ("TestInsideTheClient", "that_comes_once_changes_no_outcome[seaweedfs"),
-        )
+    "conformance/test_behind_a_gateway.py": (
+        "TestS3::test_a_wrong_answer_for_good_is_never_a_result[after",
+        "TestS3::test_a_wrong_answer_that_comes_once_changes_no_outcome",
+        "TestAzure::test_a_wrong_answer_for_good_is_never_a_result[after",
+        "TestGcs::test_a_wrong_answer_for_good_is_never_a_result",
+        "TestInsideTheClient::test_a_wrong_answer_for_good_is_never_a_result[seaweedfs",
+        "TestInsideTheClient::test_a_wrong_answer_that_comes_once_changes_no_outcome[seaweedfs",
     ),
     "faults/test_interrupted.py": (
+        "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[fake",
         "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[seaweedfs-create",
     ),
     "servers/test_servers.py": ("test_azurite_keeps_its_data_over_a_polite_restart",),
@@ -141,6 +149,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "table/engines/spark/test_attempts.py": ("test_a_task_that_dies_after_writing",),
     "table/engines/spark/test_stream.py": (
+        "test_a_stream_follows_a_table_and_takes_each_change_once",
         "test_sink_makes_no_commit_of_a_batch_without_rows",
         "test_stream_fails_when_its_table_gets_a_column_and_goes_on_with_it",
     ),
@@ -166,6 +175,112 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "table/engines/spark/session/test_batch_size.py": ("test_fewer_rows_that_the_session_asks_for",),
     "table/engines/spark/test_merge_on_read_in_spark.py": ("test_base_files_alone_are_read_if_asked_for",),
+    "table/test_conflict_matrix.py": (
+        "test_each_pair_in_a_bucket_table_ends_as_its_buckets_ask[clean",
+        "test_each_pair_in_a_bucket_table_ends_as_its_buckets_ask[first",
+        "test_each_pair_in_a_bucket_table_ends_as_its_buckets_ask[rollback",
+        "test_each_pair_in_a_bucket_table_ends_as_its_buckets_ask[savepoint",
+    ),
+    "table/test_requests.py": (
+        "test_a_non_blocking_commit_into_sixteen_buckets_is_one_put_for_each_and_eleven_requests[local-both",
+        "test_a_non_blocking_commit_into_sixteen_buckets_is_one_put_for_each_and_eleven_requests[local-delete",
+        "test_a_non_blocking_commit_into_sixteen_buckets_is_one_put_for_each_and_eleven_requests[s3",
+    ),
+    "table/services/test_services.py": (
+        "test_whatever_the_last_request_of_a_service_was_the_next_one_finishes_it[delete",
+        "test_whatever_the_last_request_of_a_service_was_the_next_one_finishes_it[savepoint",
+    ),
+    "table/engines/spark/source/test_ways_to_save.py": (
+        "test_way_to_save_works_or_is_refused_by_name[bucketBy",
+        "test_way_to_save_works_or_is_refused_by_name[ignore",
+        "test_way_to_save_works_or_is_refused_by_name[insertInto, overwrite",
+        "test_way_to_save_works_or_is_refused_by_name[replaceWhere",
+        "test_way_to_save_works_or_is_refused_by_name[saveAsTable, no path",
+        "test_way_to_save_works_or_is_refused_by_name[sortBy",
+    ),
+    "table/test_jvm_tables.py": ("test_a_filter_finds_what_reading_all_and_looking_finds[cow_v8",),
+    "table/test_compaction.py": (
+        "test_whatever_its_last_request_was_no_row_changes_and_the_next_one_goes_on[upsert",
+        "test_histories_with_compactions",
+    ),
+    "table/state/test_downgrade.py": ("test_open_handle_refuses_a_table_that_was_downgraded[30-",),
+    "test_everything.py": ("test_run_goes_on_after_a_failure_and_writes_each_row",),
+    "lockprovider/recipes/test_queue.py": ("test_a_named_producer_puts_once_also_after_it_died",),
+    "table/test_service_histories.py": ("test_all_readers_have_the_same_rows_after_each_step[1-",),
+    "table/test_listed_histories.py": ("test_all_readers_have_the_same_rows_after_each_step[by event",),
+    "table/test_wide_histories.py": ("test_all_readers_have_the_same_rows_after_each_step[by commit",),
+    "test_reference.py": ("test_the_reference_is_built_without_a_warning",),
+    "table/test_jvm_merge_on_read.py": (
+        "test_who_consumes_commit_by_commit_ends_with_the_table[mor_v8_cleaned",
+        "test_who_consumes_commit_by_commit_ends_with_the_table[mor_v8_clustering_pending",
+        "test_who_consumes_commit_by_commit_ends_with_the_table[mor_v8_composite",
+        "test_who_consumes_commit_by_commit_ends_with_the_table[mor_v8_delete_ordering",
+        "test_who_consumes_commit_by_commit_ends_with_the_table[mor_v8_nbcc_two",
+        "test_who_consumes_commit_by_commit_ends_with_the_table[mor_v8_parquet",
+        "test_who_consumes_commit_by_commit_ends_with_the_table[mor_v8_pending",
+        "test_a_filter_is_applied_after_the_merge[mor_v8_cleaned",
+        "test_a_filter_is_applied_after_the_merge[mor_v8_clustering_pending",
+        "test_a_filter_is_applied_after_the_merge[mor_v8_composite",
+        "test_a_filter_is_applied_after_the_merge[mor_v8_delete_ordering",
+        "test_a_filter_is_applied_after_the_merge[mor_v8_nbcc_two",
+        "test_a_filter_is_applied_after_the_merge[mor_v8_parquet",
+        "test_a_filter_is_applied_after_the_merge[mor_v8_pending",
+    ),
+    "lockprovider/commands/test_state_commands.py": (
+        "test_it_is_edited_in_an_editor",
+        "test_who_edits_is_shown_and_can_be_stopped",
+    ),
+    "lockprovider/commands/test_queue_commands.py": (
+        "test_what_an_older_epoch_puts_is_refused[how1",
+        "test_what_an_older_epoch_puts_is_refused[how2",
+    ),
+    "table/read/test_filters.py": ("test_a_filter_has_the_rows_that_it_has_of_the_whole_table[by_pyarrow",),
+    "model/test_group_commit.py": (
+        "test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end[a JVM writer",
+        "test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end[three, of which",
+        "test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end[two that meet",
+    ),
+    "table/engines/test_dask_services.py": (
+        "test_a_plan_that_dask_runs_comes_to_the_same_files_as_one_that_is_run_here[True-p",
+    ),
+    "fsspec_cas/probe/test_probe.py": (
+        "test_nothing_is_left_behind[azurite",
+        "test_nothing_is_left_behind[fake",
+        "test_a_right_server_is_safe_for_everything[ministack",
+    ),
+    "faults/test_lock_timeout.py": (
+        "test_a_store_that_does_not_answer_is_given_up_in_time_and_can_be_locked_later[trusted",
+    ),
+    "lockprovider/aio/test_async_lock.py": (
+        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[2",
+        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[4",
+        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[5",
+        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[6",
+    ),
+    "table/test_values_by_every_way.py": (
+        "test_types_that_do_not_fit_are_refused_by_every_way[overwrite",
+        "test_types_that_do_not_fit_are_refused_by_every_way[reader",
+        "test_types_that_do_not_fit_are_refused_by_every_way[upsert",
+        "test_values_are_stored_as_given_by_every_way[overwrite",
+        "test_values_are_stored_as_given_by_every_way[reader",
+        "test_values_are_stored_as_given_by_every_way[upsert",
+    ),
+    "conformance/test_azurite.py": (
+        "TestAzurite::test_more_than_a_page_of_objects_is_listed",
+        "TestAzurite::test_updates_of_many_at_once_are_all_applied",
+        "TestAzurite::test_of_many_that_replace_exactly_one_wins",
+    ),
+    "conformance/test_ministack.py": (
+        "TestMinistack::test_more_than_a_page_of_objects_is_listed",
+        "TestMinistack::test_updates_of_many_at_once_are_all_applied",
+        "TestMinistack::test_of_many_that_replace_exactly_one_wins",
+    ),
+    "table/engines/spark/source/test_staged.py": (
+        "test_staged_changes_come_to_the_same_as_given_ones[buckets]",
+        "test_staged_changes_come_to_the_same_as_given_ones[ordered",
+        "test_staged_changes_come_to_the_same_as_given_ones[unpart",
+    ),
+    "table/state/test_stale.py": ("test_a_spark_write_that_meets_a_cleaned_file_is_run_again_and_its_error_is_typed",),
 }
 
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,24 @@ def from_go(module: str, version: str, package: str) -> Path:
         shutil.rmtree(source)
 
     return _once(f"{name}-{version}", fill) / name
+
+
+def from_cargo(source: Path, name: str) -> Path:
+    """The program `name` of a Rust package in this folder, built once for its text: minutes of CPU."""
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        raise ServerError(f"{name} needs cargo on the PATH: install Rust 1.90 or later")
+    text = b"".join(path.read_bytes() for path in sorted(source.rglob("*")) if path.is_file())
+
+    def fill(partial: Path) -> None:
+        shutil.copytree(source, partial / "source")
+        target = cache_folder() / f"{name}-target"  # kept, so that a build that was stopped goes on
+        asked = ["build", "--release", "--manifest-path", str(partial / "source" / "Cargo.toml")]
+        _run([cargo, *asked, "--target-dir", str(target)], timeout_s=_BUILD_S)
+        shutil.copy(target / "release" / name, partial / name)
+        shutil.rmtree(partial / "source")
+
+    return _once(f"{name}-{zlib.crc32(text):08x}", fill) / name
 
 
 def from_maven(*coordinates: str) -> Path:

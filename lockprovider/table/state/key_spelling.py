@@ -7,11 +7,12 @@ Writers of released Hudi spell the keys of two shapes in several ways, and none 
 - one record key with a complex key generator: `id:1`, or `1` by Hudi 0.14.1, 0.15.0 and 1.0.0 to 1.0.2, and by later
   ones in tables of version 8 with `hoodie.write.complex.keygen.new.encoding`. Tables of both are written here.
 - a timestamp in the key: microseconds since 1970, or `2016-12-29 09:54:00.0`, in the zone of the JVM, by `bulk_insert`
-  with the row writer. Only the first can be written here.
+  with the row writer and by `CREATE TABLE AS SELECT`. Only the first can be written here.
 
 A key in another spelling is another key: an upsert would insert its row a second time. So a transaction compares the
-key of one row with what its columns make: in up to `MOST` files at first, later in the newest file if the
-handle has not seen it. Tables of other shapes cost nothing. NOT promised: that no other file has another spelling.
+key of one row with what its columns make, the first whose times are there: in up to `MOST` files at first, later in
+the newest file if the handle has not seen it. Tables of other shapes cost nothing. NOT promised: that no other file has
+another spelling.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 MOST = 4  # files
+_ROWS, _BYTES = 1024, 1 << 20  # of a file's first rows, among which one with all its times is looked for
 
 
 def spelled(table: TableContext, config: TableConfig) -> TableConfig:
@@ -79,11 +81,12 @@ def _to_compare(table: TableContext, seen: KeySpellings) -> list[FileSlice]:
 
 
 def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mapping[bool, str]:
-    """Return the key of a base file's first row by its spelling; nothing for a shape that has one spelling here."""
+    """Return the key of a row of a base file by its spelling; nothing for a shape that has one spelling here."""
     file = table.place.open(one.path, one.size)
-    row = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], 1, 1)), None)
-    if row is None or not row.num_rows:
+    rows = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], _ROWS, _BYTES)), None)
+    if rows is None or not rows.num_rows:
         return {}
+    row = rows.slice(_first_with_times(rows), 1)
     key = row.column(hudi_schema.RECORD_KEY)[0].as_py()
     ways = (False, True) if config.has_complex_single_key else (config.names_single_key,)
     texts = {named: base_file.record_keys(row, config.record_keys, named=named)[0].as_py() for named in ways}
@@ -95,6 +98,13 @@ def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mappi
             "engine that made it, or make a new table of its rows"
         )
     return found if config.has_complex_single_key else {}
+
+
+def _first_with_times(rows: pa.Table) -> int:
+    """The first row in which no time is null: a null has one spelling. The first of all, if there is none."""
+    times = [column for column in rows.columns if types.is_timestamp(column.type)]
+    there = [all(value.is_valid for value in values) for values in zip(*times, strict=True)]
+    return there.index(True) if True in there else 0
 
 
 @lru_cache(maxsize=64)

@@ -88,6 +88,15 @@ def test_write_is_refused_when_timestamp_keys_are_those_of_the_row_writer(tmp_pa
         Table.open(url).upsert(MOMENTS)
 
 
+def test_write_is_refused_when_rows_before_one_with_another_spelling_have_no_time(tmp_path: Path) -> None:
+    url, times = f"{tmp_path}/t", [None, MOMENTS["at"][0].as_py()]
+    rows = pa.table({"id": [1, 2], "at": pa.array(times, pa.timestamp("us", "UTC"))})
+    Table.create(url, TableSpec("t", rows.schema, ("id", "at"))).append(rows)
+    rewrite_keys(tmp_path, {"id:2,at:1483005240000000": "id:2,at:2016-12-29 09:54:00.0"})
+    with pytest.raises(UnsupportedTable, match=r"'id:2,at:2016-12-29 09:54:00.0'.*'id:2,at:1483005240000000'"):
+        Table.open(url).upsert(rows)
+
+
 def test_timestamp_partition_is_refused_when_a_table_is_made(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedSchema, match="'at'.*partition by a date"):
         Table.create(f"{tmp_path}/t", TableSpec("t", MOMENTS, "v", "at"))

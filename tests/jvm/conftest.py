@@ -81,6 +81,21 @@ def start_hudi(
 
 
 @pytest.fixture(scope="session")
+def start_release() -> Callable[..., HudiSpark]:
+    """A function that starts a driver with this release of JVM Hudi, for tables in this folder."""
+
+    def start(version: str, folder: Path, **conf: str) -> HudiSpark:
+        try:
+            tool("java")
+            released = jars(f"hudi-spark-bundle-{version}", (jvm_spark.BUNDLE.format(version),))
+            return HudiSpark(jvm_spark.pyspark(), released, None, folder / "driver.log", **conf)
+        except (Missing, ServerError) as reason:
+            pytest.skip(f"JVM Hudi {version} is not tested: {reason}")
+
+    return start
+
+
+@pytest.fixture(scope="session")
 def hudi(start_hudi: Callable[..., HudiSpark]) -> HudiSpark:
     """The driver that all tests may share."""
     return start_hudi()

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 PYSPARK = "3.5.7"
 _HADOOP, _SDK = "3.3.4", "1.12.262"
+BUNDLE = "org.apache.hudi:hudi-spark3.5-bundle_2.12:{}"
 # 80 MB, and 7 MB for S3; PySpark itself is 320 MB.
 JARS = (
-    f"org.apache.hudi:hudi-spark3.5-bundle_2.12:{HUDI}",
+    BUNDLE.format(HUDI),
     f"org.apache.hadoop:hadoop-aws:{_HADOOP}",
     *(f"com.amazonaws:aws-java-sdk-{part}:{_SDK}" for part in ("core", "s3", "kms", "sts", "dynamodb")),
 )
@@ -62,10 +63,19 @@ class HudiSpark:
     one test that leaves it busy fails alone, and the run comes to its end.
     """
 
-    def __init__(self, folder: Path, classpath: list[Path], server: S3Server, log: Path, zone: str = "UTC") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        classpath: list[Path],
+        server: S3Server | None,
+        log: Path,
+        zone: str = "UTC",
+        **conf: str,
+    ) -> None:
         self.log = log
-        self._conf = _conf(classpath, server, log.parent, zone)
-        self._env = os.environ | environment(server) | {"PYTHONPATH": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
+        self._conf = _conf(classpath, server, log.parent, zone) | conf
+        asked = {"PYTHONPATH": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
+        self._env = os.environ | ({} if server is None else environment(server)) | asked
         self._start()
 
     def _start(self) -> None:
@@ -116,6 +126,14 @@ class HudiSpark:
         """
         given = {"schema": schema, "rows": rows, "options": options, "gate": None if gate is None else str(gate)}
         self._ask({"do": "write", "url": url, "select": select, **given})
+
+    def save(self, query: str, url: str, options: dict[str, str]) -> None:
+        """Write what this query gives: all of it is in Spark, and no Python process is asked for a row."""
+        self._ask({"do": "save", "statement": query, "url": url, "options": options})
+
+    def set_zone(self, zone: str) -> None:
+        """Let this be the JVM's time zone from now on."""
+        self._ask({"do": "set_zone", "zone": zone})
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         """What this statement gives."""
@@ -175,17 +193,7 @@ class HudiSpark:
         answers.put(None)
 
 
-def _conf(classpath: list[Path], server: S3Server, folder: Path, zone: str) -> dict[str, str]:
-    s3a = {
-        "impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        "endpoint": server.endpoint,
-        "path.style.access": "true",
-        "connection.ssl.enabled": "false",
-        "access.key": server.key,
-        "secret.key": server.secret,
-        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
-        "connection.maximum": "2000",  # a driver that writes for minutes runs out of 96: not all readers are closed
-    }
+def _conf(classpath: list[Path], server: S3Server | None, folder: Path, zone: str) -> dict[str, str]:
     return {
         "spark.driver.extraClassPath": joined(classpath),
         "spark.driver.extraJavaOptions": f"-Duser.timezone={zone} -XX:+UseSerialGC",
@@ -202,6 +210,21 @@ def _conf(classpath: list[Path], server: S3Server, folder: Path, zone: str) -> d
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
-        **{f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()},
-        "spark.hadoop.fs.s3.impl": s3a["impl"],
+        **({} if server is None else _s3(server)),
+    }
+
+
+def _s3(server: S3Server) -> dict[str, str]:
+    s3a = {
+        "impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "endpoint": server.endpoint,
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+        "access.key": server.key,
+        "secret.key": server.secret,
+        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        "connection.maximum": "2000",  # a driver that writes for minutes runs out of 96: not all readers are closed
+    }
+    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()} | {
+        "spark.hadoop.fs.s3.impl": s3a["impl"]
     }

@@ -78,6 +78,17 @@ def write(
     return ""
 
 
+def save(spark: SparkSession, *, statement: str, url: str, options: dict[str, str]) -> str:
+    spark.sql(statement).write.format("hudi").options(**options).mode("append").save(url)
+    return ""
+
+
+def set_zone(spark: SparkSession, *, zone: str) -> str:
+    zones = spark._jvm.java.util.TimeZone
+    zones.setDefault(zones.getTimeZone(zone))
+    return ""
+
+
 def sql(spark: SparkSession, *, statement: str) -> list[list[Any]]:
     return [[plain(value) for value in row] for row in spark.sql(statement).collect()]
 
@@ -122,7 +133,15 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 (a table)
     return value
 
 
-CALLS = {"read": read, "write": write, "sql": sql, "buckets": buckets, "archived": archived}
+CALLS = {
+    "read": read,
+    "write": write,
+    "save": save,
+    "set_zone": set_zone,
+    "sql": sql,
+    "buckets": buckets,
+    "archived": archived,
+}
 # Whatever a library prints is no answer.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)

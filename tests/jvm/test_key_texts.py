@@ -1,0 +1,35 @@
+"""What released JVM Hudi makes of keys and partitions is what was stored, and what we are held against without a JVM.
+
+FSSPEC_CAS_STORE_TEXTS=1 .venv/bin/python -m pytest -m jvm tests/jvm/test_key_texts.py   # stores what comes out
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from table.key_values import VERSIONS, store, stored
+
+from jvm.key_texts import DRIVER, found_by, grouped, ungrouped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from jvm.spark import HudiSpark
+
+pytestmark = pytest.mark.jvm
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_texts_of_keys_and_partitions_are_those_that_are_stored(
+    version: str, start_release: Callable[..., HudiSpark], tmp_path: Path
+) -> None:
+    with start_release(version, tmp_path, **DRIVER) as hudi:
+        found = dict(found_by(hudi, tmp_path, version))
+    known = ungrouped(stored())
+    if os.environ.get("FSSPEC_CAS_STORE_TEXTS"):
+        store(grouped(dict(sorted((known | {version: found}).items()))))
+    else:
+        assert found == known[version]

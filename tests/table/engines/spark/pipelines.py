@@ -26,6 +26,7 @@ Triple = tuple[int, str, int]
 Rows = dict[tuple[int, str], int]  # what a table should have: key and partition, value
 
 PARTS, IDS, BASE = "abc", 40, 1000
+SPAN = 15  # of the ids that a condition means
 SETTINGS = TableSettings(lock=LockSettings(timeout=120))  # longer than the lease of a writer that was killed
 KINDS: dict[str, dict[str, Any]] = {
     "copy on write": {},
@@ -57,11 +58,15 @@ class Change:
     rows: tuple[Triple, ...] = ()
     keys: tuple[tuple[int, str], ...] = ()
     parts: tuple[str, ...] = ()
-    divisor: int = 0
+    least: int = 0
 
     @property
     def where(self) -> str:
-        return f"value % {self.divisor} = 1"
+        return f"id >= {self.least} and id < {self.least + SPAN} and part <> '{self.parts[0]}'"
+
+    def _is_meant(self, number: int, part: str) -> bool:
+        """By `where`."""
+        return self.least <= number < self.least + SPAN and part != self.parts[0]
 
     def done_to(self, there: Rows) -> Rows:
         """The table's rows after it."""
@@ -74,7 +79,7 @@ class Change:
             case "overwrite partitions":
                 return {key: value for key, value in there.items() if key[1] not in self.parts} | new
             case "delete where":
-                return {key: value for key, value in there.items() if value % self.divisor != 1}
+                return {key: value for key, value in there.items() if not self._is_meant(*key)}
         gone = self.keys if self.verb in {"change", "delete keys"} else ()
         given = {} if self.verb == "delete keys" else new
         return {key: value for key, value in (there | given).items() if key not in gone}
@@ -106,7 +111,7 @@ def change(dice: random.Random, verb: str, there: Rows, base: int) -> Change:
     if verb == "overwrite partitions" and dice.random() < 0.5:  # as the rows say
         parts = tuple(sorted({part for _, part in some})) or parts
     keys = tuple(dice.sample(every, dice.randint(1, 20)))
-    return Change(verb, given, keys, parts, dice.randint(2, 5))
+    return Change(verb, given, keys, parts, dice.randrange(IDS))
 
 
 # -- writers: by engine, then by verb ----------------------------------------------------------------------------------

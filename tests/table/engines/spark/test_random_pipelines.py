@@ -181,15 +181,18 @@ class World:
             assert sorted(listed(self.tables["main"].to_arrow(as_of=version))) == old, version
             found = engine.read(self.spark, self.tables["main"], as_of=version).collect()
             assert sorted(map(tuple, found)) == old, version
-        self.before.append((self.tables["main"].version(), dict(self.rows["main"])))
+        self.before.append((self.tables["main"].version, dict(self.rows["main"])))
 
     def service(self) -> None:
         """Files are written again; nothing changes, and no query sees it."""
-        name = self.dice.choice([name for name in self.tables if name != "versions"])
-        does = self.dice.choice(("compact", "cluster"))
+        name = self.dice.choice(("main", "source", "tally"))
+        config = self.tables[name].config()
+        may = ["compact"] if config.is_merge_on_read else []
+        may += ["cluster"] if config.bucket_index is None else []
+        if not may:
+            return
+        does = self.dice.choice(may)
         by = self.dice.choice(("table", "spark", "dask"))
-        if does == "cluster" and self.tables[name].config().bucket_index is not None:
-            does = "compact"
         self.say(f"{does} {name} by {by}")
         match by:
             case "table":

@@ -49,12 +49,14 @@ class Client:
     name: str
     rows: int
     options: dict[str, Any] | None
+    module: str = "benchmarks.table_bulk_children"
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        environment = os.environ | {"AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1"}
+        environment = os.environ | {"AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1"} | self.environment
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.table_bulk_children"],
+            [sys.executable, "-m", self.module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -363,13 +363,16 @@ def remove(place: str, options: dict[str, Any] | None) -> None:
         fs.rm(path, recursive=True)
 
 
-def main() -> None:
+Session = Callable[[str, int, dict[str, Any] | None, Iterator[str]], Iterator[dict[str, Any]]]
+
+
+def main(run: Session = lambda name, rows, options, places: session(name, Work(rows), options, places)) -> None:
     """Answer until there is nothing more to do."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     task = json.loads(sys.stdin.readline())
     places = (line.strip() for line in sys.stdin)
-    for costs in session(task["client"], Work(task["rows"]), task["options"], places):
+    for costs in run(task["client"], task["rows"], task["options"], places):
         print(json.dumps(costs), file=answers, flush=True)
 
 

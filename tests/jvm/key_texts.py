@@ -57,7 +57,7 @@ def found_by(hudi: HudiSpark, folder: Path, version: str) -> Iterator[tuple[str,
             found |= one_key(writer, "one key of two partitions, version 8", VERSION_8) if makes_8 else {}
         if way in {"upsert", "bulk_insert"}:
             found |= encoded(writer)
-            for name in ("timestamp", "date", "decimal of many places", "bytes"):
+            for name in ("string", "long", "boolean", "timestamp", "date", "decimal of many places", "bytes"):
                 found |= simple(writer, name)
         yield way, found
         if way in {"upsert", "bulk_insert", "SQL INSERT"}:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from jvm.shared_table import OPTIONS, SETTINGS
+from jvm.test_spark_without_settings import say
 from lockprovider.table import Table, TableSpec
+from lockprovider.table.format.writer_settings import METADATA_KEY
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS
@@ -41,8 +42,8 @@ INDEXES = {
 }
 
 
-def any_key(drawn: random.Random) -> str:
-    spans = [drawn.choice(RANGES) for _ in range(drawn.randint(1, 12))]
+def any_key(drawn: random.Random, ranges: tuple[tuple[int, int], ...] = RANGES) -> str:
+    spans = [drawn.choice(ranges) for _ in range(drawn.randint(1, 12))]
     return "".join(chr(drawn.randint(*span)) for span in spans)
 
 
@@ -51,12 +52,13 @@ def test_row_of_any_key_is_found_by_the_other_side(
     hudi: HudiSpark, seaweedfs: SeaweedFS, seed: int, index: str
 ) -> None:
     drawn = random.Random(seed)
-    keys = sorted({any_key(drawn) for _ in range(MANY)})
+    # JVM Hudi 1.2 looks keys up in the order of UTF-16 in a file that is in the order of bytes: see the last test.
+    ranges = RANGES[:3] if index == "RECORD_INDEX" else RANGES
+    keys = sorted({any_key(drawn, ranges) for _ in range(MANY)})
     drawn.shuffle(keys)
-    settings = replace(SETTINGS, write_metadata=index == "RECORD_INDEX")
     buckets = 4 if index == "BUCKET" else None
     spec = TableSpec("counters", SCHEMA, record_keys=("id",), partition_by=("part",), buckets=buckets)
-    table = Table.create(seaweedfs.new_prefix(), spec, settings=settings, storage_options=seaweedfs.storage_options)
+    table = Table.create(seaweedfs.new_prefix(), spec, settings=SETTINGS, storage_options=seaweedfs.storage_options)
 
     def rows(of: list[str], value: int) -> list[tuple[str, str, int]]:
         return [(key, "p", value) for key in of]
@@ -64,9 +66,11 @@ def test_row_of_any_key_is_found_by_the_other_side(
     def given(of: list[str], value: int) -> pa.Table:
         return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows(of, value)], SCHEMA)
 
-    third = MANY // 3
+    third = len(keys) // 3
     for part in (keys[:third], keys[third : 2 * third]):  # two file groups, whose ranges of keys overlap
         table.append(given(part, 1))
+    if index == "RECORD_INDEX":
+        say(table, **{METADATA_KEY: None})
     options = OPTIONS | INDEXES[index]
     hudi.write(table.url, DDL, rows(keys[third // 2 :], 2), options)
     expected = dict.fromkeys(keys[: third // 2], 1) | dict.fromkeys(keys[third // 2 :], 2)
@@ -83,3 +87,15 @@ def test_row_of_any_key_is_found_by_the_other_side(
     assert len(ours) == len(keys) - 10
     assert {row["id"]: row["value"] for row in ours} == expected
     assert {key: value for key, _, value in hudi.read(table.url, SCHEMA.names)} == expected
+
+
+def test_record_index_misses_keys_whose_order_by_utf_16_and_by_bytes_differs_in_tables_of_the_jvm_alone(
+    hudi: HudiSpark, seaweedfs: SeaweedFS, seed: int
+) -> None:
+    """Not of our making; when this fails, JVM Hudi has mended it, and the test above takes all keys."""
+    drawn, url = random.Random(seed), seaweedfs.new_prefix()
+    keys = sorted({any_key(drawn, RANGES[3:]) for _ in range(MANY)})
+    options = {name: value for name, value in OPTIONS.items() if name != METADATA_KEY} | INDEXES["RECORD_INDEX"]
+    for value in (1, 2):
+        hudi.write(url, DDL, [(key, "p", value) for key in keys], options)
+    assert len(hudi.read(url, SCHEMA.names)) > len(keys)

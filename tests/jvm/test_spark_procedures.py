@@ -129,8 +129,9 @@ def test_log_files_of_ours_are_shown_and_compacted(hudi: HudiSpark, seaweedfs: S
         assert hudi.sql(f"call show_logfile_metadata(table => 'logged', {pattern})")
         records = hudi.sql(f"call show_logfile_records(table => 'logged', {pattern})")
         assert any("10" in str(record) for record in records)
-        hudi.sql("call run_compaction(op => 'scheduleAndExecute', table => 'logged')")
-        assert table.history()[-1].operation == "COMPACT"
+        soon = "options => 'hoodie.compact.inline.max.delta.commits=1'"
+        hudi.sql(f"call run_compaction(op => 'scheduleAndExecute', table => 'logged', {soon})")
+        assert table.timeline().writes[-1].action.value == "commit"
         assert content(table) == ROWS
         upsert(table, (2, "b", 20))
         assert content(table) == {(1, "a", 10), (2, "b", 20)}

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 STORED = Path(__file__).parent / "data" / "jvm_key_texts.json"
-VERSIONS = ("1.0.2", "1.1.1", "1.2.0")
+VERSIONS = ("0.15.0", "1.0.2", "1.1.1", "1.2.0")
 UTC = dt.timezone.utc
 _BETWEEN = " | "
 # What stands for the partitions that are no values: of a row whose partition column is null, or an empty text.

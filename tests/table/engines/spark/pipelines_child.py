@@ -28,7 +28,10 @@ from lockprovider.table.engines.spark.writer import StreamWriter
 GROUP = os.getpgrp()  # this process and its JVM
 LEASE_S = 20  # of who dies with it
 SETTINGS = TableSettings(lock=LockSettings(validity=LEASE_S))
-OPTIONS = {"hoodie.write.lock.storage.validity.timeout.secs": str(LEASE_S)}
+OPTIONS = {
+    "hoodie.write.lock.storage.validity.timeout.secs": str(LEASE_S),
+    "hoodie.write.lock.storage.renew.interval.secs": str(LEASE_S // 10),
+}
 
 
 def die() -> None:

@@ -30,13 +30,14 @@ def test_submitted_script_with_the_wheel_writes_each_row_once_though_executors_a
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path / "wheel"), str(ROOT)]
     subprocess.run(command, check=True)
     (wheel,) = (tmp_path / "wheel").glob("fsspec_cas-*.whl")
+    package = wheel.rename(tmp_path / "package.zip")  # Spark's executors do not import from a `.whl`
     url = str(tmp_path / "t")
     with standalone(tmp_path) as master:
-        told = submit(master, SCRIPT, url, conf=KILLED, files=wheel)
+        told = submit(master, SCRIPT, url, conf=KILLED, files=package)
     (line,) = (line for line in told.splitlines() if line.startswith("seen: "))
     seen = json.loads(line.removeprefix("seen: "))
-    assert ".whl" in seen["driver"], "not what was given by --py-files"
-    assert all(".whl" in place for place in seen["executors"])
+    assert ".zip" in seen["driver"], "not what was given by --py-files"
+    assert all(".zip" in place for place in seen["executors"])
     assert seen["killed"] >= 1, "no executor was killed between the last file and the commit"
     assert (seen["appended"], seen["upserted"], seen["merged"], seen["deleted"]) == (4000, [2000, 0], 10, 1000)
     expected = {(number, f"p{number % 4}", value(number)) for number in range(3000)}

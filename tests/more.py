@@ -1,7 +1,8 @@
-"""Tests that are more of what runs by default: larger worlds, another store, another seed. They run as `soak` tests.
+"""Tests that run with `-m soak` only, because other tests run the same with a smaller world, another store or seed.
 
-Each line is a test's file and the beginnings of names; `test_x[seaweedfs` leaves the other parameters where they are.
-What a promise rests on alone does not belong here. `test_tidy` holds each name against the tests.
+`MORE` maps a file to the first characters of test names: `test_x[seaweedfs` selects one parameter of `test_x`. A few
+lines are long tests of one detail that nothing else tests; only a soak shows their failure. The only test of a lost or
+doubled row, of a lock's safety, or of a wrong twin does not belong here. `test_tidy` checks the names.
 """
 
 from __future__ import annotations
@@ -53,22 +54,8 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "model/test_election.py": ("test_one_leads_and_epochs_rise[two, renewals",),
     "model/test_cached.py": ("test_a_read_was_current_since_its_call_and_nobody_waits_for_ever[three",),
-    # Simulations: many seeds.
-    "simulate/test_random_histories.py": (
-        "test_every_promise_holds_in_every_history[500",
-        "test_a_wrong_lock_is_caught[a lease that ended is taken for not written",
-        "test_a_wrong_lock_is_caught[a pending publish blocks the next holder",
-        "test_two_seeds_tell_two_stories",
-    ),
-    "simulate/test_wal_histories.py": ("test_random_histories_lose_and_double_nothing[25",),
-    "simulate/test_elections.py": ("test_one_that_believes_for_longer_than_the_others_wait_would_be_found",),
-    # Faults in every combination of three; every pair runs by default.
-    "lockprovider/recipes/test_wal.py": ("test_each_triple_of_faults",),
-    "lockprovider/recipes/test_queue_segments.py": (
-        "test_many_messages_wait_in_segments_and_the_object_stays_small",
-        "test_each_triple_of_faults",
-    ),
-    # Processes on a server; the same on local files run by default.
+    "simulate/test_random_histories.py": ("test_two_seeds_tell_two_stories",),
+    # Processes and commands: more stores, and more runs of Terraform and the audit.
     "recipes/test_processes.py": ("test_of_producers_and_workers_that_are_killed_no_message_is_lost_or_doubled[sea",),
     "recipes/test_election_processes.py": (
         "test_leaders_that_are_killed_and_frozen_are_followed_and_no_epoch_comes_twice[sea",
@@ -77,7 +64,6 @@ MORE: Mapping[str, tuple[str, ...]] = {
     "recipes/test_wal_processes.py": (
         "test_of_producers_that_are_killed_and_begin_again_each_record_is_there_once[sea",
     ),
-    "recipes/test_broker_processes.py": ("test_the_broker_is_killed_again_and_again_and_each_effect_is_there_once",),
     "recipes/test_terraform_runs.py": (
         "test_state_of_a_run_that_lost_its_lock_is_kept_and_can_be_pushed",
         "test_plan_that_is_stale_leaves_no_lock",
@@ -134,9 +120,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
         f"test_filter_of_any_length_and_depth_is_decided_in_a_small_stack[{form}"
         for form in ("and of", "in, texts", "not of", "to the right, by turns", "parentheses")
     ),
-    "table/test_clustering.py": ("test_m9_twin",),
     "table/test_crash_at_every_step.py": ("test_whatever_the_last_request_was_the_table_is_whole[not sent-buckets",),
-    "table/services/test_archive_crashes.py": ("test_an_archiver_that_removes_completed_files_first_is_caught",),
     "table/state/test_checkpoint.py": (
         "test_in_random_histories_it_shows_what_a_listing_shows[1-",
         "test_in_random_histories_it_shows_what_a_listing_shows[2-",
@@ -147,9 +131,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
         f"test_way_in_takes_the_types_of_the_rules_and_stores_what_was_given[{way}"
         for way in ("sink", "merge", "source insert", "source overwrite", "sql update", "upsert")
     ),
-    "table/engines/spark/test_attempts.py": ("test_a_task_that_dies_after_writing",),
     "table/engines/spark/test_stream.py": (
-        "test_a_stream_follows_a_table_and_takes_each_change_once",
         "test_sink_makes_no_commit_of_a_batch_without_rows",
         "test_stream_fails_when_its_table_gets_a_column_and_goes_on_with_it",
     ),
@@ -158,7 +140,6 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_another_python_on_the_executors_is_recognised",
         "test_merge_schema_adds_fields_inside_a_struct",
     ),
-    "table/engines/spark/test_data_source.py": ("test_on_an_object_store_the_credentials_go_with_the_tasks",),
     "table/engines/spark/test_non_blocking_in_spark.py": (
         "test_a_stream_s_batches_and_the_data_source_conflict_with_nobody",
     ),
@@ -205,7 +186,6 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "table/state/test_downgrade.py": ("test_open_handle_refuses_a_table_that_was_downgraded[30-",),
     "test_everything.py": ("test_run_goes_on_after_a_failure_and_writes_each_row",),
-    "lockprovider/recipes/test_queue.py": ("test_a_named_producer_puts_once_also_after_it_died",),
     "table/test_service_histories.py": ("test_all_readers_have_the_same_rows_after_each_step[1-",),
     "table/test_listed_histories.py": ("test_all_readers_have_the_same_rows_after_each_step[by event",),
     "table/test_wide_histories.py": ("test_all_readers_have_the_same_rows_after_each_step[by commit",),

@@ -10,9 +10,9 @@ Writers of released Hudi spell the keys of two shapes in several ways, and none 
   with the row writer and by `CREATE TABLE AS SELECT`. Only the first can be written here.
 
 A key in another spelling is another key: an upsert would insert its row a second time. So a transaction compares the
-key of one row with what its columns make, the first whose times are there: in up to `MOST` files at first, later in
-the newest file if the handle has not seen it. Tables of other shapes cost nothing. NOT promised: that no other file has
-another spelling.
+key of one row with what its columns make: of a file's first 1,024 rows the first that has all its times. It looks into
+up to `MOST` files at first, later into the newest file if the handle has not seen it. Tables of other shapes cost
+nothing. NOT promised: that no other file, and no later row, has another spelling.
 """
 
 from __future__ import annotations

@@ -52,8 +52,10 @@ def said(url: str, options: dict[str, object], *more: str) -> str:
     return ran.stdout
 
 
-def test_greenlets_share_locks_logs_queues_and_states_over_memory():
-    assert said("memory://gevent", {}) == "done\n"
+@pytest.mark.parametrize("place", ["memory", "local"])
+def test_greenlets_share_locks_logs_queues_and_states(place, tmp_path):
+    url = "memory://gevent" if place == "memory" else f"file://{tmp_path}"
+    assert said(url, {}) == "done\n"
 
 
 def test_greenlets_share_a_lock_on_s3_by_the_lean_client(seaweedfs):

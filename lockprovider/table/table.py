@@ -336,7 +336,6 @@ class Table(TableContext):
         retries: int | None = None,
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
-        fence: Any = None,
     ) -> CommitResult:
         """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
 
@@ -344,8 +343,8 @@ class Table(TableContext):
 
         A column that is missing becomes null. NOT checked, but with `check_keys` (None: as the settings say): that the
         keys are new to the table; if they may not be, `upsert`. Two appends never conflict otherwise. `extra` goes into
-        the commit's metadata; `fence`, as of all writes: see `transact`. In a table with a bucket index a row whose
-        key is there is replaced, appends of one bucket do conflict, and a reader is held whole.
+        the commit's metadata. In a table with a bucket index a row whose key is there is replaced, appends of one
+        bucket do conflict, and a reader is held whole.
 
         Raises:
             DoesNotFit: a field is not the table's, is of a type that does not fit, or has a value that would change.
@@ -356,7 +355,7 @@ class Table(TableContext):
         >>> table.append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
         """
-        return arrow.append(self.under(fence), rows, retries=retries, extra=extra, check_keys=check_keys)
+        return arrow.append(self, rows, retries=retries, extra=extra, check_keys=check_keys)
 
     def upsert(
         self,
@@ -366,7 +365,6 @@ class Table(TableContext):
         retries: int = WHOLE_RETRIES,
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
-        fence: Any = None,
     ) -> CommitResult:
         """Insert rows, or replace them where their key is in the same partition; and delete the keys in `deletes`.
 
@@ -382,9 +380,7 @@ class Table(TableContext):
         >>> done.updated, done.inserted
         (1, 1)
         """
-        return arrow.upsert(
-            self.under(fence), rows, deletes=deletes, retries=retries, extra=extra, check_keys=check_keys
-        )
+        return arrow.upsert(self, rows, deletes=deletes, retries=retries, extra=extra, check_keys=check_keys)
 
     def delete(
         self,
@@ -392,7 +388,6 @@ class Table(TableContext):
         *,
         retries: int = WHOLE_RETRIES,
         extra: Mapping[str, str] | None = None,
-        fence: Any = None,
     ) -> CommitResult:
         """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
 
@@ -410,8 +405,8 @@ class Table(TableContext):
         (1, 1)
         """
         if isinstance(keys, (str, pc.Expression)):
-            return replace.delete_all(self.under(fence), keys, retries=retries, extra=extra)
-        return arrow.delete(self.under(fence), keys, retries=retries, extra=extra)
+            return replace.delete_all(self, keys, retries=retries, extra=extra)
+        return arrow.delete(self, keys, retries=retries, extra=extra)
 
     def overwrite(
         self,
@@ -420,7 +415,6 @@ class Table(TableContext):
         *,
         retries: int = WHOLE_RETRIES,
         extra: Mapping[str, str] | None = None,
-        fence: Any = None,
     ) -> CommitResult:
         """Put rows in place of all there are, in the whole table or in these partitions (paths, as folders are named).
 
@@ -434,9 +428,9 @@ class Table(TableContext):
         >>> sorted(table.to_arrow().column("id").to_pylist())
         [2, 9]
         """
-        return replace.overwrite(self.under(fence), rows, partitions, retries=retries, extra=extra)
+        return replace.overwrite(self, rows, partitions, retries=retries, extra=extra)
 
-    def add_columns(self, columns: pa.Schema, *, retries: int = 5, fence: Any = None) -> CommitResult:
+    def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
         """Add columns, in a commit of their own; older rows have nulls there. Files are not rewritten.
 
         A field inside a column is added by its path (`st.y`, `l.element.y` of a list, `m.value.y` of a map), or by a
@@ -449,7 +443,7 @@ class Table(TableContext):
             UnsupportedSchema: a field is there with another type, or is of a type that cannot be stored.
             InvalidInput: a path leads nowhere.
             WriteConflict: others added columns first, at each of `retries` + 1 tries.
-            Fenced: a commit of a newer epoch than `fence` was made, see `transact`.
+            Fenced: a commit of a newer epoch was made, see `under`.
 
         >>> done = table.add_columns(pa.schema([("tip", pa.float64())]))
         >>> table.schema().names
@@ -457,16 +451,15 @@ class Table(TableContext):
         """
         if not isinstance(columns, pa.Schema):
             raise InvalidRecords(f"columns must be a pyarrow.schema([...]), not {type(columns).__name__}")
-        return define.add_columns(self.under(fence), columns, retries=retries)
+        return define.add_columns(self, columns, retries=retries)
 
-    def transaction(self, *, pinned: bool = True, fence: Any = None) -> TableTransaction:
+    def transaction(self, *, pinned: bool = True) -> TableTransaction:
         """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.
 
         A clean end commits, an exception rolls back; without `with` do so yourself: `commit()` or `rollback()`. A
         conflict comes out of it as `WriteConflict`; to try again give `transact` a function instead.
 
-        Not `pinned`: for one that has read nothing before it starts to write; its snapshot is of then. `fence`: see
-        `transact`.
+        Not `pinned`: for one that has read nothing before it starts to write; its snapshot is of then.
 
         >>> with table.transaction() as txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
@@ -474,7 +467,7 @@ class Table(TableContext):
         >>> table.to_arrow().to_pylist()
         [{'id': 2, 'city': 'bonn', 'fare': 0.0}]
         """
-        return TableTransaction(Transaction(self.under(fence), pinned=pinned))
+        return TableTransaction(Transaction(self, pinned=pinned))
 
     def transact(
         self,
@@ -484,7 +477,6 @@ class Table(TableContext):
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
         pinned: bool = True,
-        fence: Any = None,
     ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict again, from a fresh snapshot.
 
@@ -492,35 +484,18 @@ class Table(TableContext):
         extra metadata. `check_keys` is in place of the settings' (see `transaction.key_check`): a key that another has
         inserted meanwhile is a conflict, too. `pinned`: see `transaction`.
 
-        `fence` is a term, a lease, a job, or its epoch: a writer that another has followed is refused, as soon as that
-        one has committed with its own. All of a table's are compared, but for those with names: `("compactor", term)`
-        is with those of that name. It is compared in the write that decides the commit, whoever makes it, with all
-        commits before, archived ones too; the first one of a name reads them. Commits without one, as all of the JVM's
-        are, are not refused. Not promised: anything of epochs whose commits were taken back by a restore.
-
         Raises:
             WriteConflict: others were faster at each try.
             Aborted: others took this writer for dead.
-            Fenced: a commit of a newer epoch was made.
+            Fenced: a commit of a newer epoch was made, see `under`.
 
         >>> def raise_fares(txn):
         ...     txn.upsert(txn.to_pandas().assign(fare=lambda old: old["fare"] + 1))
         >>> table.transact(raise_fares, retries=3).updated
         2
-        >>> done = table.transact(raise_fares, fence=("fares", 8))
-        >>> table.transact(raise_fares, fence=("fares", 7))
-        Traceback (most recent call last):
-        ...
-        lockprovider.recipes.errors.Fenced: epoch 7 of 'fares' is over: 8 has written since; ...
         """
         return retry.transact(
-            self.under(fence),
-            fn,
-            retries=retries,
-            extra=extra,
-            check_keys=check_keys,
-            pinned=pinned,
-            face=TableTransaction,
+            self, fn, retries=retries, extra=extra, check_keys=check_keys, pinned=pinned, face=TableTransaction
         )
 
     def run_inline_services(self) -> None:
@@ -532,13 +507,11 @@ class Table(TableContext):
 
     # -- services ------------------------------------------------------------------------------------------------------
 
-    def clean(
-        self, policy: Policy | None = None, *, dry_run: bool = False, fence: Any = None
-    ) -> tuple[CleanResult, ...]:
+    def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs any more (default: by the settings' retention).
 
         While another cleaner is at work, this one does nothing. `dry_run`: nothing is written; what it would remove.
-        `fence`, see `transact`, is compared when the plan is made; the clean itself does not say it.
+        `under` a fence, the epoch is compared when the plan is made; the clean does not record it.
 
         Raises:
             Fenced: a commit of a newer epoch was made; nothing more is planned.
@@ -549,14 +522,13 @@ class Table(TableContext):
         >>> table.clean(KeepVersions(1))  # each file group has one version yet
         ()
         """
-        mine = self.under(fence)
-        return clean.would_clean(mine, policy) if dry_run else clean.clean(mine, policy)
+        return clean.would_clean(self, policy) if dry_run else clean.clean(self, policy)
 
-    def compact(self, *, dry_run: bool = False, fence: Any = None) -> tuple[CompactionResult, ...]:
+    def compact(self, *, dry_run: bool = False) -> tuple[CompactionResult, ...]:
         """Merge the log files of a merge-on-read table into new base files, while writers go on.
 
-        What is scheduled and nobody runs comes first. `dry_run`: nothing is written; what it would schedule. `fence`,
-        as of all writes (see `transact`), is compared at each step under the lock, and said by the compaction.
+        What is scheduled and nobody runs comes first. `dry_run`: nothing is written; what it would schedule. `under` a
+        fence, the epoch is compared at each step under the lock, and the compaction records it.
 
         Raises:
             Fenced: a commit of a newer epoch was made; what is scheduled is left to whoever follows.
@@ -568,25 +540,22 @@ class Table(TableContext):
         >>> len(logs.compact())
         1
         """
-        mine = self.under(fence)
-        return compaction.would_compact(mine) if dry_run else compaction.compact_table(mine)
+        return compaction.would_compact(self) if dry_run else compaction.compact_table(self)
 
-    def schedule_compaction(self, *, fence: Any = None) -> str | None:
+    def schedule_compaction(self) -> str | None:
         """Write down what is to be merged, for another to run; its begin time, None if there is nothing.
 
-        `fence` is compared, see `transact`; the plan does not say it.
+        `under` a fence, the epoch is compared; the plan does not record it.
 
         >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
         >>> logs = Table.create("memory://docs/logs", spec)
         >>> done = logs.append(rows.slice(0, 1)), logs.upsert(rows.slice(0, 1))
         >>> instant = logs.schedule_compaction()  # to be run here or elsewhere
         """
-        return compaction.schedule_compaction(self.under(fence))
+        return compaction.schedule_compaction(self)
 
-    def run_compaction(self, instant: str, *, fence: Any = None) -> CompactionResult:
+    def run_compaction(self, instant: str) -> CompactionResult:
         """Run a scheduled compaction, of the JVM's too, or go on with one whose executor died; see `compaction`.
-
-        `fence`: see `compact`.
 
         Raises:
             HistoryGone: there is no such compaction, or files that it names are gone.
@@ -597,15 +566,13 @@ class Table(TableContext):
         >>> done = logs.append(rows.slice(0, 1)), logs.upsert(rows.slice(0, 1))
         >>> result = logs.run_compaction(logs.schedule_compaction())
         """
-        return compaction.run_compaction(self.under(fence), instant)
+        return compaction.run_compaction(self, instant)
 
-    def unschedule_compaction(
-        self, instant: str | None = None, *, hours: float | None = None, fence: Any = None
-    ) -> tuple[str, ...]:
+    def unschedule_compaction(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
         """Take a scheduled compaction back; no row changes by it.
 
         With `hours`, in place of an instant, all that were scheduled so long ago, by the store's clock, and that nobody
-        runs. Returns the begin times of what was taken back. `fence` is compared, see `transact`.
+        runs. Returns the begin times of what was taken back.
 
         Raises:
             InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
@@ -617,7 +584,7 @@ class Table(TableContext):
         >>> logs.unschedule_compaction(hours=24)
         ()
         """
-        return compaction.unschedule_compaction(self.under(fence), instant, hours)
+        return compaction.unschedule_compaction(self, instant, hours)
 
     def cluster(
         self,
@@ -626,19 +593,18 @@ class Table(TableContext):
         small_file_bytes: int | None = None,
         *,
         dry_run: bool = False,
-        fence: Any = None,
     ) -> tuple[ClusteringResult, ...]:
         """Join small files of each partition into larger ones, their rows sorted, while writers go on elsewhere.
 
         What is scheduled and nobody runs comes first. A row stays what it is, of the commit that wrote it. A write of a
         file group that is being clustered gives way, or with `prefer_writer` the clustering does; see `clustering`.
+        `under` a fence, the epoch is compared at each step under the lock, and the clustering records it.
 
         Args:
             sort_by: columns, nulls first; none: rows stay in the order of their files.
             target_file_bytes: about how large a new file is to be.
             small_file_bytes: files below this are joined, if a partition has two (default: half of the target).
             dry_run: nothing is written; what it would schedule first.
-            fence: as of all writes (see `transact`): compared at each step under the lock, and said by the clustering.
 
         Raises:
             Fenced: a commit of a newer epoch was made; what is scheduled is left to whoever follows.
@@ -652,32 +618,27 @@ class Table(TableContext):
         3
         """
         rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
-        mine = self.under(fence)
-        return clustering.would_cluster(mine, rule) if dry_run else clustering.cluster_table(mine, rule)
+        return clustering.would_cluster(self, rule) if dry_run else clustering.cluster_table(self, rule)
 
     def schedule_clustering(
         self,
         sort_by: Sequence[str] = (),
         target_file_bytes: int = TARGET_FILE_BYTES,
         small_file_bytes: int | None = None,
-        *,
-        fence: Any = None,
     ) -> str | None:
         """Write down what is to be joined, for another to run, JVM Hudi too; its begin time, None if there is nothing.
 
-        Until then writes of those file groups give way. Arguments and errors are those of `cluster`; `fence` is
-        compared, but the plan does not say it.
+        Until then writes of those file groups give way. Arguments and errors are those of `cluster`. `under` a fence,
+        the epoch is compared; the plan does not record it.
 
         >>> table.schedule_clustering() is None  # a file in each partition: there is nothing to join
         True
         """
         rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
-        return clustering.schedule_clustering(self.under(fence), rule)
+        return clustering.schedule_clustering(self, rule)
 
-    def run_clustering(self, instant: str, *, fence: Any = None) -> ClusteringResult:
+    def run_clustering(self, instant: str) -> ClusteringResult:
         """Run a scheduled clustering, of the JVM's too, or go on with one whose executor died; see `clustering`.
-
-        `fence`: see `cluster`.
 
         Raises:
             HistoryGone: there is no such clustering, or files that it names are gone.
@@ -688,15 +649,13 @@ class Table(TableContext):
         >>> instant = table.schedule_clustering(sort_by=["id"])
         >>> result = instant and table.run_clustering(instant)
         """
-        return clustering.run_clustering(self.under(fence), instant)
+        return clustering.run_clustering(self, instant)
 
-    def unschedule_clustering(
-        self, instant: str | None = None, *, hours: float | None = None, fence: Any = None
-    ) -> tuple[str, ...]:
+    def unschedule_clustering(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
         """Take a scheduled clustering back; no row changes by it.
 
         With `hours`, in place of an instant, all that were scheduled so long ago, by the store's clock, and that nobody
-        runs. Returns the begin times of what was taken back. `fence` is compared, see `transact`.
+        runs. Returns the begin times of what was taken back.
 
         Raises:
             InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
@@ -706,13 +665,13 @@ class Table(TableContext):
         >>> table.unschedule_clustering(hours=24)
         ()
         """
-        return clustering.unschedule_clustering(self.under(fence), instant, hours)
+        return clustering.unschedule_clustering(self, instant, hours)
 
-    def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False, fence: Any = None) -> ArchiveResult:
+    def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
         """Move the oldest instants off the timeline (default: by the settings' `archival`); their rows stay.
 
-        `dry_run`: nothing is written; what it would archive, if no writer is dead. `fence`, see `transact`, is compared
-        in each round, where there is something to archive; the archive does not say it.
+        `dry_run`: nothing is written; what it would archive, if no writer is dead. `under` a fence, the epoch is
+        compared in each round that has something to archive; the archive does not record it.
 
         Raises:
             Fenced: a commit of a newer epoch was made.
@@ -723,8 +682,7 @@ class Table(TableContext):
 
         >>> result = table.archive(KeepActive(20, 30), dry_run=True)
         """
-        mine = self.under(fence)
-        return archive.would_archive(mine, keep) if dry_run else archive.archive(mine, keep)
+        return archive.would_archive(self, keep) if dry_run else archive.archive(self, keep)
 
     def sweep(self) -> tuple[str, ...]:
         """Roll back what dead writers left, and finish what dead services planned; the begin times of all that.
@@ -795,11 +753,12 @@ class Table(TableContext):
         """
         return savepoint.delete_savepoint(self, version)
 
-    def restore(self, version: TableVersion, *, fence: Any = None) -> RestoreResult:
+    def restore(self, version: TableVersion) -> RestoreResult:
         """Undo: take back every commit that completed after a version, see `version`; which, the result says.
 
-        NOT promised: anything for JVM writers that run meanwhile; stop them first. `fence`, see `transact`, is compared
-        before anything is taken back; the restore does not say it, and epochs go with the commits that said them.
+        NOT promised: anything for JVM writers that run meanwhile; stop them first. `under` a fence, the epoch is
+        compared before anything is taken back; the restore does not record it, and removes the epochs of what it takes
+        back.
 
         Raises:
             Fenced: a commit of a newer epoch was made.
@@ -814,7 +773,7 @@ class Table(TableContext):
         >>> table.restore(before).taken_back == (done.instant,), table.count()
         (True, 2)
         """
-        return restore.restore(self.under(fence), version)
+        return restore.restore(self, version)
 
     def adopt_bucket_index(self, buckets: int, bucket_by: Sequence[str] = ()) -> None:
         """Say in the properties that a JVM writer made buckets, or that an empty table is to have them.

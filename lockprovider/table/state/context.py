@@ -209,22 +209,30 @@ class TableContext:
         return self._lock
 
     def under(self: _Context, fence: Any) -> _Context:
-        """The same table, whose writes and services are of this epoch: see `fence` of `Table.transact`. None: this one.
+        """The same table for a writer of one epoch: its writes and services fail once a newer epoch has committed.
 
-        For what takes a table and no fence: Spark and Dask writers, streams.
+        A fence is a term, a lease, a job, or its epoch (a whole number from 1 on). With a name, `("compactor", term)`,
+        it is compared with the fences of that name only. It replaces the fence that this table has.
+
+        Each commit records its epoch. The write that decides a commit compares it with those of all earlier commits,
+        archived ones too; the first commit of a name reads them. Services compare under the lock, see each of them.
+
+        The result is a table like any other: give it to the functions of Spark and Dask, and to streams.
+
+        NOT promised: that an older epoch is refused before a newer one has committed; that commits without a fence are
+        refused, as all of the JVM's are; anything of epochs whose commits a restore took back.
 
         Raises:
-            InvalidInput: it is none.
+            InvalidInput: `fence` has no epoch. Nothing is read for it.
+            Fenced: by the writes and services of the result: a commit of a newer epoch was made.
 
-        >>> fenced = table.under(("loader", 4))
-        >>> done = fenced.append(pa.table({"id": [3], "city": ["ulm"]}))
+        >>> table.under(("loader", 4)).append(pa.table({"id": [3], "city": ["ulm"]})).inserted
+        1
         >>> table.under(("loader", 3)).append(pa.table({"id": [4], "city": ["ulm"]}))
         Traceback (most recent call last):
         ...
         lockprovider.recipes.errors.Fenced: epoch 3 of 'loader' is over: 4 has written since; ...
         """
-        if fence is None:
-            return self
         found = object.__new__(type(self))
         found.__dict__.update(self.__dict__)  # what is known of the table, and its lock, are shared
         found.fence = Fence.of(fence)

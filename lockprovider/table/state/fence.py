@@ -46,7 +46,7 @@ class Fence:
             return given
         name, of = given if isinstance(given, tuple) and len(given) == 2 else ("", given)  # noqa: PLR2004 - a pair
         if not isinstance(name, str):
-            raise InvalidInput(f"fence={given!r} must be a term, or a name and a term: fence=('compactor', term)")
+            raise InvalidInput(f"fence={given!r} must be a term, or a name and a term: under(('compactor', term))")
         return cls(check_fence(of), name)
 
     @property

@@ -100,15 +100,15 @@ def test_election_one_compactor_is_refused_once_another_has_compacted(folder, ca
     spec = TableSpec("trips", schema, "id", ordering="ts", buckets=1, table_type="merge_on_read")
     table = Table.create(f"file://{folder}/trips", spec)
 
-    def upsert(ts: int, **how: Any) -> None:
-        table.upsert(pa.Table.from_pylist([{"id": 1, "ts": ts}], schema=schema), retries=9, **how)
+    def upsert(table: Table, ts: int) -> None:
+        table.upsert(pa.Table.from_pylist([{"id": 1, "ts": ts}], schema=schema), retries=9)
 
-    upsert(1)
-    upsert(2)
+    upsert(table, 1)
+    upsert(table, 2)
 
     def follow() -> None:
         until(lambda: table.timeline().writes[-1].action.value == "commit")
-        upsert(3, fence=("compactor", 1 << 52))  # somebody has led since
+        upsert(table.under(("compactor", 1 << 52)), 3)  # somebody has led since
 
     body = next(one for one in blocks(README, "python") if "def main(term):" in one)
     main = body.partition("election.run")[0].replace("wait(60)", "wait(0)").replace("s3://bucket", f"file://{folder}")

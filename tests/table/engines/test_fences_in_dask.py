@@ -17,7 +17,7 @@ from lockprovider.table.engines import dask as engine
 def test_dask_writes_and_services_are_fenced_as_their_table_is(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     for number in (1, 2):
-        table.append(rows((number, "a", 1)), fence=7)
+        table.under(7).append(rows((number, "a", 1)))
     more = dd.from_pandas(rows((3, "b", 3)).to_pandas(), npartitions=1)
     for refused in (
         lambda: engine.append(table.under(6), more),
@@ -31,7 +31,7 @@ def test_dask_writes_and_services_are_fenced_as_their_table_is(tmp_path: Path) -
     engine.upsert(table.under(7), more)
     assert engine.cluster(table.under(8))
     with pytest.raises(Fenced, match="epoch 7 is over: 8"):
-        table.append(rows((4, "d", 4)), fence=7)
+        table.under(7).append(rows((4, "d", 4)))
 
 
 def test_a_table_that_is_sent_elsewhere_keeps_its_fence(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ RULE = ClusteringRule()
 def table(tmp_path: Path) -> Table:
     """Two files in a partition, the older versions of one of them, and a commit of epoch 7 before others."""
     made = Table.create(str(tmp_path / "t"), SPEC, settings=TableSettings(lock=SETTINGS.lock))
-    made.append(rows((1, "a", 1)), fence=7)
+    made.under(7).append(rows((1, "a", 1)))
     made.append(rows((2, "a", 2)))
     for value in range(4):
         made.upsert(rows((1, "a", value)))
@@ -40,28 +40,24 @@ def table(tmp_path: Path) -> Table:
 def logs(tmp_path: Path) -> Table:
     """A file group with a log."""
     made = Table.create(str(tmp_path / "l"), LOGS, settings=SETTINGS)
-    made.append(rows((1, "a", 1)), fence=7)
+    made.under(7).append(rows((1, "a", 1)))
     made.upsert(rows((1, "a", 2)))
     return made
 
 
 SERVICES = {
-    "clean": lambda table, fence: table.clean(KeepVersions(1), fence=fence),
-    "archive": lambda table, fence: table.archive(fence=fence),
-    "cluster": lambda table, fence: table.cluster(fence=fence),
-    "schedule_clustering": lambda table, fence: table.schedule_clustering(fence=fence),
-    "run_clustering": lambda table, fence: table.run_clustering(table.schedule_clustering(fence=None), fence=fence),
-    "unschedule_clustering": lambda table, fence: table.unschedule_clustering(
-        table.schedule_clustering(fence=None), fence=fence
-    ),
-    "restore": lambda table, fence: table.restore(table.history()[2].instant, fence=fence),
-    "add_columns": lambda table, fence: table.add_columns(pa.schema([("tip", pa.float64())]), fence=fence),
-    "compact": lambda table, fence: table.compact(fence=fence),
-    "schedule_compaction": lambda table, fence: table.schedule_compaction(fence=fence),
-    "run_compaction": lambda table, fence: table.run_compaction(table.schedule_compaction(fence=None), fence=fence),
-    "unschedule_compaction": lambda table, fence: table.unschedule_compaction(
-        table.schedule_compaction(fence=None), fence=fence
-    ),
+    "clean": lambda table, fence: table.under(fence).clean(KeepVersions(1)),
+    "archive": lambda table, fence: table.under(fence).archive(),
+    "cluster": lambda table, fence: table.under(fence).cluster(),
+    "schedule_clustering": lambda table, fence: table.under(fence).schedule_clustering(),
+    "run_clustering": lambda table, fence: table.under(fence).run_clustering(table.schedule_clustering()),
+    "unschedule_clustering": lambda table, fence: table.under(fence).unschedule_clustering(table.schedule_clustering()),
+    "restore": lambda table, fence: table.under(fence).restore(table.history()[2].instant),
+    "add_columns": lambda table, fence: table.under(fence).add_columns(pa.schema([("tip", pa.float64())])),
+    "compact": lambda table, fence: table.under(fence).compact(),
+    "schedule_compaction": lambda table, fence: table.under(fence).schedule_compaction(),
+    "run_compaction": lambda table, fence: table.under(fence).run_compaction(table.schedule_compaction()),
+    "unschedule_compaction": lambda table, fence: table.under(fence).unschedule_compaction(table.schedule_compaction()),
 }
 
 
@@ -95,7 +91,7 @@ def test_a_service_that_is_a_commit_says_its_epoch(request, name: str) -> None:
     table: Table = request.getfixturevalue("logs" if "compact" in name else "table")
     SERVICES[name](table, 8)
     with pytest.raises(Fenced, match="epoch 7 is over: 8"):
-        Table.open(table.url).append(rows((9, "a", 9)), fence=7)
+        Table.open(table.url).under(7).append(rows((9, "a", 9)))
 
 
 @pytest.mark.parametrize("kind", ["compact", "cluster"])
@@ -106,7 +102,7 @@ def test_a_leader_that_is_followed_while_it_writes_files_completes_nothing_and_t
 
     def overtaken(tasks: Sequence[executor.RewriteTask]) -> Iterator[WriteStat]:
         written = [*executor.here(tasks)]
-        Table.open(table.url).append(rows((5, "b", 5)), fence=8)
+        Table.open(table.url).under(8).append(rows((5, "b", 5)))
         yield from written
 
     before = content(table) | {(5, "b", 5)}
@@ -127,12 +123,12 @@ def test_a_leader_that_is_followed_while_it_writes_files_completes_nothing_and_t
 def test_what_follows_a_commit_fails_it_not_if_another_leads_by_then(tmp_path: Path, settings: TableSettings) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=TableSettings(lock=SETTINGS.lock))
     for number in range(8):
-        table.append(rows((number, "a", 1)), fence=7)
+        table.under(7).append(rows((number, "a", 1)))
 
     def follow(event: TableEvent) -> None:
         if event.kind == "committed":
-            Table.open(table.url).append(rows((9, "a", 9)), fence=8)
+            Table.open(table.url).under(8).append(rows((9, "a", 9)))
 
     late = Table.open(table.url, settings=settings, watcher=follow)
-    assert late.append(rows((8, "a", 8)), fence=7).inserted == 1
+    assert late.under(7).append(rows((8, "a", 8))).inserted == 1
     assert len(content(table)) == 10

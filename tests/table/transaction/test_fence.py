@@ -35,34 +35,34 @@ def begun(table: Table, fence: Any, id_: int) -> Transaction:
 
 
 WRITES = {
-    "append": lambda table, fence: table.append(rows((9, "z", 9)), fence=fence),
-    "upsert": lambda table, fence: table.upsert(rows((9, "z", 9)), fence=fence),
-    "delete": lambda table, fence: table.delete(rows((1, "a", 1)), fence=fence),
-    "delete where": lambda table, fence: table.delete("id = 1", fence=fence),
-    "overwrite": lambda table, fence: table.overwrite(rows((9, "z", 9)), fence=fence),
-    "transact": lambda table, fence: table.transact(lambda txn: txn.upsert(rows((9, "z", 9))), fence=fence, retries=3),
+    "append": lambda table: table.append(rows((9, "z", 9))),
+    "upsert": lambda table: table.upsert(rows((9, "z", 9))),
+    "delete": lambda table: table.delete(rows((1, "a", 1))),
+    "delete where": lambda table: table.delete("id = 1"),
+    "overwrite": lambda table: table.overwrite(rows((9, "z", 9))),
+    "transact": lambda table: table.transact(lambda txn: txn.upsert(rows((9, "z", 9))), retries=3),
 }
 
 
 @pytest.mark.parametrize("name", WRITES)
 def test_each_write_of_an_older_epoch_is_refused_and_leaves_nothing(table: Table, name: str) -> None:
-    table.upsert(rows((1, "a", 1)), fence=7)
+    table.under(7).upsert(rows((1, "a", 1)))
     upsert(table, (2, "b", 2))  # without a fence
     with pytest.raises(Fenced, match="epoch 6 is over: 7 has written since; stop") as caught:
-        WRITES[name](table, 6)
+        WRITES[name](table.under(6))
     assert caught.value.epoch == 7
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 2)}
     assert orphans(Path(table.url)) == set()
-    WRITES[name](table, 7)
-    WRITES[name](Table.open(table.url, settings=SETTINGS), SimpleNamespace(epoch=8))
+    WRITES[name](table.under(7))
+    WRITES[name](Table.open(table.url, settings=SETTINGS).under(SimpleNamespace(epoch=8)))
     with pytest.raises(Fenced):
-        WRITES[name](table, 7)
+        WRITES[name](table.under(7))
 
 
 def test_a_transaction_of_an_older_epoch_is_refused_at_its_end(table: Table) -> None:
-    txn = table.transaction(fence=3)
+    txn = table.under(3).transaction()
     txn.upsert(rows((1, "a", 1)))
-    table.append(rows((5, "e", 5)), fence=4)
+    table.under(4).append(rows((5, "e", 5)))
     with pytest.raises(Fenced):
         txn.commit()
     txn.rollback()
@@ -95,11 +95,11 @@ def test_a_jvm_writer_that_drops_our_fields_of_the_lock_record_takes_no_fence_aw
 
 
 def test_epochs_of_different_names_are_not_compared(table: Table) -> None:
-    table.upsert(rows((1, "a", 1)), fence=("compactor", 9))
-    table.upsert(rows((2, "b", 2)), fence=("loader", 1))
-    table.upsert(rows((3, "c", 3)), fence=1)
+    table.under(("compactor", 9)).upsert(rows((1, "a", 1)))
+    table.under(("loader", 1)).upsert(rows((2, "b", 2)))
+    table.under(1).upsert(rows((3, "c", 3)))
     with pytest.raises(Fenced, match="epoch 8 of 'compactor' is over: 9"):
-        table.upsert(rows((4, "d", 4)), fence=("compactor", 8))
+        table.under(("compactor", 8)).upsert(rows((4, "d", 4)))
     assert len(content(table)) == 3
 
 
@@ -115,32 +115,37 @@ def test_a_batch_of_a_stream_and_a_fence_stand_in_one_commit(table: Table) -> No
 def test_an_epoch_is_found_after_its_commit_was_archived(tmp_path: Path) -> None:
     few = replace(SETTINGS, retention=KeepCommits(1), archival=KeepActive(3, 4))
     table = Table.create(str(tmp_path / "t"), SPEC, settings=few)
-    table.upsert(rows((1, "a", 1)), fence=5)
+    table.under(5).upsert(rows((1, "a", 1)))
     for number in range(8):
         upsert(table, (1, "a", number))
     table.archive()
     assert not any(fences_in(commit.extra) for commit in table.history())
     with pytest.raises(Fenced) as caught:
-        Table.open(table.url, settings=few).upsert(rows((2, "b", 2)), fence=4)
+        Table.open(table.url, settings=few).under(4).upsert(rows((2, "b", 2)))
     assert caught.value.epoch == 5
 
 
 def test_a_leader_that_another_has_followed_is_refused(table: Table) -> None:
     election = lockprovider.election.open(f"file://{table.url}-election/e.json", storage_options={"auto_mkdir": True})
     with election.lead() as term:
-        table.upsert(rows((1, "a", 1)), fence=term)
+        table.under(term).upsert(rows((1, "a", 1)))
     late = term
     with election.lead() as term:
-        table.upsert(rows((2, "b", 2)), fence=term)
+        table.under(term).upsert(rows((2, "b", 2)))
     with pytest.raises(Fenced):
-        table.upsert(rows((3, "c", 3)), fence=late)
+        table.under(late).upsert(rows((3, "c", 3)))
 
 
-@pytest.mark.parametrize("fence", ["x", 0, -1, True, ("a", "x"), (5, 5)])
+@pytest.mark.parametrize("fence", [None, "x", 0, -1, True, ("a", "x"), (5, 5)])
 def test_what_has_no_epoch_is_refused(table: Table, fence: Any) -> None:
     with pytest.raises(InvalidInput, match="fence="):
-        table.append(rows((1, "a", 1)), fence=fence)
-    assert table.count() == 0
+        table.under(fence)
+
+
+def test_under_replaces_the_fence_of_a_table(table: Table) -> None:
+    table.under(9).under(7).append(rows((1, "a", 1)))
+    assert table.under(8).append(rows((2, "b", 2))).inserted == 1
+    assert table.fence is None
 
 
 def test_the_error_can_be_pickled() -> None:

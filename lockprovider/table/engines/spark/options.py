@@ -50,7 +50,7 @@ class SparkOptions:
         merge_schema: `mergeSchema=true`: columns that a write has and the table has not are added to it first.
         if_exists: what a write does where there is a table: `append`, or `error` or `ignore`, which Spark itself does
             not let modes of Python's sources be.
-        fence: the epoch under which a write is made, `7` or, with a name, `loader:7`; see `Table.transact`.
+        fence: the epoch under which a write is made, `7` or, with a name, `loader:7`; see `Table.under`.
         hudi: those that start with `hoodie.`.
     """
 
@@ -142,7 +142,7 @@ class SparkOptions:
             TableNotFound, UnsupportedTable: see `Table.open`.
         """
         table = TableContext.open(self.url, storage_options=self.storage_options, settings=self.settings)
-        return table.under(self.fence)
+        return table if self.fence is None else table.under(self.fence)
 
 
 def _fence(text: str | None) -> Fence | None:

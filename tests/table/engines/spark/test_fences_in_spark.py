@@ -22,7 +22,7 @@ from lockprovider.table.engines.spark.stream import upserts
 
 def test_a_job_of_an_older_epoch_is_refused_and_the_newest_is_done(spark: Any, tmp_path: Path) -> None:
     table = filled(tmp_path / "t", SPEC)
-    table.append(rows((5, "a", 5)), fence=("loader", 7))
+    table.under(("loader", 7)).append(rows((5, "a", 5)))
     late, newest, before = table.under(("loader", 6)), table.under(("loader", 7)), content(table)
     register(spark)
     more = frame(spark, (6, "b", 6))

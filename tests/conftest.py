@@ -5,6 +5,7 @@ What is imported here is the standard library, what tests are made with, and the
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib.metadata
 import inspect
@@ -72,6 +73,8 @@ SESSIONS = {
     ),
     "spark: two": ("table/engines/spark", "table/read/test_left_out.py", "table/state/test_stale.py"),
 }
+KILLED_S = 900  # 300 s after the `timeout` of pyproject.toml
+_STDERR = pytest.StashKey[int]()
 _HERE = Path(__file__).parent
 
 # Tests start hundreds of processes: they need not compile the same modules each time, whatever the shell says.
@@ -126,6 +129,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_STDERR] = os.dup(sys.stderr.fileno())
     config.option.loadscopereorder = False  # xdist's: by how many tests a file has, not by how long they take
     if (slower := config.getoption("--slow")) != 1:
         monotonic_s, now_ms, sleep = Machine.monotonic_s, Machine.now_ms, Machine.sleep
@@ -181,10 +185,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.soak)
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.timeout(0))
+        elif is_asked_for(item):
+            item.add_marker(pytest.mark.timeout(1800))
     if any("::" in argument for argument in config.args):
         return
     unasked = [name for name in _ONLY_IF_ASKED if name not in config.getoption("markexpr")]
-    left = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
+    left = [item for item in items if is_asked_for(item, unasked)]
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
@@ -198,6 +204,23 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test that not even its timeout ends is killed, with what each thread was at; xdist runs the others."""
+    if is_asked_for(item):
+        return (yield)
+    faulthandler.dump_traceback_later(KILLED_S, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def is_asked_for(item: pytest.Item, markers: Iterable[str] = _ONLY_IF_ASKED) -> bool:
+    """Whether it has one of these markers, and so runs only with `-m`, or by its name."""
+    return any(item.get_closest_marker(name) for name in markers)
 
 
 def is_quick(item: pytest.Item) -> bool:

@@ -14,6 +14,7 @@ from jvm.spark import HudiError
 
 if TYPE_CHECKING:
     from jvm.spark import HudiSpark
+    from lockprovider.table import Table
 
 CONSISTENT = {"hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": "true"}
 ENCODE = {"hoodie.datasource.write.partitionpath.urlencode": "true"}
@@ -25,7 +26,8 @@ BY_FRAME: Mapping[str, Mapping[str, str]] = {
     "bulk_insert": {ROW_WRITER: "true"},
     "bulk_insert without row writer": {ROW_WRITER: "false"},
 }
-WAYS = (*BY_FRAME, "SQL INSERT", "MERGE", "CTAS")
+STREAMER = "HudiStreamer"
+WAYS = (*BY_FRAME, "SQL INSERT", "MERGE", "CTAS", STREAMER)
 QUICK = {
     "hoodie.metadata.enable": "false",
     "hoodie.embed.timeline.server": "false",
@@ -42,8 +44,15 @@ DRIVER = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+ZONES = {"Kolkata": "Asia/Kolkata", "New York": "America/New_York"}
 # By shape, role and type: the value's label to its text.
 Found = dict[str, dict[str, str]]
+
+
+def alone(table: Table) -> Table:
+    """Let JVM Hudi write this table without a lock, which it cannot have in a local folder."""
+    table.unshare()
+    return table
 
 
 def found_by(hudi: HudiSpark, folder: Path, version: str) -> Iterator[tuple[str, Found]]:
@@ -62,10 +71,11 @@ def found_by(hudi: HudiSpark, folder: Path, version: str) -> Iterator[tuple[str,
         yield way, found
         if way in {"upsert", "bulk_insert", "SQL INSERT"}:
             yield f"{way}, consistent.logical.timestamp", wide(writer, CONSISTENT)
-    # East of Greenwich: west of it, times of the timeline would go back, and Hudi waits for hours.
-    hudi.set_zone("Asia/Kolkata")
-    writer = Writer(hudi, folder / "zone", "bulk_insert")
-    yield "bulk_insert in Kolkata", wide(writer)
+
+
+def found_in(hudi: HudiSpark, folder: Path, place: str) -> Iterator[tuple[str, Found]]:
+    """What a driver in another time zone makes of them."""
+    yield f"bulk_insert in {place}", wide(Writer(hudi, folder / place, "bulk_insert"))
 
 
 class Writer:
@@ -92,15 +102,20 @@ class Writer:
         each = (f"({', '.join(row)}, {n})" for n, row in enumerate(rows))
         source = f"select * from values {', '.join(each)} as t({', '.join(columns)}, n)"  # noqa: S608 (ours)
         given = QUICK | options
+        named = {
+            "hoodie.table.name": "t",
+            "hoodie.datasource.write.recordkey.field": ",".join(keys),
+            "hoodie.datasource.write.partitionpath.field": ",".join(partitions),
+            "hoodie.datasource.write.precombine.field": "n",
+        }
         if self.way in BY_FRAME:
-            named = {
-                "hoodie.table.name": "t",
-                "hoodie.datasource.write.operation": self.way.partition(" ")[0],
-                "hoodie.datasource.write.recordkey.field": ",".join(keys),
-                "hoodie.datasource.write.partitionpath.field": ",".join(partitions),
-                "hoodie.datasource.write.precombine.field": "n",
-            }
-            self.hudi.save(source, url, {**given, **named, **BY_FRAME[self.way]})
+            operation = {"hoodie.datasource.write.operation": self.way.partition(" ")[0]}
+            self.hudi.save(source, url, {**given, **named, **operation, **BY_FRAME[self.way]})
+        elif self.way == STREAMER:
+            properties = self.folder / "streamer.properties"
+            properties.parent.mkdir(parents=True, exist_ok=True)
+            properties.touch()
+            self.hudi.stream(source, url, {**given, **named, "properties": str(properties)})
         else:
             self._by_sql(url, keys, partitions, source, given)
         found = dict(_rows(url))

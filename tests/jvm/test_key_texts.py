@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from table.key_values import VERSIONS, store, stored
 
-from jvm.key_texts import DRIVER, found_by, grouped, ungrouped
+from jvm.key_texts import DRIVER, ZONES, found_by, found_in, grouped, ungrouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,12 @@ pytestmark = pytest.mark.jvm
 def test_the_texts_of_keys_and_partitions_are_those_that_are_stored(
     version: str, start_release: Callable[..., HudiSpark], tmp_path: Path
 ) -> None:
-    with start_release(version, tmp_path, **DRIVER) as hudi:
+    with start_release(version, tmp_path, streamer=True, **DRIVER) as hudi:
         found = dict(found_by(hudi, tmp_path, version))
+    for place, zone in ZONES.items():
+        conf = {key: value.replace("timezone=UTC", f"timezone={zone}") for key, value in DRIVER.items()}
+        with start_release(version, tmp_path, **conf) as hudi:
+            found |= found_in(hudi, tmp_path, place)
     known = ungrouped(stored())
     if os.environ.get("FSSPEC_CAS_STORE_TEXTS"):
         store(grouped(dict(sorted((known | {version: found}).items()))))

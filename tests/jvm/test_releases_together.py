@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from table.tables import SETTINGS
 
-from jvm.key_texts import DRIVER, QUICK
+from jvm.key_texts import DRIVER, QUICK, alone
 from jvm.spark import HudiSpark
-from lockprovider.table import Table
+from lockprovider.table import Table, TableSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +28,17 @@ SCHEMA = pa.schema(
         ("value", pa.int64()),
     ]
 )
+SHAPE = {
+    "hoodie.datasource.write.recordkey.field": "name,day,price",
+    "hoodie.datasource.write.partitionpath.field": "part",
+    "hoodie.table.timeline.timezone": "UTC",
+}
+BUCKETS = {
+    "hoodie.index.type": "BUCKET",
+    "hoodie.index.bucket.engine": "SIMPLE",
+    "hoodie.bucket.index.num.buckets": "4",
+    "hoodie.bucket.index.hash.field": "name,day,price",
+}
 Row = tuple[str | None, dt.date, Decimal, bool, int]
 
 
@@ -67,27 +78,37 @@ def seen(hudi: HudiSpark, url: str) -> dict[int, int]:
     return dict(ours)
 
 
+@pytest.mark.parametrize("first", ["theirs", "ours"])
+@pytest.mark.parametrize("buckets", [None, 4])
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 def test_a_row_is_once_in_a_table_that_another_release_and_we_write(
-    release: HudiSpark, tmp_path: Path, kind: str
+    release: HudiSpark, tmp_path: Path, kind: str, buckets: int | None, first: str
 ) -> None:
     url = str(tmp_path / "t")
-    options = QUICK | {
-        "hoodie.table.name": "t",
-        "hoodie.datasource.write.table.type": kind,
-        "hoodie.datasource.write.operation": "upsert",
-        "hoodie.datasource.write.recordkey.field": "name,day,price",
-        "hoodie.datasource.write.partitionpath.field": "part",
-        "hoodie.table.timeline.timezone": "UTC",
-    }
-    release.save(query(row(n, n) for n in range(6)), url, options)
+    options = QUICK | {"hoodie.table.name": "t"}
+    if first == "ours":  # its properties tell the rest
+        fields = {"record_keys": ("name", "day", "price"), "partition_by": "part", "buckets": buckets}
+        spec = TableSpec("t", SCHEMA, hive_style=True, table_type=kind, **fields)
+        alone(Table.create(url, spec, settings=SETTINGS)).upsert(arrow(row(n, n) for n in range(6)))
+    else:
+        options |= SHAPE | {"hoodie.datasource.write.table.type": kind} | (BUCKETS if buckets else {})
+        release.save(query(row(n, n) for n in range(6)), url, options)
+        if buckets:
+            Table.open(url).adopt_bucket_index(buckets)
+    upserts = options | {"hoodie.datasource.write.operation": "upsert"}
+    deletes = options | {"hoodie.datasource.write.operation": "delete"}
+
     table = Table.open(url, settings=SETTINGS)
     table.upsert(arrow(row(n, 10 + n) for n in range(4, 8)))
     table.delete(arrow([row(0, 0)]))
     expected = {1: 1, 2: 2, 3: 3, 4: 14, 5: 15, 6: 16, 7: 17}
     assert seen(release, url) == expected
-    release.save(query(row(n, 20 + n) for n in (3, 4, 7, 8)), url, options)
-    expected |= {n: 20 + n for n in (3, 4, 7, 8)}
+
+    release.save(query(row(n, 20 + n) for n in (3, 4, 7, 8)), url, upserts)
+    release.save(query(row(n, 0) for n in (2, 6)), url, deletes)
+    expected = {1: 1, 3: 23, 4: 24, 5: 15, 7: 27, 8: 28}
     assert seen(release, url) == expected
-    Table.open(url, settings=SETTINGS).upsert(arrow(row(n, 30 + n) for n in (1, 8, 0)))
-    assert seen(release, url) == expected | {n: 30 + n for n in (1, 8, 0)}
+
+    Table.open(url, settings=SETTINGS).upsert(arrow(row(n, 30 + n) for n in (1, 2, 8, 0)))
+    expected |= {n: 30 + n for n in (1, 2, 8, 0)}
+    assert seen(release, url) == expected

@@ -28,6 +28,7 @@ OURS = ("fsspec_cas", "lockprovider")
 
 _INSIDE = "for what stands on it, here; no user calls it"
 _COMMITS = "for layers that let publishes be decided together, as tables do; the lock's specification shows it"
+_READS = ("to_arrow", "to_pandas", "to_polars")
 # What has none of its own, and why; a class stands for its methods, too.
 NONE = {
     **{f"fsspec_cas.testing.faulty.ManualClock.{name}": "see `World`" for name in ("monotonic_s", "new_id", "now_ms")},
@@ -54,6 +55,8 @@ NONE = {
     "lockprovider.table.settings.Mode": "see `TableSettings`",
     "lockprovider.table.settings.TableSettings.check": _INSIDE,
     "lockprovider.table.spec.TableSpec.with_index": _INSIDE,
+    **{f"lockprovider.table.table.Table.{name}": "see `Scan`" for name in ("count", *_READS, "to_duckdb")},
+    **{f"lockprovider.table.table_transaction.TableTransaction.{name}": "see `Scan`" for name in _READS},
     "lockprovider.table.timeline.view.AsOf.includes": _INSIDE,
     **{f"lockprovider.table.timeline.view.FileSlice.{name}": _INSIDE for name in ("of_logs", "with_logs")},
     **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("data_files", "has", "locked")},

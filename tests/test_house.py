@@ -77,6 +77,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("transaction", "read"),
         ("rewrite",),
         ("engines",),
+        ("table_scan",),
         ("table_transaction",),
         ("table",),
     ],

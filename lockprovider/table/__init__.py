@@ -29,6 +29,7 @@ from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.events import TableEvent, Watcher
 from lockprovider.table.state.progress import ShowProgress
 from lockprovider.table.table import Table
+from lockprovider.table.table_scan import Scan
 from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.clustering_plan import ClusterEvery
@@ -61,6 +62,7 @@ __all__ = [
     "KeepVersions",
     "Mode",
     "Order",
+    "Scan",
     "ShowProgress",
     "Snapshot",
     "Table",

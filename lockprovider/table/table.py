@@ -28,7 +28,7 @@ from fsspec_cas import Entry, Store
 from lockprovider.table.convert.rows import Rows
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.doctor.facts import TableFinding
-from lockprovider.table.engines import arrow, frames, replace
+from lockprovider.table.engines import arrow, replace
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.service_metadata import Savepoint
@@ -36,7 +36,7 @@ from lockprovider.table.format.writer_settings import SettingChange
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Changes, changes_since
 from lockprovider.table.read.consistent import CommitHistory, PointInTime
-from lockprovider.table.read.scan import Where, to_reader
+from lockprovider.table.read.scan import Where
 from lockprovider.table.rewrite import clustering, compaction, inline
 from lockprovider.table.rewrite.clustering import ClusteringResult
 from lockprovider.table.rewrite.compaction import CompactionResult
@@ -57,6 +57,7 @@ from lockprovider.table.settings import TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.events import Watcher, nobody
+from lockprovider.table.table_scan import Scan, short_for
 from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, ClusteringRule
@@ -144,20 +145,6 @@ class Table(TableContext):
         """
         return latest_checkpoint(self.timeline(), Order.COMPLETION)
 
-    def count(
-        self,
-        filter: Where = None,  # noqa: A002 - as pyarrow calls it
-        partitions: Iterable[str] | None = None,
-        as_of: PointInTime = None,
-    ) -> int:
-        """How many rows there are; reads one column of the record key. Arguments and errors: see `to_arrow`.
-
-        >>> table.count(), table.count("city = 'ulm'")
-        (2, 1)
-        """
-        keys = self.scan([self.config().record_keys[0]], filter, partitions, as_of)
-        return sum(batch.num_rows for batch in keys)
-
     def history(self) -> CommitHistory:
         """All completed writes on the timeline, in the order of their completion; what is archived is not there.
 
@@ -185,16 +172,16 @@ class Table(TableContext):
             return consistent.snapshot(self, as_of)
         return consistent.snapshot_by(self, timeline or self.timeline(), as_of, files)
 
-    def to_arrow(
+    def scan(
         self,
-        columns: Sequence[str] | None = None,
+        columns: Iterable[str] | None = None,
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
         as_of: PointInTime = None,
         *,
         read_optimized: bool = False,
-    ) -> pa.Table:
-        """The rows, now or as of a moment.
+    ) -> Scan:
+        """A read of these rows, now or as of a moment; the methods of `Scan` read them. This method sends no request.
 
         Args:
             columns: all without Hudi's own, or these (which may be Hudi's).
@@ -206,89 +193,32 @@ class Table(TableContext):
                 and as old as the last compaction of each file group. Of others the same as without.
 
         Raises:
-            InvalidInput: a column or time that does not exist, a filter that does not fit.
-            HistoryGone: that moment cannot be read (any more).
-            UnsupportedTable: there are log files, and the table merges rows in a way that is not known here.
+            InvalidInput: an argument is of a wrong kind; by the methods of the scan: there is no such column or time,
+                or the filter does not fit the columns.
+            HistoryGone: by the methods of the scan: that moment cannot be read (any more).
+            UnsupportedTable: by them: there are log files, and the table merges rows in a way that is not known here.
 
-        >>> table.to_arrow(["id"], "fare is null").to_pylist()
+        >>> table.scan(["id"], "fare is null").to_arrow().to_pylist()
         [{'id': 2}]
         >>> done = table.delete("id = 1")
-        >>> table.to_arrow().num_rows, table.to_arrow(as_of=first.completion).num_rows
+        >>> table.scan().count(), table.scan(as_of=first).count()
         (1, 2)
         """
-        return consistent.rows(self, columns, filter, partitions, as_of, read_optimized=read_optimized)
+        return Scan(self, columns, filter, partitions, as_of, read_optimized)
 
-    def scan(
+    to_arrow = short_for(scan, Scan.to_arrow)
+    to_pandas = short_for(scan, Scan.to_pandas)
+    to_polars = short_for(scan, Scan.to_polars)
+    to_duckdb = short_for(scan, Scan.to_duckdb)
+
+    def count(
         self,
-        columns: Sequence[str] | None = None,
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
         as_of: PointInTime = None,
-        *,
-        read_optimized: bool = False,
-    ) -> pa.RecordBatchReader:
-        """As `to_arrow`, batch by batch, whatever the table's size.
-
-        In memory are one row group of one file, and the rows of the log files of one file group.
-
-        >>> sum(batch.num_rows for batch in table.scan(["id"]))
-        2
-        """
-        scan = consistent.plan(self, columns, filter, partitions, as_of, read_optimized=read_optimized)
-        return to_reader(self.place, scan)
-
-    def to_pandas(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Where = None,  # noqa: A002 - as pyarrow calls it
-        partitions: Iterable[str] | None = None,
-        as_of: PointInTime = None,
-        *,
-        read_optimized: bool = False,
-    ) -> Any:
-        """The rows as a pandas DataFrame; see `to_arrow`.
-
-        Integers and booleans have pandas' nullable types; lists, structs and maps are `ArrowDtype`, so that an upsert
-        of what was read changes nothing.
-
-        >>> table.to_pandas(["fare"], "city = 'ulm'")["fare"].tolist()
-        [3.5]
-        """
-        return frames.to_pandas(self.to_arrow(columns, filter, partitions, as_of, read_optimized=read_optimized))
-
-    def to_polars(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Where = None,  # noqa: A002 - as pyarrow calls it
-        partitions: Iterable[str] | None = None,
-        as_of: PointInTime = None,
-        *,
-        read_optimized: bool = False,
-    ) -> Any:
-        """The rows as a polars DataFrame; see `to_arrow`.
-
-        >>> frame = table.to_polars(["id"], "city = 'ulm'")  # with the extra `polars`
-        """
-        return frames.to_polars(self.to_arrow(columns, filter, partitions, as_of, read_optimized=read_optimized))
-
-    def to_duckdb(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Where = None,  # noqa: A002 - as pyarrow calls it
-        partitions: Iterable[str] | None = None,
-        as_of: PointInTime = None,
-        *,
-        connection: Any = None,
-        read_optimized: bool = False,
-    ) -> Any:
-        """The rows of now as a DuckDB relation, on `connection` or DuckDB's default one; see `to_arrow`.
-
-        They are in memory; columns and filters go in here, DuckDB does not push its own down.
-
-        >>> relation = table.to_duckdb(["id"])  # with the extra `duckdb`
-        """
-        rows = self.to_arrow(columns, filter, partitions, as_of, read_optimized=read_optimized)
-        return frames.to_duckdb(rows, connection)
+    ) -> int:
+        """Short for `scan(None, ...).count()`."""
+        return self.scan(None, filter, partitions, as_of).count()
 
     def changes(
         self,

@@ -12,19 +12,19 @@ read, and not written, is still so at the commit; that it reads what it has chan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table.convert import OnMissing
 from lockprovider.table.convert.rows import Rows, as_table
-from lockprovider.table.engines import arrow, frames, replace
+from lockprovider.table.engines import arrow, replace
 from lockprovider.table.engines.writer import planner_of
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.read.scan import Where, plan_scan, to_reader
+from lockprovider.table.read.scan import Where
+from lockprovider.table.table_scan import Scan, short_for
 from lockprovider.table.transaction.handle import TransactionHandle
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
@@ -54,61 +54,22 @@ class TableTransaction(TransactionHandle):
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def to_arrow(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Where = None,  # noqa: A002 - as pyarrow calls it
-        partitions: Iterable[str] | None = None,
-    ) -> pa.Table:
-        """The rows as this transaction began; arguments and errors are those of `Table.to_arrow`.
-
-        >>> txn.to_arrow(["id"], "city = 'ulm'").to_pylist()
-        [{'id': 1}]
-        """
-        return arrow.read(self._inner, columns, partitions, filter)
-
-    def to_pandas(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Where = None,  # noqa: A002 - as pyarrow calls it
-        partitions: Iterable[str] | None = None,
-    ) -> Any:
-        """The same as a pandas DataFrame.
-
-        >>> txn.to_pandas(["fare"], "city = 'ulm'")["fare"].tolist()
-        [3.5]
-        """
-        return frames.to_pandas(self.to_arrow(columns, filter, partitions))
-
-    def to_polars(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Where = None,  # noqa: A002 - as pyarrow calls it
-        partitions: Iterable[str] | None = None,
-    ) -> Any:
-        """The same as a polars DataFrame.
-
-        >>> frame = txn.to_polars(["id"])  # with the extra `polars`
-        """
-        return frames.to_polars(self.to_arrow(columns, filter, partitions))
-
     def scan(
         self,
-        columns: Sequence[str] | None = None,
+        columns: Iterable[str] | None = None,
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
-    ) -> pa.RecordBatchReader:
-        """The same batch by batch; see `Table.scan`.
+    ) -> Scan:
+        """A read of the rows as this transaction began; arguments and errors are those of `Table.scan`.
 
-        >>> sum(batch.num_rows for batch in txn.scan())
-        2
+        >>> txn.scan(["id"], "city = 'ulm'").to_arrow().to_pylist()
+        [{'id': 1}]
         """
-        txn = self._inner
-        place, schema, config = txn.table.place, self._schema, txn.config
-        plan = plan_scan(
-            txn.snapshot, schema, config, columns=columns, where=filter, partitions=partitions, known=place.ranges
-        )
-        return to_reader(place, plan)
+        return Scan(self, columns, filter, partitions)
+
+    to_arrow = short_for(scan, Scan.to_arrow)
+    to_pandas = short_for(scan, Scan.to_pandas)
+    to_polars = short_for(scan, Scan.to_polars)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ def test_the_latest_snapshot_is_that_of_hudi_rs_with_all_columns(table: Table) -
     found = comparable(table.to_arrow(names).to_pylist())
     assert found
     assert found == by_hudi_rs(table, names)
-    assert comparable(table.scan(names).read_all().to_pylist()) == found
+    assert comparable(table.scan(names).to_reader().read_all().to_pylist()) == found
     options = HudiReadOptions().with_hudi_option("hoodie.read.use.read_optimized.mode", "true")
     optimized = comparable(table.to_arrow(names, read_optimized=True).to_pylist())
     assert optimized == by_hudi_rs(table, names, options)

@@ -48,7 +48,7 @@ def test_the_latest_snapshot_is_that_of_hudi_rs_with_all_columns(table: Table) -
     found = table.to_arrow(names)
     assert found.num_rows > 0
     assert comparable(found.to_pylist()) == by_hudi_rs(table, names)
-    assert comparable(table.scan(names).read_all().to_pylist()) == comparable(found.to_pylist())
+    assert comparable(table.scan(names).to_reader().read_all().to_pylist()) == comparable(found.to_pylist())
 
 
 def test_every_moment_of_the_past_is_that_of_hudi_rs_or_cannot_be_read(table: Table) -> None:

@@ -33,7 +33,7 @@ WRITERS: dict[str, Callable[[Table, pa.Table], Any]] = {
     "dask": by_dask,
 }
 READERS: dict[str, Callable[[Table], Any]] = {
-    "arrow": lambda table: table.scan(),
+    "arrow": lambda table: table.scan().to_reader(),
     "pandas": lambda table: table.to_pandas(),
     "polars": lambda table: table.to_polars(),
     "duckdb": lambda table: table.to_duckdb(),

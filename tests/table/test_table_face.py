@@ -151,10 +151,14 @@ def test_the_same_rows_come_as_every_frame(table: Table) -> None:
     assert table.to_polars(filter=filter_).rows() == [(2, "a", 20)]
     assert table.to_duckdb(filter=filter_).aggregate("sum(value)").fetchall() == [(20,)]
     with duckdb.connect() as connection:
-        assert table.to_duckdb(connection=connection).count("id").fetchall() == [(3,)]
+        assert table.scan().to_duckdb(connection).count("id").fetchall() == [(3,)]
     with table.transaction() as txn:
         assert txn.to_polars(filter=filter_).rows() == [(2, "a", 20)]
-        assert sum(batch.num_rows for batch in txn.scan(filter=filter_)) == 1
+        assert (
+            sum(batch.num_rows for batch in txn.scan(filter=filter_).to_reader())
+            == txn.scan(None, filter_).count()
+            == 1
+        )
     assert (table.count(), table.count(filter_), table.count(partitions=["a"])) == (3, 1, 2)
 
 

@@ -134,7 +134,7 @@ def read(
 ) -> CommandAnswer:
     """The first rows."""
     within = None if partition is None else [partition]
-    reader = table.scan(columns, partitions=within, as_of=as_of, read_optimized=read_optimized)
+    reader = table.scan(columns, partitions=within, as_of=as_of, read_optimized=read_optimized).to_reader()
     said: list[dict[str, Any]] = []
     for batch in reader:
         said += batch.slice(0, limit - len(said) if limit else None).to_pylist()

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fsspec_cas import InvalidInput
 from lockprovider.table.convert import OnMissing
 from lockprovider.table.convert.rows import Rows, as_stream, as_table
 from lockprovider.table.engines import bucketed, logged
@@ -30,14 +31,16 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge
 from lockprovider.table.files.base_file import ROW_GROUP_BYTES
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup, group_id
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.write_log import refuse_unordered, values_of_deletes
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read import consistent
-from lockprovider.table.read.scan import Where, plan_scan, to_table
+from lockprovider.table.read.consistent import PointInTime
+from lockprovider.table.read.scan import ScanPlan, Where, to_table
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.state.progress import counted
-from lockprovider.table.timeline.view import FileSlice
+from lockprovider.table.timeline.view import FileSlice, Snapshot
 from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
@@ -50,6 +53,7 @@ SMALL_ROWS = 1 << 16
 _TASK = "0-0-0"  # one task, one stage, one attempt
 
 T = TypeVar("T")
+Planned = tuple[TablePlace, ScanPlan]  # where the files are, and which
 
 
 # -- one call, one transaction -----------------------------------------------------------------------------------------
@@ -104,20 +108,52 @@ def delete(
 
 def read(
     source: TableContext | AnyTransaction,
-    columns: Sequence[str] | None = None,
+    columns: Iterable[str] | None = None,
     partitions: Iterable[str] | None = None,
     filter: Where = None,  # noqa: A002 - as pyarrow calls it
+    as_of: PointInTime = None,
+    *,
+    read_optimized: bool = False,
 ) -> pa.Table:
-    """The rows of the latest snapshot, or of a transaction's own; see `Table.to_arrow`."""
+    """The rows of a table, or of a transaction's own snapshot; see `Table.scan`."""
     if isinstance(source, TableContext):
-        return consistent.rows(source, columns, filter, partitions)
+        return consistent.rows(source, columns, filter, partitions, as_of, read_optimized=read_optimized)
+    return to_table(*plan_read(source, columns, partitions, filter, as_of, read_optimized=read_optimized))
+
+
+def plan_read(
+    source: TableContext | AnyTransaction,
+    columns: Iterable[str] | None = None,
+    partitions: Iterable[str] | None = None,
+    filter: Where = None,  # noqa: A002 - as pyarrow calls it
+    as_of: PointInTime = None,
+    *,
+    read_optimized: bool = False,
+) -> Planned:
+    """Which files hold these rows of a table, or of a transaction's own snapshot, and where they are.
+
+    Raises:
+        InvalidInput, HistoryGone, UnsupportedTable: as `Table.scan`.
+    """
+    table, seen = seen_by(source, as_of)
+    config = None if isinstance(source, TableContext) else inside(source).config
+    found = consistent.plan(table, seen, columns, filter, partitions, read_optimized=read_optimized, config=config)
+    return table.place, found
+
+
+def seen_by(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
+    """The table, and what is read of it: its snapshot of now or of a moment, or a transaction's own.
+
+    Raises:
+        InvalidInput: a moment is asked for of a transaction.
+        HistoryGone: that moment cannot be read (any more).
+    """
+    if isinstance(source, TableContext):
+        return source, consistent.snapshot(source, as_of)
+    if as_of is not None:
+        raise InvalidInput("a transaction reads its own snapshot: read the past from the table")
     txn = inside(source)
-    schema = txn.table.schema(txn.timeline)
-    place, only = txn.table.place, partitions
-    scan = plan_scan(
-        txn.snapshot, schema, txn.config, columns=columns, where=filter, partitions=only, known=place.ranges
-    )
-    return to_table(place, scan)
+    return txn.table, txn.snapshot
 
 
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:

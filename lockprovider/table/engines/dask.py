@@ -33,6 +33,7 @@ from lockprovider.table.engines.arrow import (
     changes_by_partition,
     check_unique,
     insert_partition,
+    plan_read,
     rewrite_partition,
 )
 from lockprovider.table.engines.pandas import to_frame
@@ -42,9 +43,8 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.metadata import WriteStat
-from lockprovider.table.read import consistent
 from lockprovider.table.read.consistent import PointInTime
-from lockprovider.table.read.scan import Scan, Where, plan_scan, read_slice
+from lockprovider.table.read.scan import ScanPlan, Where, read_slice
 from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_table, run_clustering
 from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
 from lockprovider.table.rewrite.executor import RewriteTask
@@ -156,29 +156,23 @@ def _on_workers(work: Sequence[RewriteTask]) -> Iterable[WriteStat]:
 
 def read(
     source: TableContext | AnyTransaction,
-    columns: Sequence[str] | None = None,
+    columns: Iterable[str] | None = None,
     partitions: Iterable[str] | None = None,
     filter: Where = None,  # noqa: A002 - as pyarrow calls it
     as_of: PointInTime = None,
     *,
     read_optimized: bool = False,
 ) -> Frame:
-    """The rows, one Dask partition a file; see `Table.to_arrow`. The files are fixed now: later commits do not show.
+    """The rows, one Dask partition a file; see `Table.scan`. The files are fixed now: later commits do not show.
 
     Raises:
         HistoryGone: that moment cannot be read (any more); when it is computed: a file was cleaned meanwhile.
     """
-    txn = None if isinstance(source, TableContext) else inside(source)
-    table = source if isinstance(source, TableContext) else inside(source).table
-    seen = consistent.snapshot(table, as_of) if txn is None else txn.snapshot
-    seen = seen.read_optimized if read_optimized else seen
-    schema = table.schema(seen.timeline)
-    config, known = table.config(), table.place.ranges
-    scan = plan_scan(seen, schema, config, columns=columns, where=filter, partitions=partitions, known=known)
+    place, scan = plan_read(source, columns, partitions, filter, as_of, read_optimized=read_optimized)
     empty = to_frame(scan.schema.empty_table(), plain=False)
     if not scan.slices:
         return _DASK.dataframe.from_pandas(empty, npartitions=1)
-    return _DASK.dataframe.from_map(_read, scan.slices, place=table.place, scan=replace(scan, slices=()), meta=empty)
+    return _DASK.dataframe.from_map(_read, scan.slices, place=place, scan=replace(scan, slices=()), meta=empty)
 
 
 def insert(txn: AnyTransaction, rows: Frame) -> None:
@@ -290,7 +284,7 @@ def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> lis
 # -- what runs on the workers ------------------------------------------------------------------------------------------
 
 
-def _read(one: FileSlice, place: TablePlace, scan: Scan) -> pd.DataFrame:
+def _read(one: FileSlice, place: TablePlace, scan: ScanPlan) -> pd.DataFrame:
     found: pd.DataFrame = to_frame(read_slice(place, scan, one), plain=False)
     return found
 

@@ -18,7 +18,7 @@ def to_pandas(rows: pa.Table) -> Any:
     Raises:
         NotSupported: pandas is not installed.
     """
-    with _needed("pandas"):
+    with importing("pandas"):
         from lockprovider.table.engines.pandas import to_frame  # noqa: PLC0415 - see above
     return to_frame(rows)
 
@@ -29,7 +29,7 @@ def to_polars(rows: pa.Table) -> Any:
     Raises:
         NotSupported: polars is not installed.
     """
-    with _needed("polars"):
+    with importing("polars"):
         polars = import_module("polars")
     return polars.from_arrow(rows)
 
@@ -40,13 +40,18 @@ def to_duckdb(rows: pa.RecordBatchReader | pa.Table, connection: Any = None) -> 
     Raises:
         NotSupported: duckdb is not installed.
     """
-    with _needed("duckdb"):
+    with importing("duckdb"):
         duckdb = import_module("duckdb")
     return (connection or duckdb).from_arrow(rows)
 
 
 @contextlib.contextmanager
-def _needed(name: str) -> Iterator[None]:
+def importing(name: str) -> Iterator[None]:
+    """Around the import of an optional library.
+
+    Raises:
+        NotSupported: it is not installed; the message names the extra that brings it.
+    """
     try:
         yield
     except ModuleNotFoundError as error:

@@ -36,7 +36,7 @@ def read(
     partitions: Iterable[str] | None = None,
     filter: scan.Where = None,  # noqa: A002 - as pyarrow calls it
 ) -> pd.DataFrame:
-    """The rows of the latest snapshot, or of a transaction's own; see `Table.to_arrow`."""
+    """The rows of the latest snapshot, or of a transaction's own; see `Table.scan`."""
     return to_frame(arrow.read(source, columns, partitions, filter))
 
 

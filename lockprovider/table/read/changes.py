@@ -21,7 +21,7 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.read.scan import SCAN_BATCH_ROWS, Scan, plan_scan, read_slice
+from lockprovider.table.read.scan import SCAN_BATCH_ROWS, ScanPlan, plan_scan, read_slice, several_or_all
 from lockprovider.table.state.as_of import reached, refuse_archived, refuse_gone
 from lockprovider.table.state.look_again import look_again
 from lockprovider.table.state.stale import unless_stale
@@ -49,8 +49,8 @@ _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 class Part:
     """The changes of one partition: its touched file groups before and after. Picklable, and read on its own."""
 
-    before: Scan
-    then: Scan
+    before: ScanPlan
+    then: ScanPlan
     schema: pa.Schema
 
     def read(self, place: TablePlace) -> pa.Table:
@@ -123,8 +123,7 @@ def changes_since(
 ) -> Changes:
     """See `Table.changes`."""
     order = _order(order)
-    if isinstance(partitions, str):
-        raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
+    columns, partitions = several_or_all(columns, partitions)
     only = None if partitions is None else frozenset(partitions)
 
     def look() -> Changes:
@@ -213,7 +212,7 @@ def check_since(table: TableContext, now: Timeline, start: str, order: Order, *,
         )
 
 
-def _only(scan: Scan, partition: str, file_ids: frozenset[str]) -> Scan:
+def _only(scan: ScanPlan, partition: str, file_ids: frozenset[str]) -> ScanPlan:
     return replace(scan, slices=tuple(s for s in scan.slices if s.partition == partition and s.file_id in file_ids))
 
 
@@ -221,8 +220,8 @@ def _wanted(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     full = hudi_schema.with_meta(schema)
     names = schema.names if columns is None else list(columns)
     missing = hudi_schema.absent(names, full.names)
-    if missing or isinstance(columns, str) or OPERATION in full.names:
-        raise InvalidInput(f"columns {missing or columns or [OPERATION]!r} cannot be read; name some of {schema.names}")
+    if missing or OPERATION in full.names:
+        raise InvalidInput(f"columns {missing or [OPERATION]!r} cannot be read; name some of {schema.names}")
     return pa.schema([pa.field(OPERATION, pa.string()), *(full.field(name) for name in names)])
 
 

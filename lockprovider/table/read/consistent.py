@@ -10,7 +10,7 @@ which are read bit by bit (`plan`) are still there when they are reached.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -20,6 +20,7 @@ import pyarrow as pa
 from fsspec_cas import Entry
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.html import grid
 from lockprovider.table.read import scan
 from lockprovider.table.state.as_of import snapshot_of_version
@@ -125,36 +126,39 @@ def snapshot_by(
 
 def plan(
     table: TableContext,
-    columns: Sequence[str] | None,
+    seen: Snapshot,
+    columns: Iterable[str] | None,
     where: scan.Where,
     partitions: Iterable[str] | None,
-    as_of: PointInTime,
     *,
     read_optimized: bool = False,
-) -> scan.Scan:
-    """Which files hold the rows that are asked for; see `scan.plan_scan`."""
-    seen = snapshot(table, as_of)
+    config: TableConfig | None = None,
+) -> scan.ScanPlan:
+    """Which files of a snapshot hold the rows that are asked for; see `scan.plan_scan`.
+
+    `config`: the table's properties, if the caller has them; else they are read.
+    """
     schema = table.schema(seen.timeline)
     seen = seen.read_optimized if read_optimized else seen
-    config, known = table.config(), table.place.ranges
+    config, known = config or table.config(), table.place.ranges
     return scan.plan_scan(seen, schema, config, columns=columns, where=where, partitions=partitions, known=known)
 
 
 def rows(
     table: TableContext,
-    columns: Sequence[str] | None,
+    columns: Iterable[str] | None,
     where: scan.Where,
     partitions: Iterable[str] | None,
     as_of: PointInTime = None,
     *,
     read_optimized: bool = False,
 ) -> pa.Table:
-    """All of these rows; see `Table.to_arrow`."""
-    only = partitions if partitions is None or isinstance(partitions, str) else tuple(partitions)
+    """All of these rows; see `Table.scan`."""
+    columns, partitions = scan.several_or_all(columns, partitions)
 
     def look() -> pa.Table:
         try:
-            found = plan(table, columns, where, only, as_of, read_optimized=read_optimized)
+            found = plan(table, snapshot(table, as_of), columns, where, partitions, read_optimized=read_optimized)
             return scan.to_table(table.place, found, partial(_told, table, len(found.slices)))
         except HistoryGone as error:
             if as_of is not None:

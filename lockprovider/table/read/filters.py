@@ -418,6 +418,16 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
     return Filter((OfArrow(expression, tuple(among(schema.names))),))
 
 
+def check_kind(given: Any) -> None:
+    """Return if it is of a kind that may be a filter, whatever columns there are.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not isinstance(given, (str, pc.Expression, Filter)):
+        _alternatives(given)
+
+
 def of_tuples(given: Any, schema: pa.Schema) -> Filter:
     """A filter of tuples `(column, sign, value)`, as pyarrow takes them, or of lists of them: one list has to be true.
 

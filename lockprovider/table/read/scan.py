@@ -1,7 +1,7 @@
 """Reads: only those files, columns and row groups that a question needs.
 
-    scan = plan_scan(snapshot, schema, config, columns=["fare"], where=pc.field("city") == "ulm")
-    rows = to_table(place, scan)              # or to_reader(place, scan), in bounded memory
+    plan = plan_scan(snapshot, schema, config, columns=["fare"], where=pc.field("city") == "ulm")
+    rows = to_table(place, plan)              # or to_reader(place, plan), in bounded memory
 
 Whole files are left out by their partition's values, and by what is known of their columns (`files.footers`); row
 groups by the statistics in their footers; what is left is filtered row by row. A slice with log files is left out by
@@ -62,7 +62,7 @@ _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimize
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class ScanPlan:
     """A read, planned. Picklable, and each of its slices can be read on its own.
 
     `schema` is that of the result, `read` has the columns that the filter needs, too. `bound` is true of all rows that
@@ -78,16 +78,32 @@ class Scan:
     merged: tuple[pa.Schema, MergeRule] | None = None
 
 
+def several_or_all(
+    columns: Iterable[str] | None, partitions: Iterable[str] | None
+) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """The names of columns and the paths of partitions that a caller gave; None if all are meant.
+
+    Raises:
+        InvalidInput: one of the two is a single text, or no list.
+    """
+    if isinstance(partitions, str):
+        raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
+    return (
+        None if columns is None else tuple(several(columns, "columns", "names of columns")),
+        None if partitions is None else tuple(several(partitions, "partitions", "paths of partitions")),
+    )
+
+
 def plan_scan(
     snapshot: Snapshot,
     schema: pa.Schema,
     config: TableConfig,
     *,
-    columns: Sequence[str] | None = None,
+    columns: Iterable[str] | None = None,
     where: Where = None,
     partitions: Iterable[str] | None = None,
     known: RangesOf | None = None,
-) -> Scan:
+) -> ScanPlan:
     """Which files hold rows that are asked for.
 
     Args:
@@ -103,17 +119,14 @@ def plan_scan(
         InvalidInput: a column is named that is not there, or the filter does not fit the columns' types.
         UnsupportedTable: there are log files, and the table merges their rows in a way that is not known here.
     """
-    if isinstance(partitions, str):
-        raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
-    if columns is not None:
-        several(columns, "columns", "names of columns")
+    columns, partitions = several_or_all(columns, partitions)
     full = hudi_schema.with_meta(schema)
     wanted = _wanted(schema, full, columns)
     slices = snapshot.within(partitions)
     # Rows without columns are counted by those of one.
     least = wanted if wanted.names else pa.schema([full.field(config.record_keys[0])])
     if where is None:
-        return Scan(slices, wanted, least, None, None, merged=_merged(slices, full, least, config))
+        return ScanPlan(slices, wanted, least, None, None, merged=_merged(slices, full, least, config))
     found = filter_of(where, full)
     mentioned = [full.field(name) for name in found.columns]
     read = pa.schema([*least, *(full.field(name) for name in hudi_schema.absent(found.columns, least.names))])
@@ -123,7 +136,7 @@ def plan_scan(
         if known is not None:
             slices = _within_ranges(slices, full, bound, mentioned, known)
     merged = _merged(slices, full, read, config)
-    return Scan(slices, wanted, read, found, bound if found.goes_by_statistics(full) else None, merged=merged)
+    return ScanPlan(slices, wanted, read, found, bound if found.goes_by_statistics(full) else None, merged=merged)
 
 
 def filter_of(where: Where, full: pa.Schema) -> Filter:
@@ -139,7 +152,7 @@ def filter_of(where: Where, full: pa.Schema) -> Filter:
     return of_expression(where, full) if isinstance(where, pc.Expression) else of_tuples(where, full)
 
 
-def to_table(place: TablePlace, scan: Scan, told: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter) -> pa.Table:
+def to_table(place: TablePlace, scan: ScanPlan, told: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter) -> pa.Table:
     """All rows of a scan; what comes of each of its slices goes through `told`.
 
     Raises:
@@ -151,7 +164,7 @@ def to_table(place: TablePlace, scan: Scan, told: Callable[[Iterator[_Rows]], It
     return pa.Table.from_batches([batch for part in parts for batch in part], scan.schema)
 
 
-def to_reader(place: TablePlace, scan: Scan) -> pa.RecordBatchReader:
+def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
     """The rows of a scan, batch by batch; the files are opened one after the other as they are reached.
 
     Raises:
@@ -161,7 +174,7 @@ def to_reader(place: TablePlace, scan: Scan) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
 
 
-def read_slice(place: TablePlace, scan: Scan, one: FileSlice) -> pa.Table:
+def read_slice(place: TablePlace, scan: ScanPlan, one: FileSlice) -> pa.Table:
     """The rows of a scan that are in one of its slices.
 
     Raises:
@@ -182,8 +195,8 @@ def _wanted(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -
     if columns is None:
         return schema
     missing = hudi_schema.absent(columns, full.names)
-    if missing or isinstance(columns, str):
-        raise InvalidInput(f"columns {missing or columns!r} are not in the table; name some of {schema.names}")
+    if missing:
+        raise InvalidInput(f"columns {missing!r} are not in the table; name some of {schema.names}")
     return pa.schema([full.field(name) for name in columns])
 
 
@@ -271,24 +284,24 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _batches(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
+def _batches(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
     """The rows of one slice; `ahead` decodes several row groups at once, for those who keep them all."""
     for part in _merging(place, scan, one) if one.logs else _stored(place, scan, one, ahead=ahead):
         rows = part if scan.where is None else scan.where.kept(part)
         yield from rows.select(scan.schema.names).to_batches()
 
 
-def _listed(place: TablePlace, scan: Scan, one: FileSlice) -> list[pa.RecordBatch]:
+def _listed(place: TablePlace, scan: ScanPlan, one: FileSlice) -> list[pa.RecordBatch]:
     return list(_batches(place, scan, one))
 
 
-def _merging(place: TablePlace, scan: Scan, one: FileSlice) -> Iterator[pa.Table]:
+def _merging(place: TablePlace, scan: ScanPlan, one: FileSlice) -> Iterator[pa.Table]:
     if scan.merged is None:
         raise RuntimeError("a scan with log files has a rule to merge them by")
     return merged_rows(place, one, *scan.merged)
 
 
-def _stored(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
+def _stored(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
     try:
         fragment = _fragment(place, one)
         there = fragment.physical_schema

@@ -57,6 +57,16 @@ def moment_of_version(timeline: Timeline, given: TableVersion, reached: Reached)
     return AsOf(checkpoint_of(timeline, given, Order.COMPLETION, reached))
 
 
+def check_version(given: TableVersion) -> None:
+    """Return if it may name a version, whatever commits there are.
+
+    Raises:
+        InvalidInput: it names none.
+    """
+    if not isinstance(given, DoneCommit):
+        AsOf.of(given)
+
+
 def checkpoint_of(timeline: Timeline, given: TableVersion, order: Order, reached: Reached) -> str:
     """The time, in this order, up to which commits belong to a version.
 

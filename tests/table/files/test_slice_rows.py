@@ -48,7 +48,7 @@ def peak(table: Table) -> tuple[int, int]:
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
     pa.set_memory_pool(pool)
     try:
-        return sum(batch.num_rows for batch in table.scan()), pool.max_memory()
+        return sum(batch.num_rows for batch in table.scan().to_reader()), pool.max_memory()
     finally:
         pa.set_memory_pool(before)
 

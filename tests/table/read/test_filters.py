@@ -20,7 +20,7 @@ from lockprovider.table import Table, TableSpec
 from lockprovider.table.files import write_base_file
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.data_files import BaseFile
-from lockprovider.table.read.scan import Scan, Where, plan_scan, to_reader, to_table
+from lockprovider.table.read.scan import ScanPlan, Where, plan_scan, to_reader, to_table
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
@@ -170,7 +170,7 @@ def test_no_read_loses_a_row_of_nan_or_of_zero(table: Table, where: pc.Expressio
     expected = ids(whole.filter(where))
     assert 0 < len(expected) < whole.num_rows
     assert ids(table.to_arrow(["id"], filter=where)) == expected
-    assert ids(table.scan(["id"], filter=where).read_all()) == expected
+    assert ids(table.scan(["id"], filter=where).to_reader().read_all()) == expected
     assert ids(table.to_arrow(filter=where, partitions=["b"])) == [one for one in expected if one >= 100]
     assert sorted(dask.read(table, columns=["id"], filter=where).compute()["id"]) == expected
     assert sorted(table.to_arrow(["x"], filter=where)["x"].cast(pa.string()).fill_null("").to_pylist()) == sorted(
@@ -201,7 +201,7 @@ def test_a_column_by_its_number_is_refused(table: Table) -> None:
 
 
 def test_a_filter_of_no_float_still_leaves_out_row_groups_and_one_of_floats_reads_no_other_column(table: Table) -> None:
-    def plan(where: Where) -> Scan:
+    def plan(where: Where) -> ScanPlan:
         return plan_scan(table.snapshot(), table.schema(), table.config(), columns=["id"], where=where)
 
     assert plan(pc.field("s") == "a").bound is not None

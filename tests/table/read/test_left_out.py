@@ -27,7 +27,7 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.files.footers import notes
 from lockprovider.table.files.footers.ranges import Range, Ranges
 from lockprovider.table.files.place import TablePlace
-from lockprovider.table.read import consistent, scan
+from lockprovider.table.read import scan
 from lockprovider.table.read.scan import plan_scan, to_table
 from lockprovider.table.state import checkpoint
 from lockprovider.table.timeline.timeline import Timeline
@@ -188,12 +188,12 @@ def test_all_readers_leave_files_out(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def by_transaction(fresh: Table) -> Any:
         with fresh.transaction() as txn:
-            assert txn.scan(["id"], where).read_all().num_rows == 1
+            assert txn.scan(["id"], where).to_reader().read_all().num_rows == 1
             return txn.to_arrow(["id"], where)
 
     for reading in (
         lambda fresh: fresh.to_arrow(["id"], where),
-        lambda fresh: fresh.scan(["id"], where).read_all(),
+        lambda fresh: fresh.scan(["id"], where).to_reader().read_all(),
         lambda fresh: fresh.to_pandas(["id"], where),
         lambda fresh: dask.read(fresh, ["id"], filter=where).compute(),
         lambda fresh: engine.read(fresh, ["id"], filter=where),
@@ -224,7 +224,7 @@ def test_what_executors_write_is_told_of_too_and_spark_leaves_files_out(tmp_path
     assert len(table.snapshot().slices) >= 9
     assert put(table)
     fresh = Table.open(table.url, settings=SETTINGS)
-    assert len(consistent.plan(fresh, None, "n = -100", None, None).slices) == 1
+    assert len(fresh.scan(filter="n = -100").plan()) == 1
     frame = hudi.read(spark, fresh, ["id"], filter="n = -100 or s = '00059'")
     assert sorted(row["id"] for row in frame.collect()) == [0, 59]
     assert frame.rdd.getNumPartitions() == 2

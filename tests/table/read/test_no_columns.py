@@ -21,6 +21,7 @@ def test_read_of_no_columns_has_rows(tmp_path: Path, kind: str) -> None:
     for where, count in ((None, 3), (pc.field("value") > 2, 2)):
         assert table.to_arrow([], where).num_rows == count
         assert table.to_pandas([], where).shape == (count, 0)
-        assert sum(batch.num_rows for batch in table.scan([], where)) == count
+        scan = table.scan([], where)
+        assert sum(batch.num_rows for batch in scan.to_reader()) == scan.count() == count
         assert len(by_dask.read(table, columns=[], filter=where)) == count
     assert table.to_arrow([]).schema.names == []

@@ -86,7 +86,10 @@ def test_a_filter_brings_exactly_its_rows_whether_its_columns_are_read_or_not(ta
     assert triples(table.to_arrow(filter=pc.field("value") > 10)) == {(2, "a", 20), (3, "b", 30)}
     assert table.to_arrow(["id"], filter=pc.field("value") == 20).to_pylist() == [{"id": 2}]
     assert table.to_arrow(["id"], filter=[("value", "in", [10, 30])]).num_rows == 2
-    assert triples(table.scan(filter=(pc.field("part") == "b") | (pc.field("id") == 1))) == {(1, "a", 10), (3, "b", 30)}
+    assert triples(table.scan(filter=(pc.field("part") == "b") | (pc.field("id") == 1)).to_reader()) == {
+        (1, "a", 10),
+        (3, "b", 30),
+    }
     found = HudiTableBuilder.from_base_uri(table.url).build().read(HudiReadOptions(filters=[("part", "=", "b")]))
     assert [row["id"] for batch in found for row in batch.to_pylist()] == [3]
 
@@ -107,7 +110,7 @@ def test_files_of_other_partitions_are_not_opened(table: Table) -> None:
     seeing, seen = watched(table)
     assert triples(seeing.to_arrow(filter=(pc.field("part") == "b") & (pc.field("value") > 5))) == {(2, "b", 20)}
     assert seen == ["b"]
-    assert triples(seeing.scan(partitions=iter(["a"]))) == {(1, "a", 10)}
+    assert triples(seeing.scan(partitions=iter(["a"])).to_reader()) == {(1, "a", 10)}
     assert seen == ["b", "a"]
     assert triples(seeing.to_arrow(filter=pc.field("part").isin(["a", "c"]))) == {(1, "a", 10), (3, "c", 30)}
     assert sorted(seen[2:]) == ["a", "c"]
@@ -172,7 +175,7 @@ def test_a_scan_holds_one_row_group_and_not_the_table(tmp_path: Path, monkeypatc
     del columns
     size = table.to_arrow().nbytes
     before, peak, seen = pa.total_allocated_bytes(), 0, 0
-    for batch in table.scan():
+    for batch in table.scan().to_reader():
         seen += batch.num_rows
         peak = max(peak, pa.total_allocated_bytes() - before)
     assert seen == parts * count
@@ -186,7 +189,7 @@ def test_a_scan_holds_one_row_group_and_not_the_table(tmp_path: Path, monkeypatc
 def test_a_scan_opens_a_file_when_it_is_reached(table: Table) -> None:
     upsert(table, (1, "a", 10), (2, "b", 20), (3, "c", 30))
     seeing, seen = watched(table)
-    reader = seeing.scan()
+    reader = seeing.scan().to_reader()
     assert len(seen) <= 1
     reader.read_next_batch()
     assert len(seen) < 3
@@ -198,15 +201,18 @@ def test_a_large_file_in_an_object_store_is_read_in_ranges(seaweedfs: Any, monke
     url, options = f"{seaweedfs.new_prefix()}/t", seaweedfs.storage_options
     table = Table.create(url, SPEC, storage_options=options, settings=SETTINGS)
     upsert(table, (1, "a", 10), (2, "b", 20))
-    ranged = triples(table.scan(filter=pc.field("value") > 10)), triples(table.to_arrow(["id", "part", "value"]))
+    ranged = (
+        triples(table.scan(filter=pc.field("value") > 10).to_reader()),
+        triples(table.to_arrow(["id", "part", "value"])),
+    )
     monkeypatch.undo()
-    assert ranged == (triples(table.scan(filter=pc.field("value") > 10)), triples(table.to_arrow()))
+    assert ranged == (triples(table.scan(filter=pc.field("value") > 10).to_reader()), triples(table.to_arrow()))
     assert ranged[1] == {(1, "a", 10), (2, "b", 20)}
 
 
 def test_an_empty_table_reads_as_no_rows_with_its_columns(table: Table) -> None:
-    assert table.to_arrow().schema.names == table.scan().schema.names == SCHEMA.names
-    assert table.scan(["id"], filter=pc.field("value") > 1).read_all().num_rows == 0
+    assert table.to_arrow().schema.names == table.scan().to_reader().schema.names == SCHEMA.names
+    assert table.scan(["id"], filter=pc.field("value") > 1).to_reader().read_all().num_rows == 0
 
 
 def test_every_moment_of_the_past_can_be_read(table: Table) -> None:
@@ -217,7 +223,9 @@ def test_every_moment_of_the_past_can_be_read(table: Table) -> None:
     gone = transact(table, lambda txn: engine.write(txn, deletes=pa.table({"id": [100], "part": ["a"]})))
     history.append((gone.completion, content(table)))
     for completion, expected in history:
-        assert triples(table.to_arrow(as_of=completion)) == triples(table.scan(as_of=completion)) == expected
+        assert (
+            triples(table.to_arrow(as_of=completion)) == triples(table.scan(as_of=completion).to_reader()) == expected
+        )
     begins = [commit.instant for commit in table.history()][1:]
     for begin, (_, expected) in zip(begins, history, strict=True):
         assert triples(table.to_arrow(as_of=AsOf(begin, "begin"))) == expected == then_by_hudi_rs(table.url, begin)
@@ -265,7 +273,7 @@ def test_a_moment_whose_files_were_cleaned_is_refused_and_later_ones_are_not(tab
 
 def test_a_file_that_is_cleaned_under_a_scan_is_a_clear_error_and_no_missing_row(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
-    reader = table.scan()
+    reader = table.scan().to_reader()
     for path in Path(table.url).glob("*/*.parquet"):
         path.unlink()
     with pytest.raises(HistoryGone, match="read again"):
@@ -316,4 +324,4 @@ def test_a_planned_scan_can_be_sent_to_another_process(table: Table) -> None:
 def test_a_table_in_memory_is_read_the_same_way() -> None:
     table = Table.create("memory://reading/in-memory", SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 10), (2, "b", 20))
-    assert triples(table.scan(["id", "part", "value"], filter=pc.field("id") == 2)) == {(2, "b", 20)}
+    assert triples(table.scan(["id", "part", "value"], filter=pc.field("id") == 2).to_reader()) == {(2, "b", 20)}

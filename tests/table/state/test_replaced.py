@@ -28,7 +28,7 @@ VERBS: dict[str, Callable[[Table, str], Any]] = {
     "history": lambda table, _: table.history(),
     "snapshot": lambda table, _: table.snapshot(),
     "to_arrow": lambda table, _: table.to_arrow(),
-    "scan": lambda table, _: table.scan().read_all(),
+    "scan": lambda table, _: table.scan().to_reader().read_all(),
     "to_pandas": lambda table, _: table.to_pandas(),
     "to_polars": lambda table, _: table.to_polars(),
     "to_duckdb": lambda table, _: table.to_duckdb().fetchall(),

@@ -29,6 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fsspec_cas import InvalidInput
+from lockprovider.table.engines import arrow
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.spark.change_feed import Feed, changes
 from lockprovider.table.engines.spark.given import refuse_unfit, session
@@ -46,9 +47,8 @@ from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.read import consistent
 from lockprovider.table.read.consistent import PointInTime
-from lockprovider.table.read.scan import Where, plan_scan
+from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
@@ -177,8 +177,8 @@ def read(
         columns: all without Hudi's own, or these (which may be Hudi's).
         partitions: paths of partitions, as folders are named.
         filter: Spark SQL, or what pyarrow takes: an expression, a list of tuples.
-        as_of: a version, see `Table.to_arrow`; not for a transaction.
-        read_optimized: base files only; see `Table.to_arrow`.
+        as_of: a version, see `Table.scan`; not for a transaction.
+        read_optimized: base files only; see `Table.scan`.
         native_reads: whether Spark's own reader reads the slices without log files (but not those that it would read
             otherwise, see `session.native_reads`), with jars and credentials of its own. "auto": if the table is in a
             local folder, and not through Spark Connect. True: at the table's URL. Another URL: there. Not with a filter
@@ -188,30 +188,19 @@ def read(
         InvalidInput: a column or time that does not exist, a filter that does not fit.
         HistoryGone: that moment cannot be read (any more).
     """
-    spark, (table, snapshot) = session(spark), _seen(source, as_of)
-    snapshot = snapshot.read_optimized if read_optimized else snapshot
+    spark, (table, snapshot) = session(spark), arrow.seen_by(source, as_of)
     schema = table.schema(snapshot.timeline)
     names = schema.names if columns is None else columns
     sql, where, needed = None, filter, [*names] or schema.names[:1]  # Arrow hands Spark no rows without columns
     if isinstance(filter, str):
         seen = jobs.mentioned(filter, hudi_schema.with_meta(schema))
         sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*needed, *seen.names)))
-    place, config = table.place, table.config()
-    scan = plan_scan(snapshot, schema, config, columns=needed, where=where, partitions=partitions, known=place.ranges)
-    folder = folder_for_spark(spark, place, native_reads) if filter is None or sql is not None else None
-    rows = read_scan(spark, place, scan, folder)
+    scan = consistent.plan(table, snapshot, needed, where, partitions, read_optimized=read_optimized)
+    folder = folder_for_spark(spark, table.place, native_reads) if filter is None or sql is not None else None
+    rows = read_scan(spark, table.place, scan, folder)
     if sql is not None:
         rows = rows.where(sql)
     return rows if sql is None and names else rows.select(*names)
-
-
-def _seen(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
-    if isinstance(source, TableContext):
-        return source, consistent.snapshot(source, as_of)
-    if as_of is not None:
-        raise InvalidInput("a transaction reads its own snapshot: read the past from the table")
-    txn = inside(source)
-    return txn.table, txn.snapshot
 
 
 def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
@@ -329,14 +318,8 @@ def delete_where(
         raise InvalidInput(f"where={where!r} must be a condition in Spark SQL")
     schema = txn.table.schema(txn.timeline)
     seen = jobs.mentioned(where, schema)
-    slices = plan_scan(
-        txn.snapshot,
-        schema,
-        txn.config,
-        where=jobs.pushable(where, schema),
-        partitions=partitions,
-        known=txn.table.place.ranges,
-    ).slices  # without those that cannot have such rows
+    _, scan = arrow.plan_read(txn, filter=jobs.pushable(where, schema), partitions=partitions)
+    slices = scan.slices  # without those that cannot have such rows
     numbered = tasks.Numbered.of(slices, {}, txn.config.bucket_index)
     locate = tasks.locator(GroupWriter(txn.table.place, "", txn.config, schema), seen)
     located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))

@@ -43,7 +43,7 @@ class SparkOptions:
         as_of: a version, see `Table.version`.
         begin, end: read what was committed after `begin`, until `end`; versions. An empty `begin` is before all.
         changes: `true`: every change with what it was (`_operation`), deletes too; not only the rows that are there.
-        read_optimized: `true`: base files only; see `Table.to_arrow`.
+        read_optimized: `true`: base files only; see `Table.scan`.
         stream_id: what a sink calls its stream; None: the query's own id, which its checkpoint keeps.
         starting: where a source starts: `earliest`, `latest` or a version, after which it reads.
         max_commits: how many commits a source takes at once at most; None: all.

@@ -31,7 +31,7 @@ from lockprovider.table.format.instant import Instant
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Part, changes_since, check_since
 from lockprovider.table.read.filters import Filter, OneOf, both
-from lockprovider.table.read.scan import Scan, plan_scan, read_slice
+from lockprovider.table.read.scan import ScanPlan, read_slice
 from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.as_of import reached
 from lockprovider.table.state.context import TableContext
@@ -49,7 +49,7 @@ _ROWS_PER_BATCH = 1 << 14
 class FileRows:
     """The rows of a scan that are in its one slice."""
 
-    scan: Scan
+    scan: ScanPlan
 
     def read(self, place: TablePlace) -> pa.Table:
         """The rows."""
@@ -70,7 +70,7 @@ class Piece(InputPartition):
             yield from read_as(self.part.read(self.place), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
-def pieces(table: TableContext, scan: Scan | None) -> list[Piece]:
+def pieces(table: TableContext, scan: ScanPlan | None) -> list[Piece]:
     """A scan, cut into tasks."""
     place = table.place
     return [Piece(place, FileRows(replace(scan, slices=(one,)))) for one in scan.slices] if scan is not None else []
@@ -78,15 +78,12 @@ def pieces(table: TableContext, scan: Scan | None) -> list[Piece]:
 
 def snapshot_scan(
     table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: Filter | None = None
-) -> Scan:
+) -> ScanPlan:
     """The files of a snapshot that have rows the options ask for, `among` those of this filter."""
     seen = consistent.snapshot(table, as_of)
-    seen = seen.read_optimized if options.read_optimized else seen
-    schema = table.schema(seen.timeline)
-    asked = _where(options, schema)
+    asked = _where(options, table.schema(seen.timeline))
     where = among if asked is None else asked if among is None else both(asked, among)
-    only, known = options.partitions, table.place.ranges
-    return plan_scan(seen, schema, table.config(), columns=columns, where=where, partitions=only, known=known)
+    return consistent.plan(table, seen, columns, where, options.partitions, read_optimized=options.read_optimized)
 
 
 def changed(

@@ -33,7 +33,7 @@ from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read.changes import Part
-from lockprovider.table.read.scan import Scan, read_slice
+from lockprovider.table.read.scan import ScanPlan, read_slice
 from lockprovider.table.timeline.view import FileSlice
 
 ROWS_PER_BATCH = 1 << 16  # handed to Spark at once
@@ -89,7 +89,7 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
     return run
 
 
-def scanner(place: TablePlace, scan: Scan) -> Callable[[FileSlice], pa.Table]:
+def scanner(place: TablePlace, scan: ScanPlan) -> Callable[[FileSlice], pa.Table]:
     """The rows of a scan that are in a file slice."""
 
     def rows(file_slice: FileSlice) -> pa.Table:

@@ -31,7 +31,7 @@ from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
 from lockprovider.table.files.base_file import LEGACY_KEY, SPARK_KEY
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.read.filters import has_floats
-from lockprovider.table.read.scan import Scan
+from lockprovider.table.read.scan import ScanPlan
 from lockprovider.table.timeline.view import FileSlice
 
 NativeReads = bool | str
@@ -66,7 +66,7 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
     return (local or place.url.rstrip("/")) if native_reads else None
 
 
-def read_scan(spark: SparkSession, place: TablePlace, scan: Scan, folder: str | None) -> DataFrame:
+def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
     """The rows of a scan; its filter may be applied, or not yet.
 
     Raises:

@@ -1,0 +1,70 @@
+"""A scan is a question that can be asked again, of a table or of a transaction."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+from table.tables import SPEC, rows
+
+from fsspec_cas import InvalidInput
+from lockprovider.table import Scan, Table, TableError
+from lockprovider.table.engines import dask as by_dask
+
+THREE = ((1, "a", 10), (2, "a", 20), (3, "b", 30))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    made = Table.create(tmp_path / "t", SPEC)
+    made.append(rows(*THREE))
+    return made
+
+
+def test_scan_gives_the_same_rows_by_each_method_as_often_as_asked(table: Table) -> None:
+    scan = table.scan(iter(["id", "value"]), "value >= 20", iter(["a", "b"]))
+    expected = [{"id": 2, "value": 20}, {"id": 3, "value": 30}]
+    for _ in range(2):
+        found = {
+            "arrow": scan.to_arrow().sort_by("id").to_pylist(),
+            "reader": scan.to_reader().read_all().sort_by("id").to_pylist(),
+            "pandas": scan.to_pandas().sort_values("id").to_dict("records"),
+            "polars": scan.to_polars().sort("id").to_dicts(),
+            "duckdb": scan.to_duckdb().order("id").to_arrow_table().to_pylist(),
+            "dask": scan.to_dask().compute().sort_values("id").to_dict("records"),
+        }
+        assert {name: rows for name, rows in found.items() if rows != expected} == {}
+        assert scan.count() == 2
+    assert pickle.loads(pickle.dumps(scan)).count() == 2
+    with pytest.raises(FrozenInstanceError):
+        scan.columns = ("id",)  # type: ignore[misc]
+
+
+def test_scan_reads_nothing_before_a_method_is_called(table: Table) -> None:
+    shutil.rmtree(table.url)
+    scan = table.scan(["id"], "value > 1", as_of="2026-11-21T08:00:00Z")
+    assert isinstance(scan, Scan)
+    with pytest.raises(TableError):
+        scan.count()
+
+
+def test_scan_of_now_is_read_anew_and_one_of_a_version_or_transaction_is_not(table: Table) -> None:
+    now, then = table.scan(), table.scan(as_of=table.version)
+    with table.transaction() as txn:
+        own = txn.scan(filter="part = 'a'")
+        table.append(rows((4, "a", 40)))
+        assert (now.count(), then.count(), own.count(), own.to_dask().compute().shape[0]) == (4, 3, 2, 2)
+
+
+def test_plan_lists_the_files_that_are_opened_and_no_more(table: Table) -> None:
+    assert {(one.partition, one.path.partition("/")[0]) for one in table.scan().plan()} == {("a", "a"), ("b", "b")}
+    assert [one.partition for one in table.scan(filter="part = 'b'").plan()] == ["b"]
+    assert table.scan(partitions=[]).plan() == ()
+
+
+def test_moment_is_refused_for_a_transaction_by_dask_too(table: Table) -> None:
+    with table.transaction() as txn, pytest.raises(InvalidInput, match="reads its own snapshot"):
+        by_dask.read(txn, as_of=table.version)

@@ -30,7 +30,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 SLICE_S = 1.0  # a waiting thread that was not woken looks again after this
 
@@ -134,16 +134,16 @@ class Worker(threading.Thread):
     def __init__(self, target: Callable[[], object], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
         """Start the thread, and return once it runs.
+
+        `wait=False` returns at once. A finalizer must not wait: a garbage collection runs it in any thread, also in one
+        that has a lock of `threading`, or that has just been created and that the starting thread waits for.
 
         Raises:
             RuntimeError: the system or the ending interpreter starts no more threads.
         """
-        if getattr(_HERE, "starts", False):  # a garbage collection on the starting thread needs one, too
-            super().start()
-        else:
-            _STARTER.start(super().start)
+        _STARTER.start(super().start, wait=wait)
 
 
 class _Starter:
@@ -153,15 +153,17 @@ class _Starter:
         self._lives = False
         self._asked: SimpleQueue[tuple[Callable[[], None], _thread.LockType, list[BaseException]]] = SimpleQueue()
 
-    def start(self, call: Callable[[], None]) -> None:
+    def start(self, call: Callable[[], None], *, wait: bool) -> None:
         """Make the call; raise what it raises. A call that is interrupted here is made all the same."""
         over, errors = _thread.allocate_lock(), list[BaseException]()
         over.acquire()
         self._begin()
         self._asked.put((call, over, errors))
-        while not over.acquire(timeout=SLICE_S):
+        while wait and not over.acquire(timeout=SLICE_S):
             self._begin()
-        if errors:
+            if not self._asked.empty():  # the thread that is being started waits here itself, in a user's finalizer
+                _thread.start_new_thread(self._help, ())
+        if errors and wait:
             raise errors[0]
 
     def _begin(self) -> None:
@@ -172,15 +174,22 @@ class _Starter:
             _thread.start_new_thread(self._live, ())
 
     def _live(self) -> None:
-        self._lives = _HERE.starts = True
+        self._lives = True
         while True:
-            call, over, errors = self._asked.get()
-            try:
-                call()
-            except BaseException as error:  # noqa: BLE001 - raised where the thread was asked for
-                errors.append(error)
-            over.release()
-            del call, over, errors
+            self._make(*self._asked.get())
+
+    def _help(self) -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                self._make(*self._asked.get_nowait())
+
+    @staticmethod
+    def _make(call: Callable[[], None], over: _thread.LockType, errors: list[BaseException]) -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised where the thread was asked for
+            errors.append(error)
+        over.release()
 
 
 _STARTER = _Starter()

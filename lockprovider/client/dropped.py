@@ -55,7 +55,7 @@ def warn_and_give_back(lease: Droppable, name: str) -> None:
     said = f"{name} was dropped while it was held, and is given back: use `with`, or release()"
     warnings.warn(said, ResourceWarning, stacklevel=3, source=lease)
     with contextlib.suppress(RuntimeError):  # at the end of the interpreter: then it lapses
-        Worker(lease.end, "dropped-lease").start()
+        Worker(lease.end, "dropped-lease").start(wait=False)
 
 
 def end_at_exit(lease: Droppable) -> Callable[[], None]:

@@ -57,7 +57,8 @@ def test_worker_that_cannot_start_raises_where_it_was_asked_for(monkeypatch) -> 
     assert over.wait(PATIENCE_S)
 
 
-def test_worker_that_a_collection_needs_on_the_starting_thread_starts(monkeypatch) -> None:
+@pytest.mark.parametrize("wait", [True, False])
+def test_worker_that_a_collection_needs_on_the_starting_thread_starts(monkeypatch, wait) -> None:
     over, real = Signal(), threading.Thread.start
 
     class Dropped:
@@ -66,12 +67,27 @@ def test_worker_that_a_collection_needs_on_the_starting_thread_starts(monkeypatc
     def collect_first(thread: threading.Thread) -> None:
         monkeypatch.undo()
         dropped = Dropped()
-        weakref.finalize(dropped, lambda: Worker(over.set, "of a finalizer").start())
+        weakref.finalize(dropped, lambda: Worker(over.set, "of a finalizer").start(wait=wait))
         del dropped
         gc.collect()
         real(thread)
 
     monkeypatch.setattr(threading.Thread, "start", collect_first)
+    Worker(lambda: None, "collects").start()
+    assert over.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_worker_that_a_collection_needs_on_a_thread_that_has_not_begun_starts(monkeypatch, wait) -> None:
+    """The starting thread waits for the new one, and the finalizer on the new one for the starting thread."""
+    over, real = Signal(), threading.Thread._bootstrap_inner
+
+    def collect_first(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        Worker(over.set, "of a finalizer").start(wait=wait)
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "_bootstrap_inner", collect_first)
     Worker(lambda: None, "collects").start()
     assert over.wait(PATIENCE_S)
 

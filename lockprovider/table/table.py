@@ -452,7 +452,7 @@ class Table(TableContext):
         >>> table.clean(KeepVersions(1))  # each file group has one version yet
         ()
         """
-        return clean.would_clean(self, policy) if dry_run else clean.clean(self, policy)
+        return clean.clean(self, policy, dry_run=dry_run)
 
     def compact(self, *, dry_run: bool = False) -> tuple[CompactionResult, ...]:
         """Merge the log files of a merge-on-read table into new base files, while writers go on.
@@ -470,7 +470,7 @@ class Table(TableContext):
         >>> len(logs.compact())
         1
         """
-        return compaction.would_compact(self) if dry_run else compaction.compact_table(self)
+        return compaction.compact_table(self, dry_run=dry_run)
 
     def schedule_compaction(self) -> str | None:
         """Write down what is to be merged, for another to run; its begin time, None if there is nothing.
@@ -548,7 +548,7 @@ class Table(TableContext):
         3
         """
         rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
-        return clustering.would_cluster(self, rule) if dry_run else clustering.cluster_table(self, rule)
+        return clustering.cluster_table(self, rule, dry_run=dry_run)
 
     def schedule_clustering(
         self,
@@ -612,7 +612,7 @@ class Table(TableContext):
 
         >>> result = table.archive(KeepActive(20, 30), dry_run=True)
         """
-        return archive.would_archive(self, keep) if dry_run else archive.archive(self, keep)
+        return archive.archive(self, keep, dry_run=dry_run)
 
     def sweep(self) -> tuple[str, ...]:
         """Roll back what dead writers left, and finish what dead services planned; the begin times of all that.
@@ -731,8 +731,7 @@ class Table(TableContext):
         >>> for change in table.share(dry_run=True):  # what JVM Hudi's writers will find in the table
         ...     assert change
         """
-        how = sharing.would_share if dry_run else sharing.share
-        return how(self, all_in_utc=all_in_utc)
+        return sharing.share(self, dry_run=dry_run, all_in_utc=all_in_utc)
 
     def unshare(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
         """Take back what `share` wrote, so that the table can go back to one JVM writer; what was there.
@@ -746,7 +745,7 @@ class Table(TableContext):
         >>> sorted(change.key for change in table.unshare(dry_run=True))[-1]
         'hoodie.write.lock.provider'
         """
-        return sharing.would_unshare(self) if dry_run else sharing.unshare(self)
+        return sharing.unshare(self, dry_run=dry_run)
 
     def doctor(self) -> tuple[TableFinding, ...]:
         """What is wrong with the table, and what to do about it; nothing is written.

@@ -80,11 +80,12 @@ class _Output(NamedTuple):
 
 
 def cluster_table(
-    table: TableContext, rule: ClusteringRule, run: executor.Runner = executor.here
+    table: TableContext, rule: ClusteringRule, run: executor.Runner = executor.here, *, dry_run: bool = False
 ) -> tuple[ClusteringResult, ...]:
     """Run what is scheduled and nobody runs, then schedule and run what there is to join now, plan by plan.
 
-    `run` says where the files are written, here and in `run_clustering`.
+    `run` says where the files are written, here and in `run_clustering`. `dry_run`: nothing is written; what the first
+    plan would be.
 
     Raises:
         UnsupportedTable: the table has buckets, or cannot be written here.
@@ -93,6 +94,9 @@ def cluster_table(
         NotAcquired, CasError: the lock or the store; what was scheduled is run by the next call.
     """
     _check(table, rule)
+    if dry_run:
+        planned = _planned(table, rule, table.listed_timeline())
+        return (_result("", "", planned, ()),) if planned.groups else ()
     done = []
     for begin in executor.left(table, Action.CLUSTERING):
         with contextlib.suppress(WriteConflict):  # it was overtaken, and is taken back
@@ -103,13 +107,6 @@ def cluster_table(
         more = is_full(decode_clustering_plan(*plans.read_requested(table, mine, Action.CLUSTERING)))
         mine = schedule_clustering(table, rule, until=first or "", owned=True) if more else None
     return tuple(done)
-
-
-def would_cluster(table: TableContext, rule: ClusteringRule) -> tuple[ClusteringResult, ...]:
-    """What the first plan of `cluster_table` would be now; nothing is written."""
-    _check(table, rule)
-    planned = _planned(table, rule, table.listed_timeline())
-    return (_result("", "", planned, ()),) if planned.groups else ()
 
 
 def schedule_clustering(

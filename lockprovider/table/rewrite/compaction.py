@@ -57,26 +57,25 @@ class CompactionResult:
     log_files: int
 
 
-def compact_table(table: TableContext, run: executor.Runner = executor.here) -> tuple[CompactionResult, ...]:
+def compact_table(
+    table: TableContext, run: executor.Runner = executor.here, *, dry_run: bool = False
+) -> tuple[CompactionResult, ...]:
     """Run what is scheduled and nobody runs, then schedule what there is to merge now, and run that, too.
 
-    `run` says where the files are written, here and in `run_compaction`.
+    `run` says where the files are written, here and in `run_compaction`. `dry_run`: nothing is written; what it would
+    schedule.
 
     Raises:
         UnsupportedTable: the table is not merge-on-read, or cannot be written here.
         NotAcquired, CasError: the lock or the store; what was scheduled is run by the next call.
     """
     _check(table)
+    if dry_run:
+        planned = _planned(table, table.listed_timeline())
+        return (_result("", "", planned),) if planned else ()
     done = [run_compaction(table, begin, run) for begin in executor.left(table, Action.COMPACTION)]
     mine = schedule_compaction(table)
     return tuple(done if mine is None else [*done, run_compaction(table, mine, run)])
-
-
-def would_compact(table: TableContext) -> tuple[CompactionResult, ...]:
-    """What `compact_table` would schedule now; nothing is written."""
-    _check(table)
-    planned = _planned(table, table.listed_timeline())
-    return (_result("", "", planned),) if planned else ()
 
 
 def schedule_compaction(table: TableContext) -> str | None:

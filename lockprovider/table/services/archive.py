@@ -62,8 +62,10 @@ class ArchiveResult:
     held: str = ""
 
 
-def archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResult:
+def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
     """Archive what may be; before that, roll back what dead writers left. A few reads if there is nothing to do.
+
+    `dry_run`: nothing is written; what it would archive, if no writer is dead.
 
     Raises:
         InvalidSettings: what is to be kept cannot be.
@@ -72,6 +74,9 @@ def archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResul
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     keep, now = _checked(table, keep), table.listed_timeline()
+    if dry_run:
+        planned = archival_plan(_facts(table), keep, at_most=len(now.instants))
+        return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
     earliest = _earliest(table, now)
     if not surplus(now, earliest, keep) and archive_index.reach(table.archived).begin < now.first_active:
         return ArchiveResult(())  # also nothing that a dead archiver has left
@@ -97,17 +102,6 @@ def archive_if_due(table: TableContext) -> None:
     keep = table.settings.archival
     if len(table.memory.latest.writes) > keep.most:
         archive(table, keep)
-
-
-def would_archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResult:
-    """What `archive` would do now, if no writer is dead; nothing is written.
-
-    Raises:
-        InvalidSettings: what is to be kept cannot be.
-    """
-    keep = _checked(table, keep)
-    planned = archival_plan(_facts(table), keep, at_most=len(table.listed_timeline().instants))
-    return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
 
 
 def _checked(table: TableContext, keep: KeepActive | None) -> KeepActive:

@@ -49,21 +49,25 @@ class CleanResult:
     files: Mapping[str, tuple[str, ...]]
 
 
-def clean(table: TableContext, policy: Policy | None = None) -> tuple[CleanResult, ...]:
+def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
     """Finish what dead cleaners have planned, then clean; nothing to remove leaves nothing on the timeline.
 
-    While another cleaner is at work, this one does nothing.
+    While another cleaner is at work, this one does nothing. `dry_run`: nothing is written; what it would remove.
 
     Raises:
         InvalidSettings: the policy would keep nothing.
         UnsupportedTable: the table cannot be written here.
         NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
     """
-    check_retention(table.settings.retention if policy is None else policy)
+    policy = table.settings.retention if policy is None else policy
+    check_retention(policy)
+    if dry_run:
+        plan = planned(table, policy, *_listed(table), table.clock.store_ms())
+        return (CleanResult("", "", plan.policy, plan.files),) if plan.files else ()
     writable_config(table)
     finished = finish_dead(table)
     with contextlib.ExitStack() as alive:
-        scheduled = _schedule(table, table.settings.retention if policy is None else policy, alive)
+        scheduled = _schedule(table, policy, alive)
         mine = None if scheduled is None else _carry_out(table, *scheduled)
         return finished if mine is None else (*finished, mine)
 
@@ -78,17 +82,6 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
         begin = alive.enter_context(plans.beating(table, now))
         plans.put_plan(table, begin, Action.CLEAN, encode_clean_plan(plan, table.url.rstrip("/")), lease)
     return begin, plan
-
-
-def would_clean(table: TableContext, policy: Policy | None = None) -> tuple[CleanResult, ...]:
-    """What `clean` would remove now, without an instant; nothing is written.
-
-    Raises:
-        InvalidSettings: the policy would keep nothing.
-    """
-    policy = table.settings.retention if policy is None else policy
-    plan = planned(table, policy, *_listed(table), table.clock.store_ms())
-    return (CleanResult("", "", plan.policy, plan.files),) if plan.files else ()
 
 
 def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:

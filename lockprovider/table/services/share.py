@@ -31,17 +31,8 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 
-def would_share(table: TableContext, *, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """What `share` would change now. Nothing is written.
-
-    Raises:
-        UnsupportedTable: as for `share`.
-    """
-    return _changes(table, spelled(table, table.config()), all_in_utc=all_in_utc)
-
-
-def share(table: TableContext, *, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """Write the settings; what was changed. Safe to repeat.
+def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
+    """Write the settings; what was changed, or with `dry_run` would be. Safe to repeat.
 
     A transaction that is being written here ends with `Aborted`, as by every change of the properties. `all_in_utc`:
     the caller knows that all writers ran in UTC, whatever times the files have.
@@ -52,6 +43,8 @@ def share(table: TableContext, *, all_in_utc: bool = False) -> tuple[SettingChan
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
+    if dry_run:
+        return _changes(table, spelled(table, table.config()), all_in_utc=all_in_utc)
     done: tuple[SettingChange, ...] = ()
     keeps = False
 
@@ -71,19 +64,18 @@ def share(table: TableContext, *, all_in_utc: bool = False) -> tuple[SettingChan
     return done
 
 
-def would_unshare(table: TableContext) -> tuple[SettingChange, ...]:
-    """What `unshare` would take back now. Nothing is written."""
-    return _taken(table.config())
-
-
-def unshare(table: TableContext) -> tuple[SettingChange, ...]:
+def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
     """Take the settings back, so that one JVM writer can have the table to itself; what was there. Safe to repeat.
+
+    `dry_run`: nothing is written.
 
     Raises:
         Aborted: a write is pending, which that writer would roll back; nothing was changed.
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
+    if dry_run:
+        return _taken(table.config())
     with table.lock.acquire() as lease:
         done = _taken(table.config())
         if done:

@@ -21,6 +21,16 @@ from simulate.wrong_locks import WRONG
 
 SEEDS = 500  # of the real lock; by `-m soak` twenty times as many
 TRIES = 2000  # to catch a wrong one
+# The seed that has caught it before is tried first: these need many.
+CAUGHT = {
+    "a take-over drops the pending publish": 73,
+    "a take-over adopts without rolling forward": 73,
+    "the deadline counts from the answer": 52,
+    "a lease that ended is taken for not written": 227,
+    "what is decided is there": 66,
+    "what is given up never was": 66,
+    "an intent holds for any log": 77,
+}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +111,7 @@ def test_two_seeds_tell_two_stories(crew: Crew) -> None:
 def test_a_wrong_lock_is_caught(crew: Crew, wrong: str) -> None:
     promise, break_it = WRONG[wrong]
     with break_it():
-        for seed in range(TRIES):
+        for seed in (CAUGHT.get(wrong, 0), *range(TRIES)):
             if broken := broken_promise(seed, crew):
                 last = broken.splitlines()[-1]
                 assert any(one in last for one in promise.split("|")), (

@@ -352,6 +352,7 @@ class Table(TableContext):
 
         Raises:
             WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+            InvalidInput: `partitions` is one text, or no list.
             InvalidRecords, UnsupportedSchema, Aborted: as for `append`; a row for another partition.
 
         >>> done = table.overwrite(pa.table({"id": [9], "city": ["ulm"]}), partitions=["ulm"])

@@ -13,10 +13,10 @@ import pyarrow as pa
 from lockprovider.table.engines import arrow, frames
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.filters import check_kind
-from lockprovider.table.read.scan import Where, several_or_all, to_reader
+from lockprovider.table.read.scan import Where, given_columns, to_reader
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.versions import check_version
-from lockprovider.table.timeline.view import FileSlice
+from lockprovider.table.timeline.view import FileSlice, given_partitions
 from lockprovider.table.transaction.handle import AnyTransaction
 
 _Of = TypeVar("_Of")
@@ -49,9 +49,8 @@ class Scan:
     read_optimized: bool = False
 
     def __post_init__(self) -> None:
-        columns, partitions = several_or_all(self.columns, self.partitions)
-        object.__setattr__(self, "columns", columns)
-        object.__setattr__(self, "partitions", partitions)
+        object.__setattr__(self, "columns", given_columns(self.columns))
+        object.__setattr__(self, "partitions", given_partitions(self.partitions))
         if self.filter is not None:
             check_kind(self.filter)
         if self.as_of is not None:

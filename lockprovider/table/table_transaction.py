@@ -25,6 +25,7 @@ from lockprovider.table.engines.writer import planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.read.scan import Where
 from lockprovider.table.table_scan import Scan, short_for
+from lockprovider.table.timeline.view import given_partitions
 from lockprovider.table.transaction.handle import TransactionHandle
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
@@ -136,7 +137,7 @@ class TableTransaction(TransactionHandle):
         """
         if self._kind:
             raise InvalidRecords(f"overwrite stands alone in a transaction, and there is an {self._kind} already")
-        self._partitions = replace.paths_of(partitions)
+        self._partitions = given_partitions(partitions)
         self._take("overwrite", as_table(rows, lambda: self._schema), "null")
 
     @property

@@ -216,7 +216,7 @@ def test_a_table_or_some_partitions_are_overwritten(table: Table) -> None:
     assert content(table) == {*THREE[:2], (8, "b", 80)} == by_hudi_rs(table.url)
     with pytest.raises(InvalidRecords, match=r"\['a'\]"):
         table.overwrite(rows((9, "a", 90)), ["b"])
-    with pytest.raises(InvalidRecords, match=r"give \['b'\]"):
+    with pytest.raises(InvalidInput, match=r"give \['b'\]"):
         table.overwrite(rows((9, "b", 90)), "b")
     table.overwrite(rows(), ["b"])
     assert content(table) == {*THREE[:2]} == by_hudi_rs(table.url)

@@ -12,6 +12,7 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.view import given_partitions
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
@@ -32,7 +33,7 @@ def overwrite(
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
     """Put rows in place of all there are: see `Table.overwrite`."""
-    given, within = as_table(rows, table.schema), paths_of(partitions)
+    given, within = as_table(rows, table.schema), given_partitions(partitions)
     return transact(table, lambda txn: replace_all(txn, given, within), retries=retries, extra=extra)
 
 
@@ -43,17 +44,6 @@ def delete_where(txn: Transaction, where: Where) -> None:
         InvalidInput: it does not fit the table.
     """
     write(txn, deletes=read(txn, txn.config.identifying, filter=where))
-
-
-def paths_of(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Paths of partitions, as given.
-
-    Raises:
-        InvalidRecords: they are one text.
-    """
-    if isinstance(partitions, str):
-        raise InvalidRecords(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
-    return None if partitions is None else tuple(partitions)
 
 
 def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | None = None) -> None:

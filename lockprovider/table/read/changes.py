@@ -21,7 +21,7 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.read.scan import SCAN_BATCH_ROWS, ScanPlan, plan_scan, read_slice, several_or_all
+from lockprovider.table.read.scan import SCAN_BATCH_ROWS, ScanPlan, given_columns, plan_scan, read_slice
 from lockprovider.table.state.as_of import reached, refuse_archived, refuse_gone
 from lockprovider.table.state.look_again import look_again
 from lockprovider.table.state.stale import unless_stale
@@ -36,7 +36,7 @@ from lockprovider.table.timeline.incremental import (
 )
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import TableVersion, checkpoint_of
-from lockprovider.table.timeline.view import Snapshot
+from lockprovider.table.timeline.view import Snapshot, given_partitions
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -123,8 +123,8 @@ def changes_since(
 ) -> Changes:
     """See `Table.changes`."""
     order = _order(order)
-    columns, partitions = several_or_all(columns, partitions)
-    only = None if partitions is None else frozenset(partitions)
+    columns, within = given_columns(columns), given_partitions(partitions)
+    only = None if within is None else frozenset(within)
 
     def look() -> Changes:
         # A listing takes pages, and shows what is created meanwhile on later pages only. All that completed before the

@@ -29,7 +29,7 @@ from lockprovider.table.state.progress import counted
 from lockprovider.table.state.stale import unless_stale
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import TableVersion
-from lockprovider.table.timeline.view import Snapshot
+from lockprovider.table.timeline.view import Snapshot, given_partitions
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -154,7 +154,7 @@ def rows(
     read_optimized: bool = False,
 ) -> pa.Table:
     """All of these rows; see `Table.scan`."""
-    columns, partitions = scan.several_or_all(columns, partitions)
+    columns, partitions = scan.given_columns(columns), given_partitions(partitions)
 
     def look() -> pa.Table:
         try:

@@ -78,20 +78,13 @@ class ScanPlan:
     merged: tuple[pa.Schema, MergeRule] | None = None
 
 
-def several_or_all(
-    columns: Iterable[str] | None, partitions: Iterable[str] | None
-) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """The names of columns and the paths of partitions that a caller gave; None if all are meant.
+def given_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The names of columns that a caller gave; None if all are meant.
 
     Raises:
-        InvalidInput: one of the two is a single text, or no list.
+        InvalidInput: they are a single text, or no list.
     """
-    if isinstance(partitions, str):
-        raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
-    return (
-        None if columns is None else tuple(several(columns, "columns", "names of columns")),
-        None if partitions is None else tuple(several(partitions, "partitions", "paths of partitions")),
-    )
+    return None if columns is None else tuple(several(columns, "columns", "names of columns"))
 
 
 def plan_scan(
@@ -119,7 +112,7 @@ def plan_scan(
         InvalidInput: a column is named that is not there, or the filter does not fit the columns' types.
         UnsupportedTable: there are log files, and the table merges their rows in a way that is not known here.
     """
-    columns, partitions = several_or_all(columns, partitions)
+    columns = given_columns(columns)
     full = hudi_schema.with_meta(schema)
     wanted = _wanted(schema, full, columns)
     slices = snapshot.within(partitions)

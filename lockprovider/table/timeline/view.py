@@ -181,6 +181,18 @@ def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
     return tuple(sorted(logs, key=lambda log: log.file.place))
 
 
+def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The paths of partitions that a caller gave; None if none were named.
+
+    Raises:
+        InvalidInput: they are one text, whose letters would be taken for partitions, or no list.
+    """
+    if isinstance(partitions, (str, bytes)) or not isinstance(partitions, Iterable | None):
+        one = f"[{str(partitions)!r}]"
+        raise InvalidInput(f"partitions={partitions!r} must be a list of paths of partitions: give {one}")
+    return None if partitions is None else tuple(partitions)
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What a reader sees: the completed instants of one listing, and the latest slice of each file group.
@@ -226,11 +238,16 @@ class Snapshot:
     def within(self, partitions: Iterable[str] | None) -> tuple[FileSlice, ...]:
         """The slices of these partitions; None means all.
 
+        Raises:
+            InvalidInput: they are one text, whose letters would be taken for partitions.
+
         >>> [one.partition for one in snapshot.within(["ulm"])]
         ['ulm']
         """
-        wanted = None if partitions is None else set(partitions)
-        return tuple(s for s in self.slices if wanted is None or s.partition in wanted)
+        if (wanted := given_partitions(partitions)) is None:
+            return self.slices
+        among = frozenset(wanted)
+        return tuple(s for s in self.slices if s.partition in among)
 
     @property
     def read_optimized(self) -> Snapshot:

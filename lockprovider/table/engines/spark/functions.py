@@ -49,6 +49,7 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.view import given_partitions
 from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
@@ -129,7 +130,7 @@ def delete(
     Raises:
         WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
     """
-    within = None if partitions is None else tuple(partitions)
+    within = given_partitions(partitions)
     return transact(table, lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
 
 
@@ -145,9 +146,10 @@ def insert_overwrite(
 
     Raises:
         WriteConflict: others changed these partitions first, at each of `retries` + 1 tries.
+        InvalidInput: `partitions` is one text.
         InvalidRecords: a row is for another partition, a key is null, or a column does not fit (`DoesNotFit`).
     """
-    within = None if partitions is None else tuple(partitions)
+    within = given_partitions(partitions)
     return transact(table, lambda txn: overwrite(txn, rows, within), retries=retries, extra=extra)
 
 
@@ -266,14 +268,14 @@ def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | 
     Raises:
         InvalidRecords: a row is for another partition, or something was written already.
     """
-    txn = inside(txn)
+    txn, within = inside(txn), given_partitions(partitions)
     planner = planner_of(txn)
     refuse_unfit(planner, rows, "new")
     if txn.config.bucket_index is not None:
-        _overwrite_buckets(txn, planner, rows, partitions)
+        _overwrite_buckets(txn, planner, rows, within)
         return
-    if partitions is not None:
-        _overwrite(jobs.Steps(txn, OVERWRITE, 1), planner, rows, tuple(partitions))
+    if within is not None:
+        _overwrite(jobs.Steps(txn, OVERWRITE, 1), planner, rows, within)
         return
     steps = jobs.Steps(txn, OVERWRITE, 2)
     with jobs.computed_once(rows) as held:
@@ -288,13 +290,11 @@ def _overwrite(steps: jobs.Steps, planner: GroupWriter, rows: DataFrame, within:
     jobs.run_and_add(txn, stats, rows.schema, steps.at(steps.of, "write files"))
 
 
-def _overwrite_buckets(
-    txn: Transaction, planner: GroupWriter, rows: DataFrame, partitions: Iterable[str] | None
-) -> None:
+def _overwrite_buckets(txn: Transaction, planner: GroupWriter, rows: DataFrame, asked: Sequence[str] | None) -> None:
     steps = jobs.Steps(txn, OVERWRITE, 2)
     with jobs.computed_once(jobs.keyed(planner, rows, None, whole=False)) as keyed:
         counts = jobs.counts(keyed, steps)
-        within = sorted(counts) if partitions is None else tuple(partitions)
+        within = sorted(counts) if asked is None else asked
         tasks.check_within(counts, within)
         txn.end_partitions(within)
         writer = for_tasks(txn, planner.schema)

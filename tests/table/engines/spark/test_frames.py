@@ -75,6 +75,9 @@ def test_wrong_arguments_get_one_typed_error(spark: Any, table: Table) -> None:
         lambda: engine.append(given.url, rows),
         lambda: engine.upsert(table, rows, given),
         lambda: engine.insert_overwrite(table, given),
+        lambda: engine.insert_overwrite(table, rows.limit(0), "ab"),  # its letters are partitions of the table
+        lambda: engine.delete(spark, table, "id = 1", partitions="ab"),
+        lambda: table.transact(lambda txn: engine.overwrite(txn, rows, "ab")),
         lambda: engine.merge(table, given, update),
         lambda: engine.merge(table, rows, given),
         lambda: engine.delete(spark, table, given),

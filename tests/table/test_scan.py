@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ def test_scan_gives_the_same_rows_by_each_method_as_often_as_asked(table: Table)
     assert pickle.loads(pickle.dumps(scan)).count() == 2
     with pytest.raises(FrozenInstanceError):
         scan.columns = ("id",)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", ["copy_on_write", "merge_on_read"])
+def test_methods_of_a_scan_agree_on_schema_and_count(tmp_path: Path, kind: str) -> None:
+    """As in pyiceberg #2250 (another schema by batches), Ray #65175 and polars #27968 (other counts)."""
+    table = Table.create(tmp_path / "t", replace(SPEC, table_type=kind))
+    table.append(rows(*THREE))
+    table.upsert(rows((1, "a", 11)))
+    for columns, where in product((None, [], ["part"], ["_hoodie_record_key"]), (None, "value > 11", "value > 99")):
+        scan = table.scan(columns, where)
+        whole, reader, frame = scan.to_arrow(), scan.to_reader(), scan.to_pandas()
+        assert (whole.schema, [*frame]) == (reader.schema, whole.schema.names)
+        counts = {sum(batch.num_rows for batch in reader), scan.count(), len(frame), len(scan.to_dask())}
+        assert counts == {whole.num_rows} == {{None: 3, "value > 11": 2, "value > 99": 0}[where]}
 
 
 def test_scan_reads_nothing_before_a_method_is_called(table: Table) -> None:

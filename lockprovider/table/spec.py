@@ -71,7 +71,7 @@ class TableSpec:
 
     def __post_init__(self) -> None:
         for name in ("record_keys", "partition_by", "bucket_by"):
-            object.__setattr__(self, name, _columns(name, getattr(self, name)))
+            object.__setattr__(self, name, named_columns(name, getattr(self, name)))
         if not isinstance(self.name, str) or not self.name.strip():
             raise InvalidRecords(f"name={self.name!r} must be a text: the table's name")
         object.__setattr__(self, "schema", _schema(self.schema))
@@ -151,7 +151,7 @@ def _schema(given: Any) -> pa.Schema:
     return as_stream(given).schema.remove_metadata()
 
 
-def _columns(what: str, given: object) -> tuple[str, ...]:
+def named_columns(what: str, given: object) -> tuple[str, ...]:
     """Names of columns; one may stand for itself.
 
     Raises:

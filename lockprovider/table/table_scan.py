@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from fsspec_cas import InvalidInput
 from lockprovider.table.engines import arrow, frames
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.filters import check_kind
@@ -55,6 +56,8 @@ class Scan:
             check_kind(self.filter)
         if self.as_of is not None:
             check_version(self.as_of)
+        if not isinstance(self.read_optimized, bool):
+            raise InvalidInput(f"read_optimized={self.read_optimized!r} must be True or False")
 
     def to_arrow(self) -> pa.Table:
         """The rows as a pyarrow Table.

@@ -20,6 +20,7 @@ from lockprovider.table.format.layout import BUCKET_RULES
 from lockprovider.table.format.properties import BUCKETS, HASH_FIELD, TableConfig
 from lockprovider.table.format.shapes import check_writable
 from lockprovider.table.services import plans
+from lockprovider.table.spec import named_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,9 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
     """
     config = table.config()
-    index = BucketIndex(buckets, tuple(bucket_by) or config.record_keys).checked(config.record_keys)
+    index = BucketIndex(buckets, named_columns("bucket_by", bucket_by) or config.record_keys).checked(
+        config.record_keys
+    )
     if config.bucket_index not in (None, index):
         raise UnsupportedTable(f"table {config.name!r} has {config.bucket_index}, which cannot be changed to {index}")
     wanted = replace(config, bucket_index=index)

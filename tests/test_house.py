@@ -350,14 +350,14 @@ def test_threads_are_workers() -> None:
 
 
 def test_engines_do_not_know_each_other() -> None:
-    shared = {"arrow", "writer", "rows", "bucketed", "logged", "java"}  # pandas, for Dask, is made of them
+    shared = {"arrow", "writer", "rows", "bucketed", "logged", "java", "frames"}
     base = "lockprovider.table.engines"
     wrong = []
     for module in MODULES:
         mine = room(base, module)
         for name in modules_imported(module) if mine is not None else ():
             theirs = room(base, name)
-            if theirs not in {None, mine, *shared} and (mine, theirs) not in {("dask", "pandas"), ("frames", "pandas")}:
+            if theirs not in {None, mine, *shared}:
                 wrong.append(f"{module} imports {name}")
     assert wrong == []
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import wraps
+from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -96,7 +97,9 @@ class Scan:
 
         >>> frame = scan.to_polars()  # with the extra `polars`
         """
-        return frames.to_polars(self.to_arrow())
+        with frames.importing("polars"):
+            polars = import_module("polars")
+        return polars.from_arrow(self.to_arrow())
 
     def to_duckdb(self, connection: Any = None) -> Any:
         """The rows, in memory, as a DuckDB relation on `connection`, or on DuckDB's default connection.
@@ -105,7 +108,9 @@ class Scan:
 
         >>> relation = scan.to_duckdb()  # with the extra `duckdb`
         """
-        return frames.to_duckdb(self.to_arrow(), connection)
+        with frames.importing("duckdb"):
+            duckdb = import_module("duckdb")
+        return (connection or duckdb).from_arrow(self.to_arrow())
 
     def to_dask(self) -> Any:
         """The rows as a Dask DataFrame, one partition a file; see `engines.dask.read`.

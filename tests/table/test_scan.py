@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import sys
 from dataclasses import FrozenInstanceError, replace
 from itertools import product
 from pathlib import Path
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 from table.tables import SPEC, rows
 
-from fsspec_cas import InvalidInput
-from lockprovider.table import Scan, Table, TableError
+from fsspec_cas import InvalidInput, NotSupported
+from lockprovider.table import Scan, Table, TableError, engines
 from lockprovider.table.engines import dask as by_dask
 
 THREE = ((1, "a", 10), (2, "a", 20), (3, "b", 30))
@@ -83,3 +84,14 @@ def test_plan_lists_the_files_that_are_opened_and_no_more(table: Table) -> None:
 def test_moment_is_refused_for_a_transaction_by_dask_too(table: Table) -> None:
     with table.transaction() as txn, pytest.raises(InvalidInput, match="reads its own snapshot"):
         by_dask.read(txn, as_of=table.version)
+
+
+@pytest.mark.parametrize("name", ["pandas", "polars", "duckdb", "dask"])
+def test_library_that_is_missing_is_named_with_its_extra(
+    table: Table, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
+    monkeypatch.delitem(sys.modules, by_dask.__name__)
+    monkeypatch.delattr(engines, "dask")
+    with pytest.raises(NotSupported, match=rf"{name} is not installed: pip install 'fsspec-cas\[{name}\]'"):
+        getattr(table.scan(), f"to_{name}")()

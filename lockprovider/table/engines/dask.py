@@ -36,7 +36,7 @@ from lockprovider.table.engines.arrow import (
     plan_read,
     rewrite_partition,
 )
-from lockprovider.table.engines.pandas import to_frame
+from lockprovider.table.engines.frames import to_pandas
 from lockprovider.table.engines.rows import PartitionChanges
 from lockprovider.table.engines.writer import for_tasks, planner_of
 from lockprovider.table.errors import InvalidRecords
@@ -169,7 +169,7 @@ def read(
         HistoryGone: that moment cannot be read (any more); when it is computed: a file was cleaned meanwhile.
     """
     place, scan = plan_read(source, columns, partitions, filter, as_of, read_optimized=read_optimized)
-    empty = to_frame(scan.schema.empty_table(), plain=False)
+    empty = to_pandas(scan.schema.empty_table(), plain=False)
     if not scan.slices:
         return _DASK.dataframe.from_pandas(empty, npartitions=1)
     return _DASK.dataframe.from_map(_read, scan.slices, place=place, scan=replace(scan, slices=()), meta=empty)
@@ -285,7 +285,7 @@ def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> lis
 
 
 def _read(one: FileSlice, place: TablePlace, scan: ScanPlan) -> pd.DataFrame:
-    found: pd.DataFrame = to_frame(read_slice(place, scan, one), plain=False)
+    found: pd.DataFrame = to_pandas(read_slice(place, scan, one), plain=False)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Rows as other libraries have them; each is imported when it is asked for."""
+"""Rows as other libraries have them; each library is imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -8,41 +8,33 @@ from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import types
 
 from fsspec_cas import NotSupported
 
 
-def to_pandas(rows: pa.Table) -> Any:
-    """A pandas DataFrame, with pandas' nullable types for integers and booleans.
+def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
+    """A pandas DataFrame, of which an upsert changes nothing.
+
+    Integers and booleans have pandas' nullable types, so that no integer turns into a float where one is missing.
+    Lists, structs and maps have Arrow's own types.
+
+    `plain`: dates, decimals and bytes are Python objects. Dask makes texts of objects, so there they are Arrow's, too.
 
     Raises:
         NotSupported: pandas is not installed.
     """
     with importing("pandas"):
-        from lockprovider.table.engines.pandas import to_frame  # noqa: PLC0415 - see above
-    return to_frame(rows)
+        pandas = import_module("pandas")
+    nullable = {pa.bool_(): pandas.BooleanDtype(), pa.int32(): pandas.Int32Dtype(), pa.int64(): pandas.Int64Dtype()}
 
+    def mapper(kind: pa.DataType) -> Any:
+        keeps = types.is_nested(kind) or (
+            not plain and (types.is_date(kind) or types.is_decimal(kind) or types.is_binary(kind))
+        )
+        return pandas.ArrowDtype(kind) if keeps else nullable.get(kind)
 
-def to_polars(rows: pa.Table) -> Any:
-    """A polars DataFrame.
-
-    Raises:
-        NotSupported: polars is not installed.
-    """
-    with importing("polars"):
-        polars = import_module("polars")
-    return polars.from_arrow(rows)
-
-
-def to_duckdb(rows: pa.RecordBatchReader | pa.Table, connection: Any = None) -> Any:
-    """A DuckDB relation of the rows.
-
-    Raises:
-        NotSupported: duckdb is not installed.
-    """
-    with importing("duckdb"):
-        duckdb = import_module("duckdb")
-    return (connection or duckdb).from_arrow(rows)
+    return rows.to_pandas(types_mapper=mapper)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,6 @@ from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import Aborted, HistoryGone, InvalidRecords, Table, TableSpec, UnsupportedSchema, WriteConflict
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import dask as on_dask
-from lockprovider.table.engines import pandas as engine
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
@@ -105,7 +104,7 @@ def test_a_frame_that_was_read_is_the_frame_that_was_written(tmp_path: Path) -> 
     given.loc[0, "id"] = big
     table = Table.create(str(tmp_path / "t"), TableSpec("t", schema, record_keys=("id",)), settings=SETTINGS)
     table.append(given)
-    found = engine.read(table)
+    found = table.to_pandas()
     assert found["id"].tolist() == [big, 2]
     expected = given.assign(kind=given["kind"].astype(str), at=given["at"].dt.tz_convert("UTC").astype("M8[us, UTC]"))
     pd.testing.assert_frame_equal(found.drop(columns="tags"), expected.drop(columns="tags"), check_dtype=False)
@@ -292,10 +291,10 @@ def test_whatever_gives_an_arrow_stream_can_be_written(table: Table) -> None:
 
 def test_a_read_of_a_transaction_is_of_its_own_moment(table: Table) -> None:
     table.append(frame((1, "a", 1)))
-    txn = Transaction(table)
-    upsert(table, (1, "a", 2))
-    assert engine.read(txn, ["value"])["value"].tolist() == [1]
-    assert engine.read(table, ["value"])["value"].tolist() == [2]
+    with table.transaction() as txn:
+        upsert(table, (1, "a", 2))
+        assert txn.to_pandas(["value"])["value"].tolist() == [1]
+    assert table.to_pandas(["value"])["value"].tolist() == [2]
 
 
 def test_nothing_to_write_is_a_commit_of_nothing(table: Table) -> None:

@@ -84,11 +84,10 @@ def start_hudi(
 def start_release() -> Callable[..., HudiSpark]:
     """A function that starts a driver with this release of JVM Hudi, for tables in this folder."""
 
-    def start(version: str, folder: Path, *, streamer: bool = False, **conf: str) -> HudiSpark:
+    def start(version: str, folder: Path, **conf: str) -> HudiSpark:
         try:
             tool("java")
             released = jars(f"hudi-spark-bundle-{version}", (jvm_spark.BUNDLE.format(version),))
-            released += jars(f"hudi-streamer-{version}", (jvm_spark.STREAMER.format(version),)) if streamer else []
             return HudiSpark(jvm_spark.pyspark(), released, None, folder / "driver.log", **conf)
         except (Missing, ServerError) as reason:
             pytest.skip(f"JVM Hudi {version} is not tested: {reason}")

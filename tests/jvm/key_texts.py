@@ -26,8 +26,7 @@ BY_FRAME: Mapping[str, Mapping[str, str]] = {
     "bulk_insert": {ROW_WRITER: "true"},
     "bulk_insert without row writer": {ROW_WRITER: "false"},
 }
-STREAMER = "HudiStreamer"
-WAYS = (*BY_FRAME, "SQL INSERT", "MERGE", "CTAS", STREAMER)
+WAYS = (*BY_FRAME, "SQL INSERT", "MERGE", "CTAS")
 QUICK = {
     "hoodie.metadata.enable": "false",
     "hoodie.embed.timeline.server": "false",
@@ -111,11 +110,6 @@ class Writer:
         if self.way in BY_FRAME:
             operation = {"hoodie.datasource.write.operation": self.way.partition(" ")[0]}
             self.hudi.save(source, url, {**given, **named, **operation, **BY_FRAME[self.way]})
-        elif self.way == STREAMER:
-            properties = self.folder / "streamer.properties"
-            properties.parent.mkdir(parents=True, exist_ok=True)
-            properties.touch()
-            self.hudi.stream(source, url, {**given, **named, "properties": str(properties)})
         else:
             self._by_sql(url, keys, partitions, source, given)
         found = dict(_rows(url))

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 PYSPARK = "3.5.7"
 _HADOOP, _SDK = "3.3.4", "1.12.262"
-STREAMER = "org.apache.hudi:hudi-utilities-slim-bundle_2.12:{}"
 BUNDLE = "org.apache.hudi:hudi-spark3.5-bundle_2.12:{}"
 # 80 MB, and 7 MB for S3; PySpark itself is 320 MB.
 JARS = (
@@ -131,10 +130,6 @@ class HudiSpark:
     def save(self, query: str, url: str, options: dict[str, str]) -> None:
         """Write what this query gives: all of it is in Spark, and no Python process is asked for a row."""
         self._ask({"do": "save", "statement": query, "url": url, "options": options})
-
-    def stream(self, query: str, url: str, options: dict[str, str]) -> None:
-        """Let a HudiStreamer write what this query gives."""
-        self._ask({"do": "stream", "statement": query, "url": url, "options": options})
 
     def set_zone(self, zone: str) -> None:
         """Let this be the JVM's time zone from now on."""

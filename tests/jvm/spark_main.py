@@ -12,7 +12,6 @@ import os
 import sys
 from typing import Any
 
-from py4j.java_gateway import set_field
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import Row
 
@@ -84,31 +83,6 @@ def save(spark: SparkSession, *, statement: str, url: str, options: dict[str, st
     return ""
 
 
-def stream(spark: SparkSession, *, statement: str, url: str, options: dict[str, str]) -> str:
-    """Let a HudiStreamer write what this query gives, once; it takes columns and table by names of its own."""
-    jvm = spark._jvm
-    configs = jvm.java.util.ArrayList()
-    for key, value in {**options, "hoodie.streamer.source.sql.sql.query": statement}.items():
-        configs.add(f"{key}={value}")
-    told = getattr(jvm.org.apache.hudi.utilities.streamer, "HoodieStreamer$Config")()
-    for field, value in {
-        "targetBasePath": url,
-        "targetTableName": options["hoodie.table.name"],
-        "tableType": "COPY_ON_WRITE",
-        "propsFilePath": options["properties"],
-        "sourceClassName": "org.apache.hudi.utilities.sources.SqlSource",
-        "allowCommitOnNoCheckpointChange": True,
-        "configs": configs,
-    }.items():
-        set_field(told, field, value)
-    streamer = jvm.org.apache.hudi.utilities.streamer.HoodieStreamer(told, spark._jsc)
-    try:
-        streamer.sync()
-    finally:
-        streamer.shutdownGracefully()
-    return ""
-
-
 def set_zone(spark: SparkSession, *, zone: str) -> str:
     zones = spark._jvm.java.util.TimeZone
     zones.setDefault(zones.getTimeZone(zone))
@@ -163,7 +137,6 @@ CALLS = {
     "read": read,
     "write": write,
     "save": save,
-    "stream": stream,
     "set_zone": set_zone,
     "sql": sql,
     "buckets": buckets,

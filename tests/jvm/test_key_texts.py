@@ -26,7 +26,7 @@ pytestmark = pytest.mark.jvm
 def test_the_texts_of_keys_and_partitions_are_those_that_are_stored(
     version: str, start_release: Callable[..., HudiSpark], tmp_path: Path
 ) -> None:
-    with start_release(version, tmp_path, streamer=True, **DRIVER) as hudi:
+    with start_release(version, tmp_path, **DRIVER) as hudi:
         found = dict(found_by(hudi, tmp_path, version))
     for place, zone in ZONES.items():
         conf = {key: value.replace("timezone=UTC", f"timezone={zone}") for key, value in DRIVER.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from table.tables import SETTINGS
+from table.tables import SETTINGS, dicts_by_hudi_rs
 
 from jvm.key_texts import DRIVER, QUICK, alone
 from jvm.spark import HudiSpark
@@ -70,10 +70,13 @@ def arrow(rows: Iterable[Row]) -> pa.Table:
 
 
 def seen(hudi: HudiSpark, url: str) -> dict[int, int]:
-    """The value of each row by its number; ours and theirs are the same, and no row is there twice."""
-    ours = sorted((one["day"].day - 1, one["value"]) for one in Table.open(url).to_arrow().to_pylist())
+    """The value of each row by its number; three readers find the same, and no row is there twice."""
+    ours, by_rust = (
+        sorted((one["day"].day - 1, one["value"]) for one in found)
+        for found in (Table.open(url).to_arrow().to_pylist(), dicts_by_hudi_rs(url))
+    )
     theirs: list[tuple[Any, ...]] = hudi.read(url, ["day(day) - 1", "value"])
-    assert sorted(theirs) == ours
+    assert sorted(theirs) == ours == by_rust
     assert len(dict(ours)) == len(ours)
     return dict(ours)
 

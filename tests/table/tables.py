@@ -43,10 +43,14 @@ def content(table: Table) -> set[tuple[int, str, int]]:
 
 def by_hudi_rs(url: str, options: Mapping[str, str] | None = None) -> set[tuple[int, str, int]]:
     """All rows, by the independent reader; a row that is there twice fails."""
-    batches = HudiTableBuilder.from_base_uri(url).with_options(dict(options or {})).build().read()
-    found = [tuple(row[name] for name in SCHEMA.names) for batch in batches for row in batch.to_pylist()]
+    found = [tuple(row[name] for name in SCHEMA.names) for row in dicts_by_hudi_rs(url, options)]
     assert len(found) == len(set(found)), "hudi-rs saw a row twice"
     return set(found)
+
+
+def dicts_by_hudi_rs(url: str, options: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    batches = HudiTableBuilder.from_base_uri(url).with_options(dict(options or {})).build().read()
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def data_files(folder: Path) -> set[str]:

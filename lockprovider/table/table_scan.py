@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
-from functools import wraps
 from importlib import import_module
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import pyarrow as pa
 
@@ -152,12 +151,11 @@ def short_for(
 ) -> Callable[Concatenate[_Of, _Asked], _Rows]:
     """The method that reads at once, with the arguments of the method `scan`."""
 
-    @wraps(scan)
     def method(self: _Of, /, *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Rows:
         return read(scan(self, *args, **kwargs))
 
-    method.__name__, method.__doc__ = read.__name__, f"Short for `scan(...).{read.__name__}()`."
-    method.__qualname__ = f"{scan.__qualname__.rpartition('.')[0]}.{read.__name__}"
-    returned = inspect.signature(read).return_annotation
+    name, returned = read.__name__, get_type_hints(read)["return"]  # resolved here: their module may not know the type
+    method.__name__, method.__qualname__ = name, f"{scan.__qualname__.rpartition('.')[0]}.{name}"
+    method.__module__, method.__doc__ = scan.__module__, f"Short for `scan(...).{name}()`."
     method.__signature__ = inspect.signature(scan).replace(return_annotation=returned)  # type: ignore[attr-defined]
     return method

@@ -6,14 +6,16 @@ import pickle
 import shutil
 import sys
 from dataclasses import FrozenInstanceError, replace
+from inspect import signature
 from itertools import product
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from table.tables import SPEC, rows
 
 from fsspec_cas import InvalidInput, NotSupported
-from lockprovider.table import Scan, Table, TableError, engines
+from lockprovider.table import Scan, Table, TableError, TableTransaction, engines
 from lockprovider.table.engines import dask as by_dask
 
 THREE = ((1, "a", 10), (2, "a", 20), (3, "b", 30))
@@ -84,6 +86,14 @@ def test_plan_lists_the_files_that_are_opened_and_no_more(table: Table) -> None:
 def test_moment_is_refused_for_a_transaction_by_dask_too(table: Table) -> None:
     with table.transaction() as txn, pytest.raises(InvalidInput, match="reads its own snapshot"):
         by_dask.read(txn, as_of=table.version)
+
+
+def test_short_forms_have_the_arguments_of_scan_and_their_own_result() -> None:
+    for face, names in ((Table, ("arrow", "pandas", "polars", "duckdb")), (TableTransaction, ("arrow", "pandas"))):
+        for short in (getattr(face, f"to_{name}") for name in names):
+            assert signature(short).parameters == signature(face.scan).parameters
+            assert (short.__module__, short.__qualname__) == (face.__module__, f"{face.__name__}.{short.__name__}")
+    assert signature(Table.to_arrow).return_annotation is pa.Table
 
 
 @pytest.mark.parametrize("name", ["pandas", "polars", "duckdb", "dask"])

@@ -101,10 +101,10 @@ class Changes:
         """
         return pa.concat_tables([self.schema.empty_table(), *(part.read(self._place) for part in self.parts)])
 
-    def scan(self) -> pa.RecordBatchReader:
+    def to_reader(self) -> pa.RecordBatchReader:
         """The changes batch by batch; in memory are the touched files of one partition, before and after.
 
-        >>> sum(batch.num_rows for batch in changes.scan())
+        >>> sum(batch.num_rows for batch in changes.to_reader())
         2
         """
         read = (part.read(self._place) for part in self.parts)

@@ -54,7 +54,7 @@ def test_nothing_new_is_nothing_and_leaves_the_checkpoint_where_it_was(table: Ta
     seen = table.changes()
     again = table.changes(seen.checkpoint)
     assert (again.commits, again.checkpoint, again.to_arrow().num_rows) == ((), seen.checkpoint, 0)
-    assert again.scan().read_all().schema == seen.schema
+    assert again.to_reader().read_all().schema == seen.schema
 
 
 def test_several_commits_are_told_as_one_change(table: Table) -> None:
@@ -118,8 +118,8 @@ def test_a_partition_that_is_overwritten_is_told_row_by_row(table: Table) -> Non
 def test_a_scan_of_changes_is_read_partition_by_partition(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2), (3, "c", 3))
     found = table.changes()
-    assert [set(batch["part"].to_pylist()) for batch in found.scan()] == [{"a"}, {"b"}, {"c"}]
-    assert found.scan().read_all().num_rows == found.to_arrow().num_rows == 3
+    assert [set(batch["part"].to_pylist()) for batch in found.to_reader()] == [{"a"}, {"b"}, {"c"}]
+    assert found.to_reader().read_all().num_rows == found.to_arrow().num_rows == 3
 
 
 class Late(LocalBackend):

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import ARCHIVED, Aborted, WriteConflict
-from lockprovider.table.format.instant import Action, Instant
-from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.instant import Action, Instant, to_ms
+from lockprovider.table.format.layout import TIMELINE, FileGroup
 from lockprovider.table.format.metadata import COMPACT, CommitMetadata
 from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from lockprovider.table.state.current import TableView
     from lockprovider.table.state.heartbeat import WriterHeartbeat
     from lockprovider.table.transaction.proposal import Proposal
+
+LOOKED_AT_MS = 1000
 
 
 def needed(table: TableContext, proposal: Proposal, now: Timeline) -> tuple[Instant, ...]:
@@ -65,7 +68,7 @@ def validate(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat
 
 def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: TableView) -> None:
     begin, now = proposal.begin, seen.timeline
-    if seen.listed and not now.is_pending(begin):
+    if not (now.is_pending(begin) if seen.listed else _is_there(table, proposal)):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
     if not heartbeat.alive:
         raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
@@ -74,6 +77,20 @@ def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeart
     if seen.config != proposal.config:
         writable_config(table, seen.config)
         raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
+
+
+def _is_there(table: TableContext, proposal: Proposal) -> bool:
+    """Whether its inflight file is. Writers that know no lock roll pending writes back, and the log does not say so.
+
+    A rollback of the last `LOOKED_AT_MS` is not seen: a write that is so quick makes no request more.
+    """
+    if table.clock.now_ms() - to_ms(proposal.begin) < LOOKED_AT_MS:
+        return True
+    try:
+        table.store.head(f"{TIMELINE}/{proposal.inflight.file_name}")
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def _check_batch(table: TableContext, proposal: Proposal, now: Timeline) -> None:

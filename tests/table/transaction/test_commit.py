@@ -23,6 +23,7 @@ from lockprovider.table import Aborted, Table, TableSettings, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PROPERTIES, TIMELINE
 from lockprovider.table.state.heartbeat import WriterHeartbeat
+from lockprovider.table.transaction import validate
 from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.decider import TableDecider
 from lockprovider.table.transaction.transaction import Transaction
@@ -285,3 +286,19 @@ def test_keys_of_the_last_commit_are_carried_on(table: Table) -> None:
     carrying.append(rows((10, "a", 10)))
     assert last()[key] == "topic,0:200", "also past a commit that has not carried it"
     assert content(table) == {(1, "a", 1), (7, "a", 7), (9, "a", 9), (10, "a", 10)}
+
+
+@pytest.mark.parametrize("keys", [(), ("streamer.",)])  # with keys to carry the lock is held, without it is decided
+def test_write_that_a_writer_without_the_lock_rolls_back_is_aborted(
+    table: Table, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...]
+) -> None:
+    """As hudi-rs 0.6 does, see `test_beside_hudi_rs`: it removes data file, inflight and requested."""
+    monkeypatch.setattr(validate, "LOOKED_AT_MS", 0)
+    txn = Transaction(Table.open(table.url, settings=replace(SETTINGS, carried_keys=keys)))
+    engine.write(txn, upserts=rows((1, "a", 100)))
+    for path in Path(table.url).rglob(f"*{txn.begin}*"):
+        if path.is_file():
+            path.unlink()
+    with pytest.raises(Aborted, match=f"{txn.begin} was rolled back by another writer"):
+        txn.commit()
+    assert content(table) == {(1, "a", 1)}

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore, check_backend
 from fsspec_cas.backends import Backend, backend_for, is_remote, place_of, split_url
 from fsspec_cas.bridge.background import BACKGROUND, done
-from fsspec_cas.bridge.drive import Inline, OnLoop
+from fsspec_cas.bridge.drive import drive_of
 from fsspec_cas.bridge.twin import sync
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
@@ -57,7 +57,7 @@ class Store:
     ) -> None:
         check_backend(backend, "Store")
         self._world = world or Machine()
-        self._drive: Inline | OnLoop = Inline(self._world) if backend.blocking else OnLoop()
+        self._drive = drive_of(self._world, blocking=backend.blocking)
         self._async = AsyncStore(backend, root, world=self._world, drive=self._drive, on_throttled=on_throttled)
         self._on_throttled = on_throttled
         self._isolated: Store | None = None

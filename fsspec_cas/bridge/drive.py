@@ -89,6 +89,11 @@ class OnLoop:
         await asyncio.sleep(seconds)
 
 
+def drive_of(world: World, *, blocking: bool) -> Inline | OnLoop:
+    """What runs the calls of a backend for callers that have no event loop."""
+    return Inline(world) if blocking else OnLoop()
+
+
 class OwnLoop:
     """For async callers: nothing to bridge, only to pause."""
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
-from fsspec_cas.bridge.drive import Inline, OnLoop
+from fsspec_cas.bridge.drive import OnLoop, drive_of
 from fsspec_cas.clock import Machine
 from fsspec_cas.deletes import undocumented
 from fsspec_cas.given import seconds
@@ -41,8 +41,9 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     """
     if store.kind != "s3":
         return
-    drive = Inline(Machine()) if store.backend.blocking else OnLoop()
-    place = drive.run(undocumented(store.backend, store.root, seconds(timeout)))
+    place = drive_of(Machine(), blocking=store.backend.blocking).run(
+        undocumented(store.backend, store.root, seconds(timeout))
+    )
     if place is None or place in _Proved.buckets:
         return
     from fsspec_cas.probe.race import require_conditions  # noqa: PLC0415 - documented stores prove nothing

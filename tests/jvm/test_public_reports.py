@@ -15,13 +15,12 @@ from table.tables import SCHEMA, SETTINGS, SPEC, content, rows, upsert
 
 from jvm.artifacts import HUDI
 from jvm.key_texts import CONSISTENT, DRIVER, QUICK, ROW_WRITER, alone
-from lockprovider.table import Table, UnsupportedTable
+from jvm.spark import HudiError, HudiSpark
+from lockprovider.table import Table, TableSpec, UnsupportedTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
-
-    from jvm.spark import HudiSpark
 
 pytestmark = pytest.mark.jvm
 BULK = {"hoodie.datasource.write.operation": "bulk_insert", ROW_WRITER: "true"}
@@ -137,3 +136,25 @@ def test_a_row_that_a_global_index_moves_to_another_partition_is_there_once(
     upsert(table, (1, "b", 11))
     table.delete(rows((2, "a", 0)))
     assert content(table) == set(hudi.read(url, SCHEMA.names)) == {(1, "b", 11)}
+
+
+@pytest.mark.parametrize("old_lists", [None, "false"])
+def test_a_list_with_a_null_is_rewritten_by_the_jvm_with_the_setting_that_the_readme_names(
+    start_release: Callable[..., HudiSpark], tmp_path: Path, old_lists: str | None
+) -> None:
+    """Its merge writes lists in an older form, which has no place for a null."""
+    schema = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.int64())), ("value", pa.int64())])
+    url = str(tmp_path / "t")
+    table = alone(Table.create(url, TableSpec("t", schema, "id"), settings=SETTINGS))
+    table.upsert(pa.Table.from_pylist([{"id": 1, "tags": [1, None], "value": 1}, {"id": 2, "value": 2}], schema=schema))
+    told = {} if old_lists is None else {"spark.hadoop.parquet.avro.write-old-list-structure": old_lists}
+    query = "select 2L as id, array(7L) as tags, 20L as value"
+    options = {**QUICK, **OURS, "hoodie.table.name": "t", **UPSERT}
+    with start_release(HUDI, tmp_path, **DRIVER, **told) as hudi:
+        if old_lists is None:
+            with pytest.raises(HudiError):
+                hudi.save(query, url, options)
+        else:
+            hudi.save(query, url, options)
+    found = {(one["id"], one["value"]) for one in Table.open(url).to_arrow().to_pylist()}
+    assert found == {(1, 1), (2, 2 if old_lists is None else 20)}

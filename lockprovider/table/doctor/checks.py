@@ -173,6 +173,7 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
     ("R1", "failed writes are announced and rolled back", rules.failed_writes),
     ("R2", "no metadata table hides commits", rules.metadata_table),
     ("metadata", "the metadata table lists what is there", rules.listing),
+    ("lists", "JVM writers can rewrite lists with a null in them", rules.lists),
     ("R3", "all times are UTC", rules.zones),
     ("R4", "version and properties are shared by all writers", rules.properties),
     ("R5", "one file of a file group and instant", rules.twins),

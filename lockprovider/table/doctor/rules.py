@@ -21,6 +21,7 @@ from itertools import pairwise
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.format.data_files import BaseFile
 from lockprovider.table.format.layout import PARTITION_METAFILE, FileGroup, join, parse_marker
+from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.shapes import reasons, way_on
 from lockprovider.table.format.writer_settings import (
@@ -96,6 +97,15 @@ def listing(facts: Facts) -> Iterator[TableFinding]:
                 yield TableFinding(
                     "metadata", "wrong", f"the metadata table: {len(paths)} files {sentence}: {some(paths)}", mend
                 )
+
+
+def lists(facts: Facts) -> Iterator[TableFinding]:
+    """What JVM Hudi's merge of copy-on-write files fails at; which rows have a null in a list is not looked at."""
+    schemas = (done.schema_json or "" for done in facts.commits.values() if isinstance(done, CommitMetadata))
+    if facts.config is not None and not facts.config.is_merge_on_read and any('"array"' in one for one in schemas):
+        what = "a column has lists: a JVM upsert fails at a file in which a list has a null"
+        mend = "set spark.hadoop.parquet.avro.write-old-list-structure=false for the JVM jobs"
+        yield TableFinding("lists", "note", what, mend)
 
 
 def zones(facts: Facts) -> Iterator[TableFinding]:

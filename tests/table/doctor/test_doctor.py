@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
+import pyarrow as pa
 import pytest
 from table.overwriting import overwrite
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
@@ -17,7 +18,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 from fsspec_cas import Store
 from lockprovider import LockRecord
 from lockprovider.record.pending import Pending
-from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, TableNotFound
+from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, TableNotFound, TableSpec
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.data_files import parse_base_file
@@ -286,6 +287,15 @@ def test_good_to_know_things_are_notes(folder: Path) -> None:
     assert set(notes) == {"R3", "leftovers", "lock"}
     assert "it is held by" in notes["lock"]
     lease.release()
+
+
+@pytest.mark.parametrize(("kind", "noted"), [("copy_on_write", True), ("merge_on_read", False)])
+def test_setting_that_a_jvm_needs_for_lists_is_noted(tmp_path: Path, kind: str, noted: bool) -> None:
+    rows = pa.table({"id": [1], "tags": [[1, None]]})
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", rows, "id", table_type=kind), settings=SETTINGS)
+    table.upsert(rows)
+    found = [sentence for rule, sentence in findings(tmp_path / "t", "note") if rule == "lists"]
+    assert ["write-old-list-structure=false" in sentence for sentence in found] == [True] * noted
 
 
 def test_a_commit_that_was_decided_is_spoken_of_until_it_is_there(folder: Path) -> None:

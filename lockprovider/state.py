@@ -16,7 +16,7 @@ from lockprovider.recipes.errors import (
 from lockprovider.recipes.state.aio import AsyncState
 from lockprovider.recipes.state.changes import UNCHANGED, NotChanged
 from lockprovider.recipes.state.codecs import Codec
-from lockprovider.recipes.state.difference import Difference
+from lockprovider.recipes.state.document import Difference
 from lockprovider.recipes.state.revision import Edit, Editor, Revision
 from lockprovider.recipes.state.state import State
 from lockprovider.recipes.state.tflock import TfLock, TfLockFile

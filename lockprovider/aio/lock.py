@@ -20,7 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Generator
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
@@ -28,13 +31,12 @@ from typing import Any, NoReturn, TypeVar
 
 from fsspec_cas import CasError, Machine, Store, World
 from fsspec_cas.bridge.tasks import on_thread
+from fsspec_cas.waiting import Signal, WaitStopped, ends_with
 from lockprovider.acquire.process_queue import ProcessQueue
-from lockprovider.aio.bridge import Attempt, finish, on_loop
-from lockprovider.aio.queue import TaskQueue
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.lock import Lock
 from lockprovider.client.telling import say_all
-from lockprovider.errors import LeaseLost, LossReason, NotAcquired, NotPicklable
+from lockprovider.errors import LeaseLost, LockError, LossReason, NotAcquired, NotPicklable
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import OnMetric
 from lockprovider.observe.status import LockStatus
@@ -43,6 +45,131 @@ from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.settings import LockSettings, check_functions, wait_s
 
 T = TypeVar("T")
+
+
+# Whose turn it is among the tasks of one event loop that want one lock.
+#
+# They wait here, in the order in which they asked, without a thread and without a request; so a loop looks at a lock at
+# the pace of one client, however many tasks and `AsyncLock` objects want it.
+class TaskQueue:
+    """One task at a time, first come, first served. `lease` is that of the task whose turn it is, once it has one."""
+
+    def __init__(self) -> None:
+        self.lease: Lease | None = None
+        self._taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @classmethod
+    def of(cls, lock: Hashable) -> TaskQueue:
+        """The one of the running loop for this lock."""
+        return _QUEUES.get(asyncio.get_running_loop(), lock)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """True if it is this task's turn now, False if it was not within the timeout."""
+        if not self._taken:
+            self._taken = True
+            return True
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(called)
+        try:
+            await asyncio.wait([called], timeout=timeout_s)
+        except asyncio.CancelledError:
+            if called.done():
+                self.pass_on()
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(called)
+        return called.done()
+
+    def pass_on(self) -> None:
+        """The next one's turn."""
+        self.lease = None
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        else:
+            self._taken = False
+
+
+class _Queues:
+    """Those that are in use: one for each loop and lock."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._of_loop: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, weakref.WeakValueDictionary[Hashable, TaskQueue]
+        ] = weakref.WeakKeyDictionary()
+
+    def get(self, loop: asyncio.AbstractEventLoop, lock: Hashable) -> TaskQueue:
+        with self._guard:
+            return self._of_loop.setdefault(loop, weakref.WeakValueDictionary()).setdefault(lock, TaskQueue())
+
+
+# Locks that know nothing of each other have to meet somewhere.
+_QUEUES = _Queues()
+
+
+async def finish(thread: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> T:
+    """Do it in the thread. A cancellation ends the wait, never the work; what that comes to then is nobody's news."""
+    done = asyncio.wrap_future(thread.submit(work, *args))
+    done.add_done_callback(_retrieved)
+    return await asyncio.shield(done)
+
+
+def _retrieved(done: asyncio.Future[Any]) -> None:
+    """So that asyncio does not report an error that nobody waits for any more."""
+    if not done.cancelled():
+        done.exception()
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
+    """The same call, but made on the loop; nobody is there to hear it once that is closed."""
+
+    def told(loss: LeaseLost) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(call, loss)
+
+    return told
+
+
+class Attempt:
+    """One acquisition in a thread of its own. Of the lease and the cancellation, the later one gives the lock back."""
+
+    def __init__(self, lock: Lock, timeout_s: float) -> None:
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="async-lease")
+        self._lock = lock
+        self._timeout_s = timeout_s
+        self._cancelled = Signal()
+        self._meeting = threading.Lock()
+        self._lease: Lease | None = None
+
+    def run(self) -> Lease:
+        """Acquire, in the thread."""
+        try:
+            with ends_with(self._cancelled):
+                lease = self._lock.acquire(self._timeout_s)
+        except BaseException:
+            self.thread.shutdown(wait=False)
+            raise
+        with self._meeting:
+            if not self._cancelled.is_set():
+                self._lease = lease
+                return lease
+        self._drop(lease)
+        raise WaitStopped
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        with self._meeting:
+            self._cancelled.set()
+            lease = self._lease
+        if lease is not None:  # it was on its way to the task
+            self.thread.submit(self._drop, lease)
+
+    def _drop(self, lease: Lease) -> None:
+        with contextlib.suppress(CasError, LockError):  # then it lapses: its thread is dead
+            lease.release()
+        self.thread.shutdown(wait=False)
 
 
 class AsyncLock:

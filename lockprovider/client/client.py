@@ -10,20 +10,22 @@ RecordFile  the lock record in the store
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import pwd
 import socket
+import sys
 import weakref
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from fsspec_cas import CasError, Store, Version, Won, World
+from fsspec_cas import CasError, Outcome, Store, Version, Won, World
 from fsspec_cas.waiting import Signal
 from lockprovider.acquire.acquire import LookedAt, Wish
 from lockprovider.acquire.fifo import Fifo, FifoTurn
 from lockprovider.acquire.process_queue import ProcessQueue
-from lockprovider.client.observer import ClientObserver
-from lockprovider.client.own_process import command, user
 from lockprovider.client.telling import telling
 from lockprovider.errors import LockError
 from lockprovider.group.committer import Committer
@@ -44,7 +46,9 @@ from lockprovider.lease.states import (
     Release,
     Renew,
     Rolling,
+    State,
     TakeLock,
+    Transition,
 )
 from lockprovider.observe.metrics import OnMetric, Recorder
 from lockprovider.publish.publisher import Publisher
@@ -54,6 +58,60 @@ from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 if TYPE_CHECKING:
     from lockprovider.client.lease import Lease
     from lockprovider.observe.audit_log import AuditLog
+
+_LONGEST = 60
+_LOG = logging.getLogger("lockprovider")
+
+
+class ClientObserver:
+    """Hands on what the driver tells (`lease.driver.Observer`), and the end of a lease."""
+
+    def __init__(self, me: Me, world: World, metrics: Recorder, audit: AuditLog | None) -> None:
+        self._me = me
+        self._world = world
+        self._metrics = metrics
+        self._audit = audit
+
+    def stepped(self, me: Me, transition: Transition) -> None:
+        """See `Recorder.stepped`."""
+        self._metrics.stepped(me, transition)
+
+    def wrote(self, state: State, outcome: Outcome) -> None:
+        """See `Recorder.wrote`."""
+        self._metrics.wrote(state, outcome)
+
+    def done(self, done: Done, held: Held) -> None:
+        """Into the log, and the audit if there is one."""
+        if _LOG.isEnabledFor(logging.DEBUG):
+            _LOG.debug("%s of %s, epoch %d", done.what, self._me.owner, held.record.epoch)
+        if self._audit is None:
+            return
+        if done.what == "acquired":
+            self._audit.taken(held.record)
+        elif done.what in ("renewed", "committed"):
+            self._audit.renewed(held.record, self._me.settings.validity)
+
+    def ended(self, at_ms: int, *, held: bool) -> None:
+        """The lock was released, if `held`; else it is known not to be held any more."""
+        if self._audit is not None:
+            self._audit.ended(at_ms, held=held)
+
+
+def user() -> str:
+    """The name of whom this process acts for; the number, where that has none."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def command() -> str:
+    """The program's name: never its arguments, which may be secrets."""
+    first = sys.argv[0] if getattr(sys, "argv", None) else ""
+    path = PurePath(first)
+    if path.name == "__main__.py":
+        return f"python -m {path.parent.name}"[:_LONGEST]
+    return (path.name if first not in ("", "-c") else "python")[:_LONGEST]
 
 
 class Client:

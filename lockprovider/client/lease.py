@@ -10,14 +10,15 @@ import contextlib
 import logging
 import os
 import threading
+import warnings
+import weakref
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from fsspec_cas import AlreadyExists, CasError
-from fsspec_cas.waiting import Signal
-from lockprovider.client.dropped import Renewed, end_at_exit, warn_and_give_back
+from fsspec_cas import AlreadyExists, CasError, World
+from fsspec_cas.waiting import Signal, Worker
 from lockprovider.client.telling import say_all
 from lockprovider.errors import (
     LeaseLost,
@@ -28,7 +29,7 @@ from lockprovider.errors import (
     PublishUnknown,
     Unappliable,
 )
-from lockprovider.lease.heartbeat import Heartbeat
+from lockprovider.lease.heartbeat import Beating, Heartbeat
 from lockprovider.lease.states import Done, Ended
 from lockprovider.publish.steps import must_match
 from lockprovider.record.pending import Pending
@@ -45,6 +46,63 @@ _FORKED = Ended("it belongs to the process that this one was forked from", LossR
 _RELEASED = Ended("it was released", LossReason.RELEASED)
 _RELEASING = Ended("it is being released", LossReason.RELEASED)
 _ENDED_BEFORE = Ended("it had ended before", LossReason.LAPSED)
+
+
+class Droppable(Beating, Protocol):
+    """A lease, as far as it matters here."""
+
+    def end(self) -> None:
+        """Give it back, however often it was acquired; failures are not told."""
+
+
+class Renewed:
+    """A lease for its heartbeat, which renews it until it is dropped, or was held for `max_hold` seconds."""
+
+    def __init__(self, lease: Droppable, world: World, max_hold: float | None) -> None:
+        self.thread = lease.thread
+        self.lost = lease.lost
+        self._lease = weakref.ref(lease)
+        self._world, self._most_s = world, max_hold
+        self._began_s = world.monotonic_s()
+
+    def renew(self) -> bool:
+        """Prolong once; False while the answer is not known."""
+        lease = self._lease()
+        if lease is None:  # it is being given back
+            return False
+        if self._most_s is not None and self._world.monotonic_s() - self._began_s >= self._most_s:
+            lease.abandon(f"it was held for max_hold={self._most_s:g} s, and is not renewed any more")
+            return False
+        return lease.renew()
+
+    def abandon(self, why: str) -> None:
+        """There will be no more beats, and nobody asked for that."""
+        lease = self._lease()
+        if lease is not None:
+            lease.abandon(why)
+
+
+def warn_and_give_back(lease: Droppable, name: str) -> None:
+    """Say that it was dropped while it was held, and give it back.
+
+    In a thread of its own: a collection may come in any, in the middle of anything.
+    """
+    said = f"{name} was dropped while it was held, and is given back: use `with`, or release()"
+    warnings.warn(said, ResourceWarning, stacklevel=3, source=lease)
+    with contextlib.suppress(RuntimeError):  # at the end of the interpreter: then it lapses
+        Worker(lease.end, "dropped-lease").start(wait=False)
+
+
+def end_at_exit(lease: Droppable) -> Callable[[], None]:
+    """For `atexit`."""
+    there = weakref.ref(lease)
+
+    def end() -> None:
+        found = there()
+        if found is not None:
+            found.end()
+
+    return end
 
 
 class Lease:

@@ -41,7 +41,7 @@ from lockprovider import (
     Pending,
     PublishUnknown,
 )
-from lockprovider.client.own_process import command
+from lockprovider.client.client import command
 from lockprovider.settings import GRACE_MS
 from simulate.network import Network, Weather
 from simulate.scheduler import Crew, Process, Scheduler

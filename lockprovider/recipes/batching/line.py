@@ -1,4 +1,4 @@
-"""What goes out with the next write, and when. Pure: no store, no clock, no thread.
+"""What goes out with the next write, when, and what waits for a failed number. Pure: no store, no clock, no thread.
 
 1. One write is under way at a time. What arrives meanwhile goes with the next, in the order of arrival.
 2. There is no timer: a write goes out as soon as the one before is answered. But whoever was just answered is about
@@ -11,14 +11,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
+
+from lockprovider.recipes.errors import SequenceGap
 
 T = TypeVar("T")
 
 PATIENCE = 0.15  # of the time that the last write took
 LEARNED_S = 60.0  # how long a store that asked for patience is given it
 THROTTLED_PACE_S = 1.0
+NumberOf = tuple[Hashable, int]  # who, and the number
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +72,42 @@ def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
     """Seconds from an answer to the next write; `throttled_s` is when the store last asked for patience."""
     learned = throttled_s is not None and now_s - throttled_s < LEARNED_S
     return max(base_s, THROTTLED_PACE_S) if learned else base_s
+
+
+# The numbers of producers keep their order also where some come to nothing.
+#
+# Of a producer only the last number is remembered, and what is below it is a repeat. So a number that came to nothing
+# holds up those after it until it comes again: passed by, its repeat would be taken for one that is there.
+@dataclass(slots=True)
+class Numbers:
+    """Which number of whom came to nothing; for one who gives batches one after the other."""
+
+    failed: dict[Hashable, int] = field(default_factory=dict)
+
+    def held_up(self, batch: Sequence[NumberOf | None]) -> dict[int, SequenceGap]:
+        """The places of those that have to wait, and what they are told; None is for what has no number."""
+        gaps: dict[int, SequenceGap] = {}
+        again: set[Hashable] = set()
+        for place, one in enumerate(batch):
+            failed = None if one is None or one[0] in again else self.failed.get(one[0])
+            if one is None or failed is None:
+                continue
+            if one[1] <= failed:
+                again.add(one[0])
+            else:
+                gaps[place] = SequenceGap(f"{failed} came to nothing: give that again before {one[1]}")
+        return gaps
+
+    def note(self, one: NumberOf | None, result: object) -> None:
+        """What it came to."""
+        if one is None:
+            return
+        who, number = one
+        if isinstance(result, BaseException) and not isinstance(result, SequenceGap):
+            self.failed[who] = min(number, self.failed.get(who, number))
+        elif self.failed.get(who) == number and not isinstance(result, BaseException):
+            del self.failed[who]
+
+    def forget(self, who: Hashable) -> None:
+        """Nothing more comes from it."""
+        self.failed.pop(who, None)

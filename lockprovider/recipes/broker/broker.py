@@ -28,8 +28,7 @@ from lockprovider.recipes.broker.handing import (
     whom_to_ask,
     with_offer,
 )
-from lockprovider.recipes.broker.link import SILENCE_S, Link
-from lockprovider.recipes.broker.service import Service
+from lockprovider.recipes.broker.service import SILENCE_S, Link, Service
 from lockprovider.recipes.errors import CoordinationError
 
 T = TypeVar("T")

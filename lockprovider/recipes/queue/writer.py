@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +25,10 @@ from fsspec_cas import (
 from fsspec_cas.send.retry import delay_s
 from fsspec_cas.waiting import Signal
 from lockprovider.recipes.batching import Numbers
-from lockprovider.recipes.batching.numbers import NumberOf
+from lockprovider.recipes.batching.line import NumberOf
 from lockprovider.recipes.broker import Broker, Bundle, Foreign, NotHere, flat, left_in_doubt, own, regrouped
 from lockprovider.recipes.errors import Fenced, MalformedObject, NoQueue
-from lockprovider.recipes.queue.contents import Contents, Message, decode_queue
+from lockprovider.recipes.queue.contents import Contents, Message, Segment, decode_queue, decode_segment
 from lockprovider.recipes.queue.operations import (
     UNNAMED,
     Beat,
@@ -36,17 +36,62 @@ from lockprovider.recipes.queue.operations import (
     QueueOperation,
     Repeated,
     Take,
+    Watch,
     carry_out_all,
     results_of,
     sent_of,
 )
-from lockprovider.recipes.queue.segments import Segments
 from lockprovider.recipes.queue.spill import SegmentWanted, promote, with_messages
-from lockprovider.recipes.queue.watch import Watch
 
 _EVER = float("inf")
 _BROKER = "broker"  # the field of the object with who writes for others
 Given = QueueOperation | Foreign[QueueOperation]
+
+
+class Segments:
+    """Those of one queue, in the folder `<queue>.d/segments`."""
+
+    def __init__(self, store: Store, path: str, timeout_s: float) -> None:
+        self._store = store
+        self._folder = f"{path}.d/segments/"
+        self._timeout_s = timeout_s
+
+    def read(self, name: str, queue_id: str) -> tuple[Message, ...] | None:
+        """Its messages; None if it is not there (any more).
+
+        Raises:
+            MalformedObject: the object is no segment of this queue.
+            StoreError: the store did not answer.
+        """
+        path = f"{self._folder}{name}"
+        content = self._store.read_or_none(path, timeout=self._timeout_s)
+        return None if content is None else decode_segment(content.data, queue_id, path)
+
+    def write(self, segment: Segment, queue_id: str) -> None:
+        """Make it; that it is there already is a copy of this very write.
+
+        Raises:
+            StoreError: nobody knows whether it is there, and nothing names it.
+        """
+        path = f"{self._folder}{segment.name}"
+        outcome = self._store.put_if_absent(path, segment.encode(queue_id), timeout=self._timeout_s)
+        if isinstance(outcome, Unknown):
+            raise Unavailable(f"the store did not say whether it has {path!r}: try again", path=path)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Those that nothing names any more; what cannot be removed now, `Queue.clean` removes."""
+        paths = [f"{self._folder}{name}" for name in names]
+        if paths:
+            with contextlib.suppress(StoreError):
+                self._store.delete_all(paths, timeout=self._timeout_s)
+
+    def names(self) -> set[str]:
+        """All that are there, named or not.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        return {one.path.rpartition("/")[2] for one in self._store.list(self._folder, timeout=self._timeout_s)}
 
 
 class _SegmentGone(Exception):

@@ -1,4 +1,4 @@
-"""What a state's object holds. Pure.
+"""What a state's object holds, and what is different between two values. Pure.
 
 {"format": 1, "lineage": uuid, "serial": n, "write": uuid, "epoch": n, "by": "host, pid 7", "at": epoch ms,
  "reason": text | absent, "edit": {"epoch", "by", "since", "open", "reason"} | absent, "value": ...}
@@ -11,7 +11,7 @@ each differ. Fields that are not known are kept. A format that is not known is r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,3 +125,41 @@ def _mark(mark: Mapping[str, Any]) -> EditMark:
     open_ = as_flag(mark["open"], "open")
     since_ms = as_whole(mark["since"], "since", most=LATEST_MS)
     return EditMark(whole_in(mark, "epoch"), text_in(mark, "by"), since_ms, text_in(mark, "reason", ""), open_)
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+NOT_THERE = _Absent()
+"""What stands for one side of a difference where there is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """At `where` (`/a/0/b`; "" is all of it) there was `before`, and is `after`.
+
+    >>> state = lockprovider.state.open("memory://docs/orders.json")
+    >>> first, second = state.put({"a": [1]}), state.put({"a": [2]})
+    >>> state.diff(1, 2)
+    [Difference(where='/a/0', before=1, after=2)]
+    """
+
+    where: str
+    before: Any
+    after: Any
+
+
+def difference(before: Any, after: Any, where: str = "") -> Iterator[Difference]:
+    """The innermost places at which two JSON values differ, in order."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}):
+            yield from difference(before.get(key, NOT_THERE), after.get(key, NOT_THERE), f"{where}/{key}")
+    elif isinstance(before, list) and isinstance(after, list):
+        for place in range(max(len(before), len(after))):
+            old = before[place] if place < len(before) else NOT_THERE
+            new = after[place] if place < len(after) else NOT_THERE
+            yield from difference(old, new, f"{where}/{place}")
+    elif before != after or isinstance(before, bool) is not isinstance(after, bool):
+        yield Difference(where, before, after)

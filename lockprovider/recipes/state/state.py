@@ -31,8 +31,7 @@ from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
 from lockprovider.recipes.place import OfThisProcess, open_at, repr_at
 from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update, epoch_of
 from lockprovider.recipes.state.codecs import Codec, codec_of
-from lockprovider.recipes.state.difference import Difference, difference
-from lockprovider.recipes.state.document import Document
+from lockprovider.recipes.state.document import Difference, Document, difference
 from lockprovider.recipes.state.file import StateFile
 from lockprovider.recipes.state.revision import Edit, Editor, Revision
 from lockprovider.recipes.state.writer import StateWriter

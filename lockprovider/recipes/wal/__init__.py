@@ -4,7 +4,7 @@
     with log.appender("ingest-3") as out:
         out.append(b"...", seq=41)
 
-`slot.py` and `manifest.py` are what is stored, `appending.py` what becomes of a batch, `seek.py` where the log ends
-(pure); `objects.py` asks the store, `wire.py` tells operations to a broker (pure), `writer.py` writes for all callers
-of a process, `reading.py` and `readers.py` read; `Wal`, `AsyncWal` and `Appender` are the front.
+`slot.py` and `manifest.py` are what is stored, `appending.py` what becomes of a batch, and how a broker is told of it
+(pure); `objects.py` asks the store, also where the log ends, `writer.py` writes for all callers of a process,
+`readers.py` reads; `Wal`, `AsyncWal` and `Appender` are the front.
 """

@@ -23,9 +23,11 @@ appended before it may be repeated; anything else is refused, by all, for good.
 
 from __future__ import annotations
 
+import base64
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lockprovider.recipes.errors import Fenced, Overloaded, Sealed, SequenceGap
 from lockprovider.recipes.wal.reports import Appended, Position
@@ -335,3 +337,61 @@ class Appending:
         said = unknown if self.doubt else error
         answers = zip(self.drafted.results, self.drafted.carried, strict=True)
         return replace(self, need=Need.DONE, results=tuple(said if one else result for result, one in answers))
+
+
+class LogCodec:
+    """See `WireCodec`. A client's first record takes its name: that it appends itself."""
+
+    @staticmethod
+    def may_hand_over(operation: LogOperation) -> bool:
+        """See `WireCodec`."""
+        return isinstance(operation, Append) and operation.took > 0 and operation.since is not None
+
+    @staticmethod
+    def say(operation: LogOperation) -> list[Any]:
+        """An operation that may be handed over."""
+        match operation:
+            case Append(data, producer, seq, client, took, known, epoch, int(since)):
+                text = base64.b64encode(data).decode()
+                return ["append", text, producer, seq, client, took, known, epoch, since]
+            case _:
+                raise TypeError(f"{operation!r} is not handed over")
+
+    @staticmethod
+    def understand(said: list[Any]) -> LogOperation:
+        """See `WireCodec`."""
+        match said:
+            case [
+                "append",
+                str(text),
+                str(producer),
+                int(seq),
+                str(client),
+                int(took),
+                int(known),
+                int(epoch),
+                int(since),
+            ] if took > 0:
+                data = base64.b64decode(text, validate=True)
+                return Append(data, producer, seq, client, took, known, epoch, since)
+            case _:
+                raise ValueError(f"{said!r} is no operation")
+
+    @staticmethod
+    def say_result(operation: LogOperation, result: Any) -> Any:
+        """See `WireCodec`."""
+        del operation
+        position = result.position
+        return [None, None, result.again] if position is None else [position.slot, position.offset, result.again]
+
+    @staticmethod
+    def understand_result(operation: LogOperation, said: Any) -> Any:
+        """See `WireCodec`."""
+        del operation
+        match said:
+            case [None, None, bool(again)]:
+                return Appended(None, again)
+            case [int(slot), int(offset), bool(again)]:
+                return Appended(Position(slot, offset), again)
+            case _:
+                raise ValueError(f"{said!r} is no result")

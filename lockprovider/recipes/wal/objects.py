@@ -28,11 +28,38 @@ from fsspec_cas import (
 from lockprovider.recipes.errors import CoordinationError, Fenced, MalformedObject, NoLog, Trimmed
 from lockprovider.recipes.wal.manifest import READER, LogManifest, decode_log_manifest
 from lockprovider.recipes.wal.reports import Position
-from lockprovider.recipes.wal.seek import last_slot
 from lockprovider.recipes.wal.slot import NOT_YET, Head, Slot, decode_slot
 
 _KEPT = 65536  # versions of places that are remembered
 _HINT_EVERY = 64  # slots
+
+
+# Where a log ends, found without a listing. Pure but for the looks, which are an argument.
+#
+# Slots are written one after the other, and each place says which slot it holds. So whether slot s was written can be
+# asked of its place alone, however many rounds ago, and the answer is the same for all before it: what is there is
+# found by steps that double, then by halves. What is written meanwhile only moves the end on.
+def last_slot(look: Callable[[int], int], known: int, slots: int | None) -> int:
+    """The last slot, as it was at some moment of the search; -1 if there is none.
+
+    `look` says which slot is in the place of this one, -1 if none is. `known` is a slot that was written, however long
+    ago, or -1; one that is not there any more was removed by somebody, and the result is below it.
+    """
+    low = known if known == NOT_YET else look(known)
+    while True:
+        step = 1
+        while (there := look(low + step)) >= low + step:
+            low, step = there, step * 2 if slots is None else min(step * 2, slots)
+        high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            there = look(middle)
+            if there >= middle:
+                low = there
+            else:
+                high = middle
+        if high - low == 1:
+            return low
 
 
 @dataclass(frozen=True, slots=True)

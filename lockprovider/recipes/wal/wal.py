@@ -31,13 +31,11 @@ from lockprovider.recipes.errors import CoordinationError
 from lockprovider.recipes.place import OfThisProcess, open_at, repr_at
 from lockprovider.recipes.values import check_fence, check_name
 from lockprovider.recipes.wal.appender import Appender, Leader
-from lockprovider.recipes.wal.appending import UNNAMED, Lead, LogOperation, Seal
+from lockprovider.recipes.wal.appending import UNNAMED, Lead, LogCodec, LogOperation, Seal
 from lockprovider.recipes.wal.manifest import RETAIN, SLOTS, LogManifest
 from lockprovider.recipes.wal.objects import LogObjects, behind
-from lockprovider.recipes.wal.readers import LogReader, positions, trim
-from lockprovider.recipes.wal.reading import follow_from, read_from
+from lockprovider.recipes.wal.readers import LogReader, follow_from, positions, read_from, trim
 from lockprovider.recipes.wal.reports import Appended, LogBatch, LogInfo, Position
-from lockprovider.recipes.wal.wire import LogCodec
 from lockprovider.recipes.wal.writer import LogWriter
 
 _TIMEOUT_S = 60.0

@@ -32,7 +32,7 @@ from lockprovider import (
     LockSettings,
     NotAcquired,
 )
-from lockprovider.aio.queue import TaskQueue
+from lockprovider.aio.lock import TaskQueue
 
 LONG = LockSettings(validity=300, renew=30, timeout=20, poll=0.05, check_store=False)
 SOON_S = PATIENCE_S

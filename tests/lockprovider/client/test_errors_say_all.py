@@ -25,7 +25,7 @@ from lockprovider import (
     MalformedRecord,
     NotAcquired,
 )
-from lockprovider.client import own_process
+from lockprovider.client import client
 from lockprovider.client.telling import say_all
 from lockprovider.errors import PublishUnknown, Unappliable
 
@@ -205,9 +205,9 @@ def test_a_record_carries_user_and_command_where_hudi_drops_what_it_does_not_kno
 )
 def test_a_command_is_a_name_without_its_arguments(monkeypatch, argv, named):
     monkeypatch.setattr("sys.argv", argv)
-    assert own_process.command() == named
+    assert client.command() == named
 
 
 def test_a_user_without_a_name_is_a_number(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 7)
-    assert own_process.user() == str(2**31 - 7)
+    assert client.user() == str(2**31 - 7)

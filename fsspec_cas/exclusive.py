@@ -19,8 +19,7 @@ from typing import Any
 
 from fsspec_cas.answer import Denied, NoAnswer, NotNow, Seen, Upload
 from fsspec_cas.backends import Uploads
-from fsspec_cas.bridge.drive import Drive
-from fsspec_cas.bridge.twin import sync
+from fsspec_cas.bridge.drive import Drive, sync
 from fsspec_cas.content import Bytes, check_buffer
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.given import whole

@@ -23,8 +23,7 @@ from typing import Any, TypeVar
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore, check_backend
 from fsspec_cas.backends import Backend, backend_for, is_remote, place_of, split_url
 from fsspec_cas.bridge.background import BACKGROUND, done
-from fsspec_cas.bridge.drive import drive_of
-from fsspec_cas.bridge.twin import sync
+from fsspec_cas.bridge.drive import drive_of, sync
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.exclusive import PART_BYTES, Exclusive

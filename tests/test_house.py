@@ -143,12 +143,11 @@ IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio"
 SERVICES = {
     "clean": {"savepoint"},
     "plans": {"listing"},
-    "restore": {"archive_removal", "metadata_table", "savepoint"},
+    "restore": {"archive_files", "metadata_table", "savepoint"},
     "recover": {"restore", "rollback"},
     "rollback": {"listing"},
-    "savepoint": {"archive_removal"},
-    "archive": {"archive_files", "archive_removal", "recover"},
-    "archive_removal": {"archive_files"},
+    "savepoint": {"archive_files"},
+    "archive": {"archive_files", "recover"},
 }
 
 
@@ -345,7 +344,7 @@ def test_threads_are_workers() -> None:
 
 
 def test_engines_do_not_know_each_other() -> None:
-    shared = {"arrow", "writer", "rows", "bucketed", "logged", "java", "frames"}
+    shared = {"arrow", "writer", "bucketed", "logged", "java", "frames"}
     base = "lockprovider.table.engines"
     wrong = []
     for module in MODULES:

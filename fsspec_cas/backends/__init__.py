@@ -6,9 +6,11 @@ A backend's module is imported only when its filesystem is used, so `fsspec` alo
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import weakref
 from collections.abc import Coroutine, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -16,7 +18,6 @@ from fsspec_cas.answer import FinishAnswer, ListAnswer, ReadAnswer, Upload, Uplo
 from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends.attributes import AttributeRules, attributes_of
 from fsspec_cas.backends.base import WRITE_ID_KEY, Backend, PartRules, Uploads
-from fsspec_cas.backends.options import check_options, merged_options
 from fsspec_cas.bridge.drive import Inline
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.capability import Capabilities
@@ -57,6 +58,11 @@ _BACKENDS = {
 _OBSTORE = "obstore"
 # Names that Hadoop users know -> what fsspec calls the same store.
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
+# What is taken from `**kwargs`, by fsspec or by botocore's session.
+_UNNAMED = frozenset(
+    {"asynchronous", "loop", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time"}
+    | {"max_paths", "profile", "session_vars", "event_hooks", "include_builtin_handlers"}
+)
 
 
 def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
@@ -279,3 +285,46 @@ class _UploadsOffThread:
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return await on_thread(lambda: self._inline.run(coroutine), goes_on=True)
+
+
+def check_options(kind: Any, options: Mapping[str, Any]) -> None:
+    """Refuse options that this kind of filesystem does not have, and an endpoint without a scheme.
+
+    Raises:
+        InvalidInput: naming the option; never its value, which may be a secret, but for an endpoint's.
+    """
+    known = _known(kind)
+    for name in options:
+        if name not in known:
+            from difflib import get_close_matches  # noqa: PLC0415 - only for a message
+
+            alike = get_close_matches(str(name), sorted(known), n=1)
+            hint = f"did you mean {alike[0]}?" if alike else f"there are {', '.join(sorted(known))}"
+            raise InvalidInput(f"storage option {name!r} is none of {kind.__name__}: {hint}")
+    client = options.get("client_kwargs")
+    for place in (options, client if isinstance(client, Mapping) else {}):
+        endpoint = place.get("endpoint_url")
+        if isinstance(endpoint, str) and endpoint and "://" not in endpoint:
+            raise InvalidInput(f"endpoint_url={endpoint!r} has no scheme: write https://{endpoint}, or http:// for one")
+
+
+def merged_options(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
+    """Options that were given in two places, called `names`.
+
+    Raises:
+        InvalidInput: the two places contradict each other.
+    """
+    for name in first.keys() & second.keys():
+        if first[name] != second[name]:
+            raise InvalidInput(f"storage option {name!r} differs between {names[0]} and {names[1]}: give it once")
+    return {**first, **second}
+
+
+@cache
+def _known(kind: Any) -> frozenset[str]:
+    named: set[str] = set()
+    for one in kind.__mro__:
+        if "__init__" in vars(one):
+            parameters = inspect.signature(vars(one)["__init__"]).parameters.values()
+            named |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    return frozenset((named - {"self"}) | _UNNAMED)

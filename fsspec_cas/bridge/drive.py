@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from fsspec_cas.clock import World
 from fsspec_cas.errors import CasError, NotSupported
@@ -19,6 +20,9 @@ from fsspec_cas.waiting import Signal, WaitStopped
 T = TypeVar("T")
 
 _CANCEL_S = 2.0  # for a cancelled call to unwind; it has nothing left to wait for
+P = ParamSpec("P")
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 
 
 class Drive(Protocol):
@@ -177,3 +181,28 @@ def close_from_any_thread(loop: asyncio.AbstractEventLoop, resource: Any) -> Non
     """Leave an async context on the loop it belongs to; garbage may be collected in any thread."""
     if loop.is_running():
         asyncio.run_coroutine_threadsafe(resource.__aexit__(None, None, None), loop)
+
+
+class Twin(Protocol[A_co]):
+    """A sync class over an async one, whose methods are written once: `read = sync(AsyncStore.read)`."""
+
+    @property
+    def _async(self) -> A_co: ...
+
+    @property
+    def _drive(self) -> Drive: ...
+
+
+def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Twin[A], P], T]:
+    """The same method, driven to its end: with its arguments, errors and docstring, whose example awaits nothing."""
+
+    @wraps(method)
+    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._drive.run(method(self._async, *args, **kwargs))
+
+    lines = (method.__doc__ or "").split("\n")
+    call.__doc__ = "\n".join(
+        line.replace("async ", "").replace("await ", "") if line.lstrip().startswith((">>> ", "... ")) else line
+        for line in lines
+    )
+    return call

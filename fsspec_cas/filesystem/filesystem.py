@@ -25,8 +25,7 @@ from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.chained import ChainedFileSystem
 
 from fsspec_cas.async_store import AsyncStore
-from fsspec_cas.backends import backend_for, off_thread
-from fsspec_cas.backends.options import check_options, merged_options
+from fsspec_cas.backends import backend_for, check_options, merged_options, off_thread
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AlreadyExists, InvalidInput, NotSupported, ObjectNotFound

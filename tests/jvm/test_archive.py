@@ -142,9 +142,7 @@ def test_they_archive_on_where_ours_died_halfway_and_so_do_we(
     for number in range(6):
         upsert(table, (1, "a", number))
     everything = completed(table)
-    monkeypatch.setattr(
-        f"lockprovider.table.services.{'archive_files' if step == '_point' else 'archive_removal'}.{step}", die
-    )
+    monkeypatch.setattr(f"lockprovider.table.services.archive_files.{step}", die)
     with pytest.raises(RuntimeError, match="died"):
         table.archive()
     monkeypatch.undo()

@@ -14,7 +14,7 @@ import pytest
 import fsspec_cas
 import lockprovider
 from fsspec_cas import AsyncStore, Store
-from fsspec_cas.command.completion import SHELLS, script, words_of
+from fsspec_cas.command import SHELLS, script, words_of
 from lockprovider import cli
 from lockprovider.table import Table, TableSpec, WriteConflict
 

@@ -34,7 +34,7 @@ from lockprovider.table.format.writer_settings import (
     unshared,
 )
 from lockprovider.table.state.clock import clock_difference
-from lockprovider.table.timeline.drift import ZONE_MS, drifts_ms
+from lockprovider.table.timeline.timeline import ZONE_MS, drifts_ms
 
 _FOR_ALL = 8  # the version that all of Hudi 1.x opens
 _MINUTE_MS = 60_000

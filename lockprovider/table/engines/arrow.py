@@ -25,7 +25,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.convert import OnMissing
 from lockprovider.table.convert.rows import Rows, as_stream, as_table
 from lockprovider.table.engines import bucketed, logged
-from lockprovider.table.engines.rows import PartitionChanges
+from lockprovider.table.engines.bucketed import PartitionChanges
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge

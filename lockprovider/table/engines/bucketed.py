@@ -6,19 +6,32 @@ A bucket has one file group. A row with a new key goes into it, too: its file is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockprovider.table.engines.rows import PartitionChanges
 from lockprovider.table.files.bucket_groups import groups, index_of, of_keys
 from lockprovider.table.files.group_writer import GroupWriter, group_id
 from lockprovider.table.format import bucket as buckets
 from lockprovider.table.format.data_files import BaseFile, LogFile
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.timeline.view import FileSlice
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanges:
+    """Rows to upsert with their keys, and keys to delete, all of one partition.
+
+    `values` are the ordering values of the deletes of a blind write, which does not look for them.
+    """
+
+    rows: pa.Table
+    keys: pa.Array
+    deletes: pa.Array
+    values: pa.Array | None = None
 
 
 def new_group(begin: str, bucket: int, *task: object) -> str:

@@ -36,8 +36,8 @@ from lockprovider.table.engines.arrow import (
     plan_read,
     rewrite_partition,
 )
+from lockprovider.table.engines.bucketed import PartitionChanges
 from lockprovider.table.engines.frames import to_pandas
-from lockprovider.table.engines.rows import PartitionChanges
 from lockprovider.table.engines.writer import for_tasks, planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter

@@ -28,9 +28,9 @@ from lockprovider.table.files.merge_log import (
     LogSide,
     MergeRule,
     fold,
+    fold_fields,
     has_deletes,
 )
-from lockprovider.table.files.merge_partial import fold_fields
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, effective

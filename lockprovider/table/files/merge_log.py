@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,7 @@ from pyarrow import types
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.files.base_file import array_of
 from lockprovider.table.files.key_match import KeyMatch
-from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME
-from lockprovider.table.format.properties import TableConfig, unknown_merge
+from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, TableConfig, unknown_merge
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,7 +112,7 @@ class LogSide:
 
 
 def fold(events: LogEvents, rule: MergeRule) -> LogSide:
-    """One state a key, of events without partial updates (see `merge_partial`)."""
+    """One state a key, of events without partial updates (see `fold_fields`)."""
     chosen = _chosen(events, rule)
     if len(chosen) == events.rows.num_rows == len(events.keys):
         return LogSide(events.keys, events.kinds, events.order, events.rows, {})
@@ -306,3 +305,78 @@ def _either(first: pa.Array, one: pa.Array, other: pa.Array) -> pa.Array:
     """Where `first` is true `one`, else `other`; of nested types, too."""
     numbers = np.arange(len(first))
     return pa.concat_arrays([one, other]).take(pa.array(np.where(_mask(first), numbers, numbers + len(first))))
+
+
+# The fold of a slice's logs where some rows are partial updates: field by field, in order, a key at a time.
+#
+# The winner's fields stand over the loser's. So a late row, with a lower ordering value, only gives what the winner
+# lacks; and a row that is not partial lacks nothing. Written by Spark SQL's `MERGE INTO ... UPDATE SET`.
+#
+# Source: Hudi `PartialUpdateHandler`, `SparkRecordMergingUtils.mergePartialRecords`.
+@dataclass(slots=True)
+class _State:
+    """Of one key: `fields` has the number of the row that each column's value is of."""
+
+    event: int
+    kind: LogEventKind
+    fields: dict[str, int]
+
+
+def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
+    """One state a key, whose rows may lack columns."""
+    order = list(zip(*(_sortable(column) for column in events.order), strict=True))
+    states: dict[str, _State] = {}
+    row = -1
+    for event, (key, kind) in enumerate(zip(events.keys.to_pylist(), events.kinds.tolist(), strict=True)):
+        row += kind == LogEventKind.ROW
+        fields = dict.fromkeys(_columns_of(events, row), row) if kind == LogEventKind.ROW else {}
+        new, old = _State(event, LogEventKind(kind), fields), states.get(key)
+        if old is None:
+            states[key] = new
+        elif _wins(new, old, order if rule.ordering else ()):
+            states[key] = _over(new, old)
+        else:
+            states[key] = _over(old, new)
+    return _side(events, list(states.values()))
+
+
+def _wins(new: _State, old: _State, order: Sequence[Any]) -> bool:
+    if not order or new.kind is LogEventKind.GONE:
+        return True
+    if old.kind is LogEventKind.GONE:
+        return new.kind is LogEventKind.ROW
+    return bool(order[new.event] >= order[old.event])
+
+
+def _over(winner: _State, loser: _State) -> _State:
+    if winner.kind is not LogEventKind.ROW or loser.kind is not LogEventKind.ROW:
+        return winner
+    return _State(winner.event, winner.kind, {**loser.fields, **winner.fields})
+
+
+def _columns_of(events: LogEvents, row: int) -> frozenset[str]:
+    sets = events.partial
+    return frozenset(events.rows.column_names) if sets is None else events.column_sets[int(sets[row])]
+
+
+def _sortable(column: pa.Array) -> list[tuple[bool, Any]]:
+    """Null is the lowest."""
+    return [(value is not None, value) for value in comparable(column).to_pylist()]
+
+
+def _side(events: LogEvents, states: list[_State]) -> LogSide:
+    places = pa.array([state.event for state in states], pa.int64())
+    columns, lacks = [], {}
+    for name in events.rows.column_names:
+        numbers = [state.fields.get(name) for state in states]
+        columns.append(events.rows.column(name).take(pa.array(numbers, pa.int64())))
+        lacking = np.array([number is None for number in numbers], dtype=np.bool_)
+        if lacking.any():
+            lacks[name] = lacking
+    return LogSide(
+        events.keys.take(places),
+        np.array([state.kind for state in states], dtype=np.int8),
+        tuple(column.take(places) for column in events.order),
+        pa.table(columns, schema=events.rows.schema),
+        lacks,
+    )

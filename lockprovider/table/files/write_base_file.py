@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
 from lockprovider.table.files import base_file as files
-from lockprovider.table.format import bloom, key_order, schema
+from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.data_files import BaseFile, LogFile
 
 if TYPE_CHECKING:
@@ -37,6 +38,42 @@ _DIGITS = 9  # of a row's number in its file
 _FEW_ROWS = 1000  # no smaller by zstd, whose buffers for each column cost more than the rest of such a file
 CALENDAR = "3.5.0"  # from 3.0 on, and without the legacy mark, Spark reads all dates as of today's calendar
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
+_ORDERS_DIFFER_FROM = 0xEE  # the first byte of U+E000 in UTF-8; U+10000 and above begin with 0xF0 or more
+
+
+# The order of record keys in which JVM Hudi compares them: Java's, by UTF-16 code units. Arrow, Parquet and HFiles
+# compare UTF-8 bytes. The two orders differ only where a character from U+E000 to U+FFFF meets one beyond U+FFFF, whose
+# first UTF-16 unit is a surrogate (U+D800 to U+DBFF) and so comes first in Java.
+# Sources: `HoodieBloomFilterWriteSupport.addKey` and `HoodieBloomIndex` compare by `String.compareTo`.
+def java_order(key: str) -> bytes:
+    """Return a sort key: texts compare by it as Java's `String.compareTo` compares them."""
+    return key.encode("utf-16-be")
+
+
+def ends(keys: pa.Array) -> tuple[str, str] | None:
+    """Return the least and the greatest of some keys in Java's order; None if there are no keys.
+
+    Args:
+        keys: an array of string or large_string without nulls.
+    """
+    if not len(keys):
+        return None
+    found = pc.min_max(keys)
+    least, greatest = found["min"].as_py(), found["max"].as_py()
+    if orders_agree(least, greatest):
+        return least, greatest
+    texts = keys.to_pylist()
+    return min(texts, key=java_order), max(texts, key=java_order)
+
+
+def orders_agree(least: str, greatest: str) -> bool:
+    """Return whether these ends, found in the order of UTF-8, are certainly the ends in Java's order.
+
+    If the greatest key differed, it would hold a character beyond U+FFFF; if the least differed, one of U+E000 to
+    U+FFFF.
+    """
+    data = np.frombuffer((least + greatest).encode(), dtype=np.uint8)
+    return not bool((data >= _ORDERS_DIFFER_FROM).any())
 
 
 class WrittenFile(NamedTuple):
@@ -232,8 +269,8 @@ def _footer(
 
 
 def _bounds(keys: pa.Array, known: pq.ParquetFile | None) -> dict[str, str]:
-    ends = None if known is None else files.key_range(known.metadata)
-    if known is not None and ends is not None:
-        keys = pa.concat_arrays([pa.array(ends), keys[known.metadata.num_rows :]])
-    found = key_order.ends(keys)
+    stored = None if known is None else files.key_range(known.metadata)
+    if known is not None and stored is not None:
+        keys = pa.concat_arrays([pa.array(stored), keys[known.metadata.num_rows :]])
+    found = ends(keys)
     return {} if found is None else {files.MIN_KEY: found[0], files.MAX_KEY: found[1]}

@@ -15,14 +15,17 @@ from functools import partial
 
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.errors import UnsupportedTable
-from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME, V8_MERGE, own_rule
 from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS, listing_fault
 from lockprovider.table.format.properties import (
+    COMMIT_TIME,
+    EVENT_TIME,
     KNOWN_KEYGENS,
     READABLE_VERSIONS,
     SIMPLE,
     TABLE_TYPES,
+    V8_MERGE,
     TableConfig,
+    own_rule,
     unknown_merge,
 )
 from lockprovider.table.format.writer_settings import APPEARS_KEY, shared, without_metadata_table

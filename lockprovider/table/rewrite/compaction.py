@@ -35,7 +35,7 @@ from lockprovider.table.format.plan.compaction import (
 )
 from lockprovider.table.rewrite import executor
 from lockprovider.table.services import checkpoint, plans
-from lockprovider.table.state.writable import writable_config
+from lockprovider.table.state.context import writable_config
 from lockprovider.table.timeline.compaction_plan import compaction_plan
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice

@@ -25,10 +25,10 @@ from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.plan.clustering import decode_clustering_plan
 from lockprovider.table.format.plan.compaction import decode_compaction_plan
 from lockprovider.table.services import plans
+from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.fence import with_fence
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.parallel import in_order
-from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog, in_merge_order
 from lockprovider.table.transaction.proposal import stats_by_partition

@@ -5,7 +5,7 @@ All of it under the table lock, in rounds, so that others get in between; each r
     write     the contents of the instants, as one file of the archive
     decide    the next manifest, which names it: a fenced publish, so that nothing that another did since is passed over
     point     `_version_` to the manifest, by compare and swap; from here on the instants are archived
-    remove    the instants' files (see `archive_removal`)
+    remove    the instants' files (see `archive_files`)
     merge     ten files of one level into one of the next; manifests and files of long ago are removed
 
 An archiver that dies leaves nothing that a reader sees. The next one goes on, also a restore or a savepoint: a
@@ -28,11 +28,11 @@ from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import MARKERS, TIMELINE
 from lockprovider.table.format.lsm import Archived
 from lockprovider.table.format.metadata import decode_rollback_plan
-from lockprovider.table.services import archive_files, archive_removal, plans, recover
+from lockprovider.table.services import archive_files, plans, recover
 from lockprovider.table.state import archive_index
+from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.metadata_table import last_compaction
 from lockprovider.table.state.parallel import at_once
-from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.archival import (
     Archivable,
     ArchivalFacts,
@@ -120,12 +120,12 @@ def _may_have_dead(now: Timeline) -> bool:
 
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
     """One round; whether it was the last one."""
-    archive_removal.finish_removal(table, lease)
+    archive_files.finish_removal(table, lease)
     planned = archival_plan(_facts(table), keep, at_most=_ROUND)
     if planned.actions:
         calls = [partial(_content, table, action) for action in planned.actions]
         archive_files.add_instants(table, lease, at_once(table.store, calls))
-        archive_removal.remove_archived(table, lease, planned.actions)
+        archive_files.remove_archived(table, lease, planned.actions)
         _remove_markers(table, planned.actions)
         archive_files.compact(table, lease)
     writes = sum(action.done.changes_rows for action in planned.actions)

@@ -30,7 +30,7 @@ from lockprovider.table.format.service_metadata import (
 from lockprovider.table.services import plans
 from lockprovider.table.services.savepoint import savepoints
 from lockprovider.table.settings import check_retention
-from lockprovider.table.state.writable import writable_config
+from lockprovider.table.state.context import writable_config
 from lockprovider.table.timeline.retention import Policy, removable
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import replaced_groups

@@ -26,12 +26,12 @@ from lockprovider.table.format.service_metadata import (
     encode_restore,
     encode_restore_plan,
 )
-from lockprovider.table.services import archive_removal, plans
+from lockprovider.table.services import archive_files, plans
 from lockprovider.table.services.metadata_table import retire
 from lockprovider.table.services.savepoint import needed_by, savepoints
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import reached
-from lockprovider.table.state.writable import writable_config
+from lockprovider.table.state.context import writable_config
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import TableVersion, commit_of, refuse_none
 
@@ -68,7 +68,7 @@ def restore(table: TableContext, version: TableVersion) -> RestoreResult:
     refuse_none(version)
     writable_config(table)
     with table.locked() as lease:
-        archive_removal.finish_removal(table, lease)
+        archive_files.finish_removal(table, lease)
         for begin in table.listed_timeline().pending(Action.RESTORE):
             _carry_out(table, lease, begin, read_restore_plan(table, begin))
         now = table.listed_timeline()

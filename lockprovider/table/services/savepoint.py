@@ -14,10 +14,10 @@ from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, names_by_partition
 from lockprovider.table.format.service_metadata import Savepoint, decode_clean_plan, decode_savepoint, encode_savepoint
-from lockprovider.table.services import archive_removal
+from lockprovider.table.services import archive_files
 from lockprovider.table.services.plans import complete, read_requested
 from lockprovider.table.state.as_of import reached, snapshot_at
-from lockprovider.table.state.writable import writable_config
+from lockprovider.table.state.context import writable_config
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import TableVersion, commit_of, refuse_none
 from lockprovider.table.timeline.view import AsOf
@@ -47,7 +47,7 @@ def save(table: TableContext, version: TableVersion | None, *, user: str, commen
     """
     writable_config(table)
     with table.lock.acquire() as lease:
-        archive_removal.finish_removal(table, lease)
+        archive_files.finish_removal(table, lease)
         now = table.listed_timeline()
         target = commit_of(now, version, reached(table))
         known = savepoints(table, now).get(target.begin)

@@ -22,10 +22,9 @@ from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.shapes import check_writable
 from lockprovider.table.format.writer_settings import SettingChange, alone, shared, unshared, with_appearance
 from lockprovider.table.services import plans
+from lockprovider.table.state.context import keeps_listing
 from lockprovider.table.state.key_spelling import spelled
-from lockprovider.table.state.writable import keeps_listing
-from lockprovider.table.timeline.drift import drifts_ms, of_other_zones
-from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.timeline import Timeline, drifts_ms, of_other_zones
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext

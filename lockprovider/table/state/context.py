@@ -23,7 +23,8 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.format.shapes import check_readable
+from lockprovider.table.format.shapes import check_readable, check_writable
+from lockprovider.table.format.writer_settings import says_listing_is_kept
 from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.archive_index import Archive
@@ -274,3 +275,20 @@ class TableContext:
             said = ", ".join(f"{name} {value}" for name, value in detail.items())
             _LOG.log(level, "%s: %s %s%s", self.url, kind, begin, f" ({said})" if said else "")
         self._watcher(TableEvent(kind, self.world.now_ms(), begin, detail))
+
+
+def writable_config(table: TableContext, config: TableConfig | None = None) -> TableConfig:
+    """The properties now, or these, of a table that can be written.
+
+    Raises:
+        UnsupportedTable: it cannot; naming the property, its value and the next step.
+    """
+    config = table.config() if config is None else config
+    check_writable(config, keeps_listing=keeps_listing(table, config))
+    return config
+
+
+def keeps_listing(table: TableContext, config: TableConfig) -> bool:
+    """Whether a write keeps the metadata table's listing of files, if the table has one."""
+    said = table.settings.write_metadata
+    return says_listing_is_kept(config) if said is None else said

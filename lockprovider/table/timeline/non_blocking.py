@@ -16,8 +16,7 @@ from itertools import count
 from lockprovider import InvalidSettings
 from lockprovider.table.format.bucket import bucket_of, fixed_file_id
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.format.merge_mode import EVENT_TIME
-from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.properties import EVENT_TIME, TableConfig
 from lockprovider.table.format.writer_settings import MODE_KEY, NON_BLOCKING, OPTIMISTIC
 from lockprovider.table.timeline.view import Snapshot
 

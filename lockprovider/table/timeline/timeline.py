@@ -9,12 +9,13 @@ from functools import cached_property
 from itertools import takewhile
 from operator import attrgetter
 
-from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
+from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant, to_ms
 
 _ROLLED_BACK = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
 _BEGIN, _COMPLETION, _NAME = attrgetter("begin"), attrgetter("completion"), attrgetter("file_name")
 _SECOND = 14  # digits
 _SERVICES = frozenset({Action.CLUSTERING, Action.COMPACTION, Action.LOGCOMPACTION})
+ZONE_MS = 15 * 60_000  # zones differ by multiples of this
 
 
 @dataclass(frozen=True)
@@ -257,3 +258,21 @@ def _is_simply_done(states: Sequence[Instant]) -> bool:
     """Whether these instants of one begin time are the states of one action that is completed."""
     action = states[0].action
     return all(i.action is action for i in states) and any(i.is_completed for i in states)
+
+
+def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict[str, int]:
+    """By file name, how far each completion time is ahead of the time at which the store wrote the file.
+
+    Files of which the store does not say when are left out.
+    """
+    found = {}
+    for instant in timeline.instants:
+        written_ms = modified_ms.get(instant.file_name)
+        if instant.completion is not None and written_ms is not None:
+            found[instant.file_name] = to_ms(instant.completion) - written_ms
+    return found
+
+
+def of_other_zones(drifts: Mapping[str, int]) -> list[str]:
+    """The files that cannot have been written then by a clock in UTC, unless it was wrong or they were copied."""
+    return [name for name, drift_ms in drifts.items() if abs(drift_ms) > ZONE_MS / 2]

@@ -21,7 +21,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.errors import AlreadyCommitted, WrongCheckpoint
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.streams import noted
-from lockprovider.table.state.batches import batches_back
+from lockprovider.table.state.fence import batches_back
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:

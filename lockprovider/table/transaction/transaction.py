@@ -30,9 +30,9 @@ from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteS
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.services import anchors, checkpoint
 from lockprovider.table.settings import Mode
+from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.fence import with_fence
 from lockprovider.table.state.key_spelling import spelled
-from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.non_blocking import bare_buckets, left_bare, missing, refuse_replacing
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from fsspec_cas.send.tries import SILENT_S, Tries
+from fsspec_cas.send.sender import SILENT_S, Tries
 
 
 class Simulated:

@@ -16,9 +16,9 @@ from lockprovider.table.convert import read_as
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedSchema
 from lockprovider.table.files import base_file, write_base_file
 from lockprovider.table.files import merge as merging
+from lockprovider.table.files.write_base_file import java_order
 from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.data_files import BaseFile
-from lockprovider.table.format.key_order import java_order
 from lockprovider.table.format.layout import PartitionStyle, record_key
 from lockprovider.table.format.properties import parse_properties
 

@@ -21,8 +21,7 @@ from lockprovider.table.files import log_file, merge_log
 from lockprovider.table.files.base_file import read_columns
 from lockprovider.table.files.key_match import TextMatch, number_match
 from lockprovider.table.files.log_file import events_of
-from lockprovider.table.files.merge_log import LogEvents, LogMerge, MergeRule, fold
-from lockprovider.table.files.merge_partial import fold_fields
+from lockprovider.table.files.merge_log import LogEvents, LogMerge, MergeRule, fold, fold_fields
 from lockprovider.table.format import schema
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
 from lockprovider.table.format.log_content import encode_avro, encode_deletes

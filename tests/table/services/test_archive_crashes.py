@@ -130,7 +130,7 @@ def test_an_archiver_that_removes_completed_files_first_is_caught(
             for instant in (*action.completed, *action.pending):
                 table.store.delete(f"{TIMELINE}/{instant.file_name}")
 
-    monkeypatch.setattr("lockprovider.table.services.archive_removal.remove_archived", remove)
+    monkeypatch.setattr("lockprovider.table.services.archive_files.remove_archived", remove)
     with pytest.raises(AssertionError, match="looks pending after"):
         die_at_every_step(tmp_path, made, applied=False)
 

@@ -23,6 +23,8 @@ Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMerge
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
@@ -31,7 +33,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.spark import jobs, tasks
-from lockprovider.table.engines.spark.change_feed import Feed, changes
 from lockprovider.table.engines.spark.given import refuse_unfit, session
 from lockprovider.table.engines.spark.merge_into import (
     MatchedDelete,
@@ -46,9 +47,11 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.read import consistent
+from lockprovider.table.read.changes import changes_since
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.incremental import Order
 from lockprovider.table.timeline.view import given_partitions
 from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
@@ -74,6 +77,46 @@ __all__ = [
 ]
 
 OVERWRITE = "overwrite"  # what Spark's UI calls it
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The changes of some commits, deletes included: a consumer applies them, and keeps the checkpoint with that.
+
+    Attributes:
+        rows: the operation (`insert`, `update` or `delete`) as `_operation`, then the columns.
+        checkpoint: the `after` of the next call.
+        commits: begin times of the commits whose changes these are.
+    """
+
+    rows: DataFrame
+    checkpoint: str
+    commits: tuple[str, ...]
+
+
+def changes(
+    spark: SparkSession,
+    table: TableContext,
+    after: str | datetime | None = None,
+    until: str | datetime | None = None,
+    *,
+    order: Order | str = Order.COMPLETION,
+    columns: Sequence[str] | None = None,
+    partitions: Iterable[str] | None = None,
+) -> Feed:
+    """What the commits in (after, until] changed, as a whole; see `Table.changes` for all but the session.
+
+    The files are fixed now: a DataFrame that is computed again shows the same changes. One task holds the touched files
+    of one partition, before and after.
+
+    Raises:
+        HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
+    """
+    found = changes_since(table, after, until, order=order, columns=columns, partitions=partitions)
+    place = table.place
+    rows = jobs.run_over(spark, found.parts, tasks.comparer(place), found.schema)
+    return Feed(rows, found.checkpoint, tuple(commit.begin for commit in found.commits))
+
 
 # -- one call, one transaction -----------------------------------------------------------------------------------------
 

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from fsspec_cas import InvalidInput, Machine
 from lockprovider.table.engines.spark import tasks
-from lockprovider.table.engines.spark.buckets import with_bucket_groups
 from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.engines.spark.given import refuse_unfit
-from lockprovider.table.engines.spark.key_sketch import Sketch
 from lockprovider.table.engines.spark.session.batch_size import ended_by_rows
+from lockprovider.table.engines.spark.tasks import Sketch
+from lockprovider.table.files.bucket_groups import of_keys
 from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.format import bucket as buckets
 from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read import sql_where
+from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.transaction import Transaction
 
 SKETCHED_KEYS = 4_000_000  # 16 MB of hashes in the driver, and of bits in each of Spark's Python processes
@@ -31,6 +35,8 @@ _NO_COLUMNS = pa.schema([])
 _HELD = "hudi held"
 _DESCRIPTION = "spark.job.description"
 _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})  # compare alike in Spark and Arrow
+_BITS = 32  # a bucket's number fits
+_LOW = (1 << _BITS) - 1
 
 
 def run_over(
@@ -205,3 +211,32 @@ def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[s
     tagged = few.mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
     found = collected(tagged.distinct(), few.schema, steps.at(1, "find partitions"))
     return sorted(row[tasks.PARTITION] for row in found)
+
+
+def with_bucket_groups(keyed: DataFrame, old: Mapping[str, FileSlice], writer: GroupWriter) -> DataFrame:
+    """Rows that have a key and a partition, with the file group of its bucket: its number in `old`, or a new one."""
+    numbers = {(one.partition, buckets.bucket_of(one.file_id)): number for number, one in old.items()}
+    kind = StructType([*keyed.schema.fields]).add(tasks.GROUP, StringType())
+    return keyed.mapInArrow(_grouper(writer.config, numbers), kind)
+
+
+def _grouper(
+    config: TableConfig, numbers: Mapping[tuple[str, int | None], str]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            partitions = batch.column(tasks.PARTITION).dictionary_encode()
+            found = of_keys(config, batch.column(tasks.KEY))
+            yield batch.append_column(tasks.GROUP, _names(partitions, found, numbers))
+
+    return run
+
+
+def _names(partitions: pa.DictionaryArray, found: pa.Array, numbers: Mapping[tuple[str, int | None], str]) -> pa.Array:
+    """Only the distinct (partition, bucket) pairs pass through Python."""
+    pairs = (partitions.indices.to_numpy().astype(np.int64) << _BITS) | found.to_numpy()
+    there, places = np.unique(pairs, return_inverse=True)
+    paths = partitions.dictionary.to_pylist()
+    seen = [(paths[pair >> _BITS], pair & _LOW) for pair in there.tolist()]
+    names = [numbers.get(pair, f"{tasks.NEW}{pair[1]}") for pair in seen]
+    return pa.array(names, pa.string()).take(pa.array(places))

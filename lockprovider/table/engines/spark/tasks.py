@@ -8,10 +8,13 @@ after its transaction was rolled back; its file is invisible, and left to the cl
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -19,7 +22,6 @@ from pyspark import TaskContext
 from lockprovider.table.convert import OnMissing, read_as
 from lockprovider.table.engines.arrow import ROWS_PER_FILE, check_unique
 from lockprovider.table.engines.bucketed import new_group
-from lockprovider.table.engines.spark.key_sketch import Sketch
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.bucket_groups import groups
 from lockprovider.table.files.group_writer import GroupWriter, group_id
@@ -35,6 +37,9 @@ from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read.changes import Part
 from lockprovider.table.read.scan import ScanPlan, read_slice
 from lockprovider.table.timeline.view import FileSlice
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ROWS_PER_BATCH = 1 << 16  # handed to Spark at once
 KEY, PARTITION, DELETE, GROUP = "hudi key", "hudi partition", "hudi delete", "hudi group"  # no table has such names
@@ -62,6 +67,40 @@ STATS = pa.schema(
 
 Batches = Iterator[pa.RecordBatch]
 T = TypeVar("T")
+_BITS_PER_KEY = 32
+_LEAST_BITS = 16
+_MOST_BITS = 1 << 31
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Which keys may be among many: none of these is missed, of others about one in thirty passes.
+
+    A bit is set for each key's hash; `packed` are the bits, compressed. Picklable, and small on its way.
+    """
+
+    packed: bytes
+
+    @classmethod
+    def of(cls, parts: Iterable[bytes]) -> Sketch:
+        """The sketch of keys whose `hashes` are given, as the bytes of their arrays."""
+        found = np.frombuffer(b"".join(parts), dtype=np.uint32)
+        size = 1 << max(_LEAST_BITS, (len(found) * _BITS_PER_KEY - 1).bit_length())
+        bits: NDArray[np.bool_] = np.zeros(min(size, _MOST_BITS), dtype=np.bool_)
+        bits[found % np.uint32(len(bits))] = True
+        return cls(zlib.compress(np.packbits(bits, bitorder="little").tobytes(), level=1))
+
+    @cached_property
+    def _bytes(self) -> NDArray[np.uint8]:
+        return np.frombuffer(zlib.decompress(self.packed), dtype=np.uint8)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"packed": self.packed}
+
+    def may_have(self, keys: Any) -> pa.Array:
+        """For each key of an Arrow string array: False, it is not one of these; True, it may be."""
+        at = hashes(keys) % np.uint32(8 * len(self._bytes))
+        return pa.array((self._bytes[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_))
 
 
 def change_schema(schema: pa.Schema) -> pa.Schema:

@@ -22,25 +22,79 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from fsspec_cas import InvalidInput, Machine
+from lockprovider.table.convert.columns import new_fields
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
-from lockprovider.table.engines.spark.source.hudi_write import HudiWrite, WriteOperation
+from lockprovider.table.engines.spark.source.hudi_write import KEY_OPTION, HudiWrite, WriteOperation
 from lockprovider.table.engines.spark.source.staged import Stage, StagedFile, commit_staged, remove_staged
-from lockprovider.table.engines.spark.source.target import open_target
 from lockprovider.table.engines.spark.tasks import insert_all
 from lockprovider.table.engines.writer import for_tasks
-from lockprovider.table.errors import AlreadyCommitted
+from lockprovider.table.errors import AlreadyCommitted, TableExists, TableNotFound
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.rewrite import inline
 from lockprovider.table.services import rollback
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.heartbeat import WriterHeartbeat
+from lockprovider.table.transaction.define import add_columns, create_table
 from lockprovider.table.transaction.exactly_once import BatchId
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 _QUERY = "sql.streaming.queryId"
 _PLANNED_S = 600.0  # a stream's planning process beats no longer: Spark does not tell it that a batch was given up
+_RETRIES = 5
+
+
+def open_target(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> TableContext | None:
+    """The table for these rows; None if there is one, and `if_exists` says to leave it alone.
+
+    Raises:
+        TableNotFound: there is none, and the options do not say what it is to be.
+        TableExists: there is one, and `if_exists` says that it is an error.
+        InvalidInput: the one that is there is another than the options say.
+        InvalidRecords, UnsupportedSchema: it cannot be made, or have these columns.
+    """
+    try:
+        table = options.open()
+    except TableNotFound:
+        return _make(options, asked, rows)
+    if options.if_exists == "ignore":
+        return None
+    if options.if_exists == "error":
+        raise TableExists(f"there is a table at {options.url!r} already, which if_exists=error refuses to write to")
+    asked.check(table.config())
+    there = table.schema()
+    more = new_fields(there, rows)
+    if more.names and options.merge_schema:
+        add_columns(table, more, retries=_RETRIES)
+    elif more.names:
+        raise InvalidInput(
+            f"columns {more.names} are not in the table, which has {there.names}: drop them, or add them by the option "
+            "mergeSchema=true"
+        )
+    return table
+
+
+def _make(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> TableContext | None:
+    if not asked.record_keys:
+        raise TableNotFound(
+            f"there is no table at {options.url!r}: name the columns of its record key by {KEY_OPTION}, and this write "
+            "makes it, or create it with Table.create"
+        ) from None
+    exist_ok = options.if_exists == "append"
+    try:
+        return create_table(
+            TableContext,
+            options.url,
+            asked.spec(rows),
+            storage_options=options.storage_options,
+            settings=options.settings,
+            exist_ok=exist_ok,
+        )
+    except TableExists:  # another was faster
+        if options.if_exists == "ignore":
+            return None
+        raise
 
 
 @dataclass

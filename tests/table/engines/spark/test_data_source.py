@@ -20,9 +20,9 @@ from lockprovider.demo.proof import read as by_hudi_rs_on_s3
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
-from lockprovider.table.engines.spark.change_feed import changes
 from lockprovider.table.engines.spark.data_source import activate, register
 from lockprovider.table.engines.spark.errors import typed_errors
+from lockprovider.table.engines.spark.functions import changes
 from lockprovider.table.errors import InvalidRecords, TableNotFound
 
 ROWS = {(1, "a", 1), (2, "a", 2), (3, "b", 3)}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table.format.test_bloom import murmur
 
-from lockprovider.table.engines.spark.key_sketch import Sketch
+from lockprovider.table.engines.spark.tasks import Sketch
 from lockprovider.table.format import bloom
 
 texts = st.lists(st.text(min_size=1, max_size=12), max_size=30)

@@ -179,6 +179,7 @@ class _Starter:
             self._make(*self._asked.get())
 
     def _help(self) -> None:
+        """Make the calls that wait, on a thread that ends with them."""
         with contextlib.suppress(Empty):
             while True:
                 self._make(*self._asked.get_nowait())

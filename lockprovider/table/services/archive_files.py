@@ -100,7 +100,7 @@ def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]
     digest, seen, parts = Digest(), set[tuple[str, str, str]](), []
     for name in batch:
         file = archive_index.open_file(table.archived, name, history.files[name])
-        digest = digest.plus(archive_index.digest_of_file(file, name, streams=True))
+        digest = digest.plus(archive_index.digest_of_file(file, name, history.files[name], streams=True))
         parts.append(_new_rows(file.read(SCHEMA.names).cast(SCHEMA), seen))
     spans = [span for name in batch if (span := parse_file(name)) is not None]
     least, greatest = min(span.least for span in spans), max(span.greatest for span in spans)

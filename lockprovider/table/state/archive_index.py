@@ -40,7 +40,7 @@ from lockprovider.table.timeline.timeline import Timeline
 _WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))
 _TIMES = ("instantTime", "completionTime", "action")
 _MOST_ROWS = 1_000_000  # of one file; JVM Hudi ends a file of the archive at 1 GB
-_MOST_BYTES = 2 << 30  # of one file, decoded
+_LEAST_MOST_BYTES, _MOST_TIMES = 2 << 30, 64  # of one file, decoded: as many bytes, or times its own size
 _BATCH_ROWS = 16
 
 
@@ -164,7 +164,7 @@ def _completions(archive: Archive, begins: Collection[str]) -> dict[str, str]:
 
 def names_in(archive: Archive, name: str, size: int) -> list[str]:
     """The names that the completed files had of the instants in one file of the archive."""
-    return [_name(row) for row in _rows(open_file(archive, name, size), _TIMES, name)]
+    return [_name(row) for row in _rows(open_file(archive, name, size), _TIMES, name, size)]
 
 
 def open_file(archive: Archive, name: str, size: int) -> pq.ParquetFile:
@@ -207,7 +207,7 @@ def _digest_of(archive: Archive, history: History, *, streams: bool) -> Digest:
     found = {name: known[name] for name in history.files if name in known}
     for name, size in history.files.items():
         if name not in found or (streams and found[name].streams is None):
-            found[name] = digest_of_file(open_file(archive, name, size), name, streams=streams)
+            found[name] = digest_of_file(open_file(archive, name, size), name, size, streams=streams)
     archive.digests = found
     total = Digest()
     for one in found.values():
@@ -215,13 +215,13 @@ def _digest_of(archive: Archive, history: History, *, streams: bool) -> Digest:
     return total
 
 
-def digest_of_file(file: pq.ParquetFile, name: str, *, streams: bool) -> Digest:
+def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
     """Of one file: from its footer, or else from its rows."""
     said = digest_of(file.metadata.metadata)
     if said is not None:
         return said
     columns = (*_TIMES, "metadata") if streams else _TIMES
-    return summary(_rows(file, columns, name), streams=streams)
+    return summary(_rows(file, columns, name, size), streams=streams)
 
 
 def summary(rows: Iterable[Mapping[str, Any]], *, streams: bool) -> Digest:
@@ -243,14 +243,14 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"{row['instantTime']}_{row['completionTime']}.{row['action']}"
 
 
-def _rows(file: pq.ParquetFile, names: Iterable[str], name: str) -> Iterator[dict[str, Any]]:
+def _rows(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
     """Rows, a few at a time: a file of few bytes can hold very many, and large ones."""
-    taken = 0
+    taken, most = 0, max(_LEAST_MOST_BYTES, _MOST_TIMES * size)
     try:
         for batch in file.iter_batches(_BATCH_ROWS, columns=[*names]):
             taken += batch.nbytes
-            if taken > _MOST_BYTES:
-                raise Corrupt(f"{HISTORY}/{name} holds more than {_MOST_BYTES >> 30} GB of metadata; restore the file")
+            if taken > most:
+                raise Corrupt(f"{HISTORY}/{name} holds more than {most >> 30} GB of metadata; restore the file")
             yield from batch.to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise Corrupt(f"{HISTORY}/{name} cannot be read: {error}; restore the file") from error

@@ -19,7 +19,7 @@ from simulate.histories import BrokenPromise, History
 from simulate.scheduler import Crew
 from simulate.wrong_locks import WRONG
 
-SEEDS = 500  # of the real lock; by `-m soak` twenty times as many
+SEEDS = 250  # of the real lock; by `-m soak` forty times as many
 TRIES = 2000  # to catch a wrong one
 # The seed that has caught it before is tried first: these need many.
 CAUGHT = {
@@ -45,7 +45,7 @@ def first(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--seed") or 0)
 
 
-@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(20 * SEEDS, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(40 * SEEDS, marks=pytest.mark.soak)])
 def test_every_promise_holds_in_every_history(crew: Crew, first: int, seeds: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(first, first + seeds):

@@ -132,7 +132,7 @@ def test_t06_a_look_that_fails_is_unknown_and_not_lost(bench: Bench, status: int
     blind = bench.proxy.rule(match=is_look, action=do.refuse(status, "InternalError"), times=None)
     unknown = bench.unknown(once_sent(lambda timeout_s: bench.store.put_if_absent(bench.key, MINE, timeout=timeout_s)))
     assert (lost.fired, bench.applied()) == (1, 1)
-    assert blind.fired > 1
+    assert blind.fired
     bench.proxy.rules.remove(blind)
     assert bench.won(bench.store.resolve(unknown, timeout=PATIENCE_S), MINE)
 
@@ -244,7 +244,7 @@ def test_t12_a_match_on_what_is_gone_is_lost_whether_it_is_404_or_412(bench: Ben
 def test_t13_a_5xx_to_a_write_that_never_was_is_not_a_success(bench: Bench):
     rule = bench.proxy.rule(match=is_write, action=do.server_error(), times=None)
     unknown = bench.unknown(once_sent(lambda timeout_s: bench.store.put_if_absent(bench.key, MINE, timeout=timeout_s)))
-    assert rule.fired > 1
+    assert rule.fired
     assert bench.truth() == (None, None)
     bench.proxy.rules.remove(rule)
     assert bench.won(bench.store.resolve(unknown, timeout=PATIENCE_S), MINE)
@@ -534,7 +534,7 @@ def test_t31_an_answer_without_a_version_is_won_at_the_version_that_a_look_shows
 def test_t31_a_store_that_never_tells_a_version_makes_no_false_outcome(bench: Bench):
     rule = bench.proxy.rule(match=lambda r: is_write(r) or is_look(r), action=without_version(bench), times=None)
     bench.unknown(once_sent(lambda timeout_s: bench.store.put_if_absent(bench.key, MINE, timeout=timeout_s)))
-    assert rule.fired > 1
+    assert rule.fired
     assert bench.applied() == 1
 
 

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
-from table.tables import SETTINGS
-
-from lockprovider.table import Table, TableSpec
+from table.own_process import told_by
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTS = {"names", "column_names", "schema_arrow"}  # each is made anew, whenever it is asked for
@@ -52,37 +46,7 @@ def test_such_a_loop_would_be_found(text: str) -> None:
     assert loops(ast.parse(text))
 
 
-def calls(run: Callable[[], Any]) -> int:
-    """How many functions are called, of Python and of C."""
-    count = 0
-
-    def seen(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event.endswith("call")
-
-    sys.setprofile(seen)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
-def work(folder: Path, width: int) -> dict[str, int]:
-    kinds = [pa.int64(), pa.float64(), pa.string(), pa.bool_()]
-    rows = pa.table({"id": range(20), **{f"c{n}": pa.array([0] * 20).cast(kinds[n % 4]) for n in range(width)}})
-    table = Table.create(folder, TableSpec("wide", rows, "id"), settings=SETTINGS)
-    verbs: dict[str, Callable[[], Any]] = {
-        "append": lambda: table.append(rows),
-        "upsert": lambda: table.upsert(rows),
-        "read": table.to_arrow,
-        "filter": lambda: table.to_arrow(filter="c0 = 0"),
-        "delete": lambda: table.delete(rows.slice(0, 1).select(["id"])),
-    }
-    return {verb: calls(run) for verb, run in verbs.items()}
-
-
 def test_calls_of_each_verb_grow_as_the_columns_do(tmp_path: Path) -> None:
-    work(tmp_path / "first", 10)  # imports
-    few, many = work(tmp_path / "few", 100), work(tmp_path / "many", 800)
+    few, many = (seen := told_by("table.wide_child", str(tmp_path), timeout_s=600))["few"], seen["many"]
+    assert few.keys() == {"append", "upsert", "read", "filter", "delete"}
     assert {verb: many[verb] / few[verb] for verb in few if many[verb] > 9 * few[verb]} == {}

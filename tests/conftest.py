@@ -160,6 +160,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return BySession(config, log)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """End the run when a worker was killed: xdist would wait for good, if no other worker has tests left."""
+    if error:
+        node.config.pluginmanager.getplugin("dsession").shouldstop = f"a worker of xdist died: {error}"
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "live_store" in metafunc.fixturenames:
         stores = metafunc.config.getoption("--store")

@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from patience import PATIENCE_S
 from hudi import HudiTableBuilder
+from patience import PATIENCE_S
 from table.tables import SCHEMA, SETTINGS, SPEC, data_files, rows, upsert
 
 from lockprovider.table import InvalidRecords, Table, TableSpec, UnsupportedSchema, WriteConflict

@@ -748,8 +748,10 @@ class Table(TableContext):
         """
         return sharing.unshare(self, dry_run=dry_run)
 
-    def doctor(self) -> tuple[TableFinding, ...]:
+    def doctor(self, *, keys: bool = False) -> tuple[TableFinding, ...]:
         """What is wrong with the table, and what to do about it; nothing is written.
+
+        `keys`: all record keys in base files are read, and those that are in several file groups are counted.
 
         Tables that cannot be written here can be looked at, too; `lockprovider table doctor URL` also looks at those
         that cannot be opened. NOT promised: that a finding is still true when it is read.
@@ -760,7 +762,7 @@ class Table(TableContext):
         >>> [finding.what for finding in table.doctor() if finding.state == "wrong"]
         []
         """
-        return tuple(finding for _, _, found in diagnose(self) for finding in found)
+        return tuple(finding for _, _, found in diagnose(self, keys=keys) for finding in found)
 
     def set_appears(self, appears: str) -> None:
         """Let commits appear `in order`, or `for our readers`: see `TableSpec.appears`. Safe to repeat.

@@ -155,9 +155,9 @@ def savepoints(table: Table) -> CommandAnswer:
     return CommandAnswer(said, f"{len(said)} savepoints of {table.url}", columns, rows)
 
 
-def doctor(table: Table) -> tuple[CommandAnswer, bool]:
+def doctor(table: Table, *, keys: bool = False) -> tuple[CommandAnswer, bool]:
     """What is wrong, and whether anything is."""
-    report = diagnose(table)
+    report = diagnose(table, keys=keys)
     said = [
         {"rule": rule, "about": about, "state": f.state, "what": f.what, "mend": f.mend}
         for rule, about, found in report

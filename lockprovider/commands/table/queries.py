@@ -42,7 +42,8 @@ def add(commands: Commands) -> None:
 def add_doctor(commands: Commands) -> None:
     """Register it, behind the services."""
     about = "Check the rules that shared writers must keep; say what is wrong and how to mend it."
-    add_table_command(commands, "doctor", _doctor, about)
+    parser = add_table_command(commands, "doctor", _doctor, about)
+    parser.add_argument("--keys", action="store_true", help="read all keys; count those in several file groups")
 
 
 def _add_last(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +106,6 @@ def _read(arguments: Any) -> int:
 
 def _doctor(arguments: Any) -> int:
     store = Store.from_url(arguments.url, storage_options(arguments))
-    answer, wrong = answers.doctor(Table(store, arguments.url, settings=settings(arguments)))
+    answer, wrong = answers.doctor(Table(store, arguments.url, settings=settings(arguments)), keys=arguments.keys)
     say_answer(arguments, answer)
     return REFUSED if wrong else DONE

@@ -91,7 +91,17 @@ def examine(facts: Facts) -> tuple[tuple[str, str, tuple[TableFinding, ...]], ..
         said = [one for one in rules.properties(facts) if "hoodie.table.version" in one.what]
         rest = f"nothing else was looked at: a table of version {version} keeps its timeline in another way"
         return (("R4", "version and properties", (*said, TableFinding("R4", "note", rest, "look again after it"))),)
-    return tuple((rule, about, tuple(check(facts))) for rule, about, check in _CHECKS)
+    checks = _CHECKS if facts.repeated is None else (*_CHECKS, ("keys", "each key is in one file group", _keys))
+    return tuple((rule, about, tuple(check(facts))) for rule, about, check in checks)
+
+
+def _keys(facts: Facts) -> Iterator[TableFinding]:
+    for partition, count in (facts.repeated or {}).items():
+        what = f"{count} keys are in several file groups of partition {partition!r}: readers give each of their rows"
+        mend = (
+            "delete these keys and write their rows once, or overwrite the partition; a JVM's `insert` makes such keys"
+        )
+        yield TableFinding("keys", "wrong", what, mend)
 
 
 def _commits(facts: Facts) -> Iterator[TableFinding]:

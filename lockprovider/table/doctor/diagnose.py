@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from fsspec_cas import CasError, Entry
 from lockprovider import JVM_HOLDS, JVM_STARVES, LockRecord, MalformedRecord
 from lockprovider.table.doctor.checks import examine
@@ -41,18 +44,20 @@ if TYPE_CHECKING:
 TableReport = tuple[tuple[str, str, tuple[TableFinding, ...]], ...]
 
 
-def diagnose(table: TableContext) -> TableReport:
+def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
     """Every check with what it found; a table that cannot be opened can be looked at.
+
+    `keys`: all record keys are read, and those that are in several file groups are counted.
 
     Raises:
         TableNotFound: there is neither a properties file nor a timeline.
         CasError: the store failed.
     """
-    return examine(gather(table))
+    return examine(gather(table, keys=keys))
 
 
-def gather(table: TableContext) -> Facts:
-    """Everything that the checks need; nothing is written.
+def gather(table: TableContext, *, keys: bool = False) -> Facts:
+    """Everything that the checks need, with `keys` those of all files; nothing is written.
 
     Raises:
         TableNotFound: there is neither a properties file nor a timeline.
@@ -98,6 +103,7 @@ def gather(table: TableContext) -> Facts:
         archive_hidden=hidden,
         listing=None if isinstance(properties, str) else _listing(table, properties, timeline, files),
         misplaced={} if isinstance(properties, str) else _misplaced(table, properties, slices),
+        repeated=_repeated(table, slices) if keys else None,
     )
 
 
@@ -130,6 +136,19 @@ def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice
         with contextlib.suppress(Corrupt, CasError, HistoryGone):
             found[one.path] = misplaced(config, one, KeyFile(table.place, one.path, one.size).keys)
     return {path: count for path, count in found.items() if count}
+
+
+def _repeated(table: TableContext, slices: tuple[FileSlice, ...]) -> dict[str, int]:
+    """Reads the keys of one partition at a time. Keys that are in log files alone are not looked at."""
+    found: dict[str, int] = {}
+    for partition in sorted({one.partition for one in slices}):
+        parts = []
+        for one in (one for one in slices if one.partition == partition and one.path):
+            with contextlib.suppress(Corrupt, CasError, HistoryGone):  # other checks say so
+                parts.append(KeyFile(table.place, one.path, one.size).keys.unique())
+        counts = pa.chunked_array(parts, pa.string()).value_counts().field("counts")
+        found[partition] = pc.sum(pc.greater(counts, 1)).as_py() or 0
+    return {partition: count for partition, count in found.items() if count}
 
 
 def _read(table: TableContext, path: str) -> bytes | None:

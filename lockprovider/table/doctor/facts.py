@@ -66,6 +66,7 @@ class Facts:
         listing: where the metadata table differs from what is there, or the sentence that says why it cannot be read;
             None if readers use none.
         misplaced: in how many rows of a file the key is of another bucket, if there are buckets; not the files without.
+        repeated: how many keys of a partition are in several base files, not the partitions without; None: not counted.
     """
 
     properties: TableConfig | str
@@ -93,6 +94,7 @@ class Facts:
     archive_hidden: tuple[str, ...] = ()
     listing: ListingDifferences | str | None = None
     misplaced: Mapping[str, int] = field(default_factory=dict)
+    repeated: Mapping[str, int] | None = None
     data: tuple[tuple[str, BaseFile | LogFile, Entry], ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -298,6 +298,19 @@ def test_setting_that_a_jvm_needs_for_lists_is_noted(tmp_path: Path, kind: str, 
     assert ["write-old-list-structure=false" in sentence for sentence in found] == [True] * noted
 
 
+@pytest.mark.parametrize("kind", ["copy_on_write", "merge_on_read"])
+def test_keys_in_several_file_groups_are_counted_if_asked(tmp_path: Path, kind: str) -> None:
+    table = Table.create(str(tmp_path / "t"), replace(SPEC, table_type=kind), settings=SETTINGS)
+    table.append(rows((1, "a", 1), (2, "a", 2), (1, "b", 1)))
+    assert [one for one in table.doctor(keys=True) if one.rule == "keys"] == []
+    table.append(rows((1, "a", 10), (3, "a", 3)))
+    assert [one for one in table.doctor() if one.rule == "keys"] == []
+    found = [one for one in table.doctor(keys=True) if one.rule == "keys"]
+    assert [(one.state, one.what.partition(":")[0]) for one in found] == [
+        ("wrong", "1 keys are in several file groups of partition 'a'")
+    ]
+
+
 def test_a_commit_that_was_decided_is_spoken_of_until_it_is_there(folder: Path) -> None:
     file = last_commit(folder)
     decided = Pending.of_bytes(str(file.relative_to(folder)), file.read_bytes())

@@ -141,7 +141,8 @@ class Worker(threading.Thread):
         that has a lock of `threading`, or that has just been created and that the starting thread waits for.
 
         Raises:
-            RuntimeError: the system or the ending interpreter starts no more threads.
+            RuntimeError: the system or the ending interpreter starts no more threads. With `wait=False` the caller does
+                not learn that the system refused the thread.
         """
         _STARTER.start(super().start, wait=wait)
 

@@ -215,7 +215,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """A test that not even its timeout ends is killed, with what each thread was at; xdist runs the others."""
+    """Kill the process of a test that outlasts its timeout, after tracebacks of all threads; the run ends."""
     if is_asked_for(item):
         return (yield)
     faulthandler.dump_traceback_later(KILLED_S, exit=True, file=item.config.stash[_STDERR])

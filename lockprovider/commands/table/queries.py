@@ -43,7 +43,7 @@ def add_doctor(commands: Commands) -> None:
     """Register it, behind the services."""
     about = "Check the rules that shared writers must keep; say what is wrong and how to mend it."
     parser = add_table_command(commands, "doctor", _doctor, about)
-    parser.add_argument("--keys", action="store_true", help="read all keys; count those in several file groups")
+    parser.add_argument("--keys", action="store_true", help="count keys that base files of several file groups have")
 
 
 def _add_last(parser: argparse.ArgumentParser) -> None:

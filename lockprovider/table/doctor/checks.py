@@ -97,7 +97,9 @@ def examine(facts: Facts) -> tuple[tuple[str, str, tuple[TableFinding, ...]], ..
 
 def _keys(facts: Facts) -> Iterator[TableFinding]:
     for partition, count in (facts.repeated or {}).items():
-        what = f"{count} keys are in several file groups of partition {partition!r}: readers give each of their rows"
+        what = (
+            f"{count} keys are in base files of several file groups of partition {partition!r}; a reader gives each row"
+        )
         mend = (
             "delete these keys and write their rows once, or overwrite the partition; a JVM's `insert` makes such keys"
         )

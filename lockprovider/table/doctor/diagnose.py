@@ -139,7 +139,7 @@ def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice
 
 
 def _repeated(table: TableContext, slices: tuple[FileSlice, ...]) -> dict[str, int]:
-    """Reads the keys of one partition at a time. Keys that are in log files alone are not looked at."""
+    """Read the base files of one partition at a time. Keys and deletes in log files are not read."""
     found: dict[str, int] = {}
     for partition in sorted({one.partition for one in slices}):
         parts = []

@@ -142,7 +142,7 @@ class Committing:
         """The completion time, if it came to that."""
         table, begin = self._table, self._proposal.begin
         self._mine.is_asked_for = True
-        seen = replace(seen, listed=False) if seen else self._look()  # what is given was listed at the start, if ever
+        seen = replace(seen, listed=False) if seen else self._look()  # a listing of the start is too old
         if not seen.listed and seen.timeline.written_at(begin) is not None:
             seen = table.now(listed=True)  # decided; whether that still stands in the log is not for sure
         if seen.log is None:

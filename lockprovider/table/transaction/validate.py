@@ -89,9 +89,10 @@ def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeart
 
 
 def _is_there(table: TableContext, proposal: Proposal) -> bool:
-    """Whether its inflight file is. Writers that know no lock roll pending writes back, and the log does not say so.
+    """Whether the inflight file of the write still exists.
 
-    A rollback of the last `LOOKED_AT_MS` is not seen: a write that is so quick makes no request more.
+    A writer that knows no lock removes it when it rolls the write back, and the lock's log does not record that. A
+    write that began less than `LOOKED_AT_MS` ago is not looked at, so a quick commit makes no extra request.
     """
     if table.clock.now_ms() - to_ms(proposal.begin) < LOOKED_AT_MS:
         return True

@@ -306,8 +306,8 @@ def test_keys_in_several_file_groups_are_counted_if_asked(tmp_path: Path, kind: 
     table.append(rows((1, "a", 10), (3, "a", 3)))
     assert [one for one in table.doctor() if one.rule == "keys"] == []
     found = [one for one in table.doctor(keys=True) if one.rule == "keys"]
-    assert [(one.state, one.what.partition(":")[0]) for one in found] == [
-        ("wrong", "1 keys are in several file groups of partition 'a'")
+    assert [(one.state, one.what.partition(";")[0]) for one in found] == [
+        ("wrong", "1 keys are in base files of several file groups of partition 'a'")
     ]
 
 

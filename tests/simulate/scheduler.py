@@ -89,7 +89,7 @@ class Task:
         self._target = target
         self._ended = scheduler.event()
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
         worker = self.scheduler.crew.take()
         worker.task, self.baton = self, worker.baton
         self.scheduler.tasks.append(self)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.contention                # a table; --seeds, --json
 
-The decisions are the real ones (`lockprovider.lease.machine`, `lockprovider.acquire.polling`); the store, its delays,
+The decisions are the real ones (`machine` and `polling` of `lockprovider.storage_lock`); the store, its delays,
 the clocks and the processes are simulated, so a seed gives the same figures on every machine. What it cannot show is
 what the processes themselves cost: `benchmarks.lock` runs real ones.
 """
@@ -23,7 +23,10 @@ from typing import Any
 
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.send.retry import delay_s
-from lockprovider.acquire.polling import (
+from lockprovider.settings import LockSettings
+from lockprovider.storage_lock.line import joined
+from lockprovider.storage_lock.machine import refused, step
+from lockprovider.storage_lock.polling import (
     Join,
     Observation,
     TakeTurn,
@@ -34,8 +37,8 @@ from lockprovider.acquire.polling import (
     looked,
     next_look,
 )
-from lockprovider.lease.machine import refused, step
-from lockprovider.lease.states import (
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.states import (
     Apply,
     Busy,
     Done,
@@ -52,9 +55,6 @@ from lockprovider.lease.states import (
     Rolling,
     TakeLock,
 )
-from lockprovider.record.line import joined
-from lockprovider.record.record import LockRecord
-from lockprovider.settings import LockSettings
 
 Task = Generator[Any, Any, Any]
 SETTINGS = LockSettings()

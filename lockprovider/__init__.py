@@ -12,11 +12,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from fsspec_cas.bridge.tasks import on_thread
-from lockprovider.aio import Acquiring, AsyncLease, AsyncLock
-from lockprovider.client.lease import Lease, OnLost
-from lockprovider.client.lock import Lock
-from lockprovider.client.provider import LockProvider, locate
-from lockprovider.client.signals import until_signal
 from lockprovider.errors import (
     InvalidSettings,
     LeaseLost,
@@ -28,17 +23,22 @@ from lockprovider.errors import (
     PublishUnknown,
     Unappliable,
 )
-from lockprovider.group.combine import Decided, Decider, Hold, JudgeAnew, Void
-from lockprovider.group.intent import Intent
 from lockprovider.holder import Holder
-from lockprovider.observe.audit_log import AuditLog
-from lockprovider.observe.metrics import Counters, Measure, OnMetric
-from lockprovider.observe.status import JVM_HOLDS, JVM_STARVES, LockStatus
-from lockprovider.record.commit_log import Entry as LogEntry
-from lockprovider.record.commit_log import Log
-from lockprovider.record.pending import Pending
-from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.settings import LockSettings
+from lockprovider.storage_lock.async_lock import Acquiring, AsyncLease, AsyncLock
+from lockprovider.storage_lock.audit_log import AuditLog
+from lockprovider.storage_lock.combine import Decided, Decider, Hold, JudgeAnew, Void
+from lockprovider.storage_lock.commit_log import Entry as LogEntry
+from lockprovider.storage_lock.commit_log import Log
+from lockprovider.storage_lock.intent import Intent
+from lockprovider.storage_lock.lease import Lease, OnLost
+from lockprovider.storage_lock.lock import Lock
+from lockprovider.storage_lock.metrics import Counters, Measure, OnMetric
+from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.provider import LockProvider, locate
+from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.storage_lock.signals import until_signal
+from lockprovider.storage_lock.status import JVM_HOLDS, JVM_STARVES, LockStatus
 
 if TYPE_CHECKING:
     from lockprovider import election, queue, state, wal
@@ -142,7 +142,7 @@ def lock(
         settings: all of these, for many locks.
         storage_options: fsspec's, as they are.
         on_lost: called from the heartbeat's thread when a lease is lost.
-        on_metric: gets what `lockprovider.observe.metrics` lists.
+        on_metric: gets what `lockprovider.storage_lock.metrics` lists.
 
     Raises:
         InvalidSettings: an option is unknown, does not fit, or is given in two places and differs.
@@ -167,7 +167,7 @@ def async_lock(
 ) -> Acquiring:
     """The same for tasks: `async with lockprovider.async_lock(url) as lease:`, or `lease = await ...`.
 
-    `on_lost` is called on the event loop. See `lockprovider.aio` for what a cancellation does.
+    `on_lost` is called on the event loop. See `AsyncLock` for what a cancellation does.
 
     Raises (when awaited or entered):
         NotAcquired: it was held by others for `timeout` seconds (default 60).

@@ -12,9 +12,9 @@ from patience import until
 
 from fsspec_cas import Machine, Store, World
 from lockprovider import HUDI_LOCK_PATH, Intent, JudgeAnew, Lock, LockRecord, Log, LogEntry, Pending
-from lockprovider.group import combine
-from lockprovider.group.intents import Intents
-from lockprovider.lease.states import Me, Moment
+from lockprovider.storage_lock import combine
+from lockprovider.storage_lock.intents import Intents
+from lockprovider.storage_lock.states import Me, Moment
 
 ANEW = b"judge anew"
 NOT_HERE = b"not here"

@@ -231,7 +231,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
     "faults/test_lock_timeout.py": (
         "test_a_store_that_does_not_answer_is_given_up_in_time_and_can_be_locked_later[trusted",
     ),
-    "lockprovider/aio/test_async_lock.py": (
+    "lockprovider/storage_lock/test_async_lock.py": (
         "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[2",
         "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[4",
         "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[5",

@@ -18,11 +18,8 @@ from test_house import FLOORS
 from fsspec_cas import cli as cas_cli
 from lockprovider import HUDI_LOCK_PATH, Holder, LockRecord, LockSettings, Log, Pending
 from lockprovider import cli as lock_cli
-from lockprovider.group import combine
-from lockprovider.lease import machine
-from lockprovider.publish import steps
-from lockprovider.record import commit_log, line
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
+from lockprovider.storage_lock import combine, commit_log, line, machine, steps
 from lockprovider.table import KeepActive, KeepCommits, KeepHours, KeepVersions
 from lockprovider.table.errors import TableError
 
@@ -135,20 +132,6 @@ def test_every_folder_of_a_package_is_said_to_be_for_something(package: str) -> 
     there = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")} - {"table", "demo"}
     assert there <= {*_FOLDER.findall(text_of(f"{package}/README.md"))}
     assert there <= {*_FOLDER.findall(text_of(".github/CONTRIBUTING.md"))}
-
-
-@pytest.mark.parametrize("package", FLOORS)
-def test_the_floors_are_told_in_their_order(package: str) -> None:
-    text = (
-        text_of(".github/CONTRIBUTING.md")
-        .partition(f"**`{package}`**")[2]
-        .partition("\n\n**")[0]
-        .partition("\n\nAt ")[0]
-    )
-    told = re.findall(r"`(\w+)(?:\.py|/)`", text)
-    floors = [[told.index(room) for room in rooms if room in told] for rooms in FLOORS[package]]
-    assert [room for rooms in FLOORS[package] for room in rooms if room not in told] == []
-    assert all(max(lower) < min(upper) for lower, upper in pairwise(floors))
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------

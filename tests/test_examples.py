@@ -39,11 +39,11 @@ NONE = {
     },
     **{f"fsspec_cas.testing.faulty.Faulty.{name}": "a backend's" for name in ("list_page", "put")},
     **{f"fsspec_cas.testing.gateway.{name}": "see `Gateway`" for name in ("Rule", "Rule.match", "Rule.takes")},
-    **{f"lockprovider.observe.audit_log.AuditLog.{name}": _INSIDE for name in ("ended", "renewed", "taken")},
-    **{f"lockprovider.client.lease.Lease.{name}": _INSIDE for name in ("abandon", "again", "end", "start")},
-    **{f"lockprovider.group.combine.{name}": _COMMITS for name in ("Decided", "Decider", "Hold", "Void")},
-    "lockprovider.group.intent.Intent": _COMMITS,
-    "lockprovider.client.lock.Lock.commit": _COMMITS,
+    **{f"lockprovider.storage_lock.audit_log.AuditLog.{name}": _INSIDE for name in ("ended", "renewed", "taken")},
+    **{f"lockprovider.storage_lock.lease.Lease.{name}": _INSIDE for name in ("abandon", "again", "end", "start")},
+    **{f"lockprovider.storage_lock.combine.{name}": _COMMITS for name in ("Decided", "Decider", "Hold", "Void")},
+    "lockprovider.storage_lock.intent.Intent": _COMMITS,
+    "lockprovider.storage_lock.lock.Lock.commit": _COMMITS,
     **{
         f"lockprovider.recipes.election.election.Election.{name}": _INSIDE
         for name in ("changed", "deadline_s", "ending", "try_once")

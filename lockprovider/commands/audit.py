@@ -7,11 +7,11 @@ from typing import Any
 
 from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import DONE, REFUSED
-from lockprovider.client.provider import LockPlace
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
-from lockprovider.observe.audit import Audit, Flag, How, Kind, Tenure, analyse, audit_fields, places
-from lockprovider.observe.audit_log import is_enabled, read_files, set_enabled
-from lockprovider.observe.lanes import INK, RED, Box, Lane, draw_lanes
+from lockprovider.storage_lock.audit import Audit, Flag, How, Kind, Tenure, analyse, audit_fields, places
+from lockprovider.storage_lock.audit_log import is_enabled, read_files, set_enabled
+from lockprovider.storage_lock.lanes import INK, RED, Box, Lane, draw_lanes
+from lockprovider.storage_lock.provider import LockPlace
 from lockprovider.words import count, moment, span
 
 _MORE = """It reads the records of all writers, JVM Hudi's too. They are written only while they are wanted, which

@@ -7,10 +7,10 @@ from typing import Any
 
 from fsspec_cas import InvalidInput, Lost, Machine, Unknown, Won
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain
-from lockprovider.client.inspect import Broken, break_lock, look
-from lockprovider.client.provider import LockPlace
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
-from lockprovider.observe.status import LockStatus, lines, status_fields
+from lockprovider.storage_lock.inspect import Broken, break_lock, look
+from lockprovider.storage_lock.provider import LockPlace
+from lockprovider.storage_lock.status import LockStatus, lines, status_fields
 
 _MORE = """It shows the record, asks, and marks that very record as released, by a conditional write: if the holder
 renewed it in between, or somebody else took it, nothing is written.

@@ -9,7 +9,7 @@ from typing import Any
 
 from fsspec_cas.command import OPTIONS_HELP, add_storage_options, storage_options
 from lockprovider import HUDI_LOCK_PATH
-from lockprovider.client.provider import LockPlace, locate
+from lockprovider.storage_lock.provider import LockPlace, locate
 
 Commands = Any  # argparse's own type for it is private
 

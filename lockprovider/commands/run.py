@@ -11,8 +11,6 @@ from dataclasses import replace
 from fsspec_cas import CasError, InvalidInput, Machine, Unavailable
 from fsspec_cas.command import complain
 from lockprovider import Lock, LockError, LockSettings, NotAcquired
-from lockprovider.client.inspect import look
-from lockprovider.client.provider import LockPlace
 from lockprovider.commands.place import Commands, add_command, place
 from lockprovider.commands.running import (
     NOT_ACQUIRED,
@@ -24,7 +22,9 @@ from lockprovider.commands.running import (
     passed_signals,
     reported,
 )
-from lockprovider.observe.audit_log import AuditLog
+from lockprovider.storage_lock.audit_log import AuditLog
+from lockprovider.storage_lock.inspect import look
+from lockprovider.storage_lock.provider import LockPlace
 
 _FIRST_LOOK_S = 5.0
 _AUDIT_S = 10.0  # for the last record, at the end

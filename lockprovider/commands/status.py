@@ -6,9 +6,9 @@ from typing import Any
 
 from fsspec_cas import Machine
 from fsspec_cas.command import DONE
-from lockprovider.client.inspect import look
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
-from lockprovider.observe.status import lines, status_fields
+from lockprovider.storage_lock.inspect import look
+from lockprovider.storage_lock.status import lines, status_fields
 
 
 def add(commands: Commands) -> None:

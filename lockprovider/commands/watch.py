@@ -6,10 +6,10 @@ from typing import Any
 
 from fsspec_cas import Content, Machine, Store, Unavailable, World
 from fsspec_cas.command import DONE, complain
-from lockprovider.client.provider import LockPlace
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
-from lockprovider.observe.status import Change, changes_between, describe, record_fields, state_at
-from lockprovider.record.record import LockRecord
+from lockprovider.storage_lock.provider import LockPlace
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.status import Change, changes_between, describe, record_fields, state_at
 from lockprovider.words import moment
 
 _MORE = """It looks every --every seconds; while nothing changes, no body is moved (304). What came and went between two

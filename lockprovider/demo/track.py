@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockprovider.demo.pipelines import COMPACT, Message
-from lockprovider.observe.lanes import FAINT, INK, RED, Box, Curve, Lane, Mark, draw_lanes
+from lockprovider.storage_lock.lanes import FAINT, INK, RED, Box, Curve, Lane, Mark, draw_lanes
 from lockprovider.words import count
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from patience import until
 
 from fsspec_cas import Machine, Store
 from lockprovider import HUDI_LOCK_PATH, Lock, LockSettings
-from lockprovider.observe.audit import Audit, AuditRecord, analyse, places
-from lockprovider.observe.audit_log import AuditLog, read_files, set_enabled
+from lockprovider.storage_lock.audit import Audit, AuditRecord, analyse, places
+from lockprovider.storage_lock.audit_log import AuditLog, read_files, set_enabled
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS

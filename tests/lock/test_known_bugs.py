@@ -29,9 +29,9 @@ from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
 from fsspec_cas.version import Condition, Version
 from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, Lock, LockSettings, LossReason, NotAcquired
-from lockprovider.acquire import polling
-from lockprovider.acquire.polling import Pause
-from lockprovider.lease.heartbeat import Heartbeat
+from lockprovider.storage_lock import polling
+from lockprovider.storage_lock.heartbeat import Heartbeat
+from lockprovider.storage_lock.polling import Pause
 
 if TYPE_CHECKING:
     from faults.actions import Hop, Outcome
@@ -546,7 +546,7 @@ def test_t76_a_heartbeat_that_dies_of_a_defect_takes_the_lease_with_it(
 ) -> None:
     """Hudi's heartbeat may die or only log; the holder goes on."""
     monkeypatch.setattr(
-        import_module("lockprovider.client.lease"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005)
+        import_module("lockprovider.storage_lock.lease"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005)
     )
     told: list[LeaseLost] = []
     client = town.client(on_lost=told.append)

@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
-from lockprovider.lease.machine import belief, step
-from lockprovider.lease.states import (
+from lockprovider.settings import GRACE_MS, LockSettings
+from lockprovider.storage_lock.line import joined
+from lockprovider.storage_lock.machine import belief, step
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.states import (
     Checking,
     Done,
     Ended,
@@ -38,9 +41,6 @@ from lockprovider.lease.states import (
     Tick,
     Writing,
 )
-from lockprovider.record.line import joined
-from lockprovider.record.record import LockRecord
-from lockprovider.settings import GRACE_MS, LockSettings
 from model.search import BrokenPromise
 
 TICK_S = 1.0

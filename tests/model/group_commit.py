@@ -1,7 +1,7 @@
 """A world of writers that decide for each other, and of those who take the lock from them, with NO assumption on the order of anything.
 
 Each writer has one publish. What it decides by are `combine`, `choose`, `verdict` and `next_step` of
-`lockprovider.group.combine`, the real ones; what `Committer` does around them is followed here step by step. One step of
+`lockprovider.storage_lock.combine`, the real ones; what `Committer` does around them is followed here step by step. One step of
 the world is one request, so all others may act between any two of them. Time is left open: duty may be over at any moment.
 
 What may happen, each within a budget: a writer stops for ever; a post is late, or lands twice; a write of the record is
@@ -29,10 +29,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fsspec_cas import Version
-from lockprovider.group import combine as group
-from lockprovider.group.intent import Intent
-from lockprovider.lease import machine
-from lockprovider.lease.states import (
+from lockprovider.settings import LockSettings
+from lockprovider.storage_lock import combine as group
+from lockprovider.storage_lock import machine
+from lockprovider.storage_lock.commit_log import Entry, Log, pack
+from lockprovider.storage_lock.intent import Intent
+from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.states import (
     AppliedPending,
     Held,
     Idle,
@@ -43,10 +47,6 @@ from lockprovider.lease.states import (
     Rolling,
     TakeLock,
 )
-from lockprovider.record.commit_log import Entry, Log, pack
-from lockprovider.record.pending import Pending
-from lockprovider.record.record import LockRecord
-from lockprovider.settings import LockSettings
 from model.search import BrokenPromise
 
 PROMISES = frozenset({"once", "never", "told", "meet", "order", "keep", "time", "held", "finish"})

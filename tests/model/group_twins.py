@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from lockprovider.group import combine as group
-from lockprovider.group.intent import Intent
-from lockprovider.record.commit_log import Log
-from lockprovider.record.pending import Pending
-from lockprovider.record.record import LockRecord
+from lockprovider.storage_lock import combine as group
+from lockprovider.storage_lock.commit_log import Log
+from lockprovider.storage_lock.intent import Intent
+from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.record import LockRecord
 from model.group_commit import Budget, GroupCommit, Rules
 
 

@@ -1,8 +1,8 @@
 """A world of clients that append to a log under the lock, with NO assumption on clocks.
 
 Every client runs transactions: take the lock, read which entries there are, publish an entry that names them all, release.
-The client's decisions are `step` and `settle_commit` of `lockprovider.lease.machine`, the real ones; what `Lock` and `Lease` do around
-them is followed here step by step. Those who combine hold no lock: they decide by `lockprovider.group.combine` on the same record,
+The client's decisions are `step` and `settle_commit` of `lockprovider.storage_lock.machine`, the real ones; what `Lock` and `Lease` do around
+them is followed here step by step. Those who combine hold no lock: they decide by `lockprovider.storage_lock.combine` on the same record,
 what they want themselves and nothing else (`group_commit` has the rest). One step of the world is one request, or one event of one client, so all others may
 act between any two of them: that is what a pause is.
 
@@ -36,10 +36,13 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
-from lockprovider.group import combine as group
-from lockprovider.group.intent import Intent
-from lockprovider.lease import machine as real
-from lockprovider.lease.states import (
+from lockprovider.settings import LockSettings
+from lockprovider.storage_lock import combine as group
+from lockprovider.storage_lock import machine as real
+from lockprovider.storage_lock.intent import Intent
+from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.states import (
     AppliedPending,
     Apply,
     Busy,
@@ -66,9 +69,6 @@ from lockprovider.lease.states import (
     Tick,
     Writing,
 )
-from lockprovider.record.pending import Pending
-from lockprovider.record.record import LockRecord
-from lockprovider.settings import LockSettings
 from model.search import BrokenPromise
 
 _WRITING = ("take", "known", "seen", "renew", "commit", "release")

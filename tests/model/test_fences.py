@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lockprovider.group import combine as group
-from lockprovider.group.intent import Intent
 from lockprovider.recipes.errors import Fenced
-from lockprovider.record.commit_log import Entry, Log
-from lockprovider.record.pending import Pending
+from lockprovider.storage_lock import combine as group
+from lockprovider.storage_lock.commit_log import Entry, Log
+from lockprovider.storage_lock.intent import Intent
+from lockprovider.storage_lock.pending import Pending
 from lockprovider.table.format.instant import Action, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit, encode_commit
 from lockprovider.table.state.fence import fences_in, refuse_passed, with_fence

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockprovider.acquire import polling
+from lockprovider.storage_lock import polling
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -7,10 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from fsspec_cas import ABSENT
-from lockprovider.group import combine as group
-from lockprovider.group.intent import Intent
-from lockprovider.lease import machine as real
-from lockprovider.lease.states import (
+from lockprovider.settings import GRACE_MS
+from lockprovider.storage_lock import combine as group
+from lockprovider.storage_lock import machine as real
+from lockprovider.storage_lock.commit_log import Log
+from lockprovider.storage_lock.intent import Intent
+from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.states import (
     AppliedPending,
     Apply,
     Busy,
@@ -32,10 +36,6 @@ from lockprovider.lease.states import (
     Tick,
     Writing,
 )
-from lockprovider.record.commit_log import Log
-from lockprovider.record.pending import Pending
-from lockprovider.record.record import LockRecord
-from lockprovider.settings import GRACE_MS
 from model.clocks import ALLOWANCE_S, Clocks, Timed
 from model.publishing import ANY, Budget, Publishing, Rules
 

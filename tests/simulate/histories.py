@@ -41,8 +41,8 @@ from lockprovider import (
     Pending,
     PublishUnknown,
 )
-from lockprovider.client.client import command
 from lockprovider.settings import GRACE_MS
+from lockprovider.storage_lock.client import command
 from simulate.network import Network, Weather
 from simulate.scheduler import Crew, Process, Scheduler
 

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fsspec_cas.waiting import Signal, Worker
-from lockprovider.client import lease as leases
+from lockprovider.storage_lock import lease as leases
 
 _SIMULATED = "simulated"
 ASIDE = 0.1  # how often a task that takes a lock lets others go first

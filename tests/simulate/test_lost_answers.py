@@ -28,7 +28,7 @@ from lockprovider import (
     NotAcquired,
     PublishUnknown,
 )
-from lockprovider.lease.heartbeat import Heartbeat
+from lockprovider.storage_lock.heartbeat import Heartbeat
 from lockprovider.words import iso
 from simulate.town import FOR_LONG, SETTINGS, SOON_S, Town
 
@@ -172,7 +172,7 @@ def test_after_a_thread_died_with_the_lock_the_other_threads_of_its_client_get_t
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        import_module("lockprovider.client.lease"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005)
+        import_module("lockprovider.storage_lock.lease"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005)
     )
     told: list[LeaseLost] = []
     client = town.client(on_lost=told.append)

@@ -14,8 +14,8 @@ import pytest
 from fsspec_cas import CasError, Store
 from fsspec_cas.testing import LoseAnswer
 from lockprovider import HUDI_LOCK_PATH, Lease, LeaseLost, NotAcquired, PublishUnknown
-from lockprovider.publish import steps
-from lockprovider.publish.publisher import Publisher
+from lockprovider.storage_lock import steps
+from lockprovider.storage_lock.publisher import Publisher
 from simulate.town import SETTINGS, SOON_S, Client, Town, commits
 
 LARGE = random.Random(1).randbytes(20_000)  # does not fit into the record, so it is staged

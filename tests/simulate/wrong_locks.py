@@ -14,16 +14,15 @@ from model.twins import CLOCKS, PUBLISHING
 
 from fsspec_cas import OutcomeUnknown
 from lockprovider import Intent, Lease, Lock, LockRecord, Log, LossReason, PublishUnknown
-from lockprovider.group import combine
-from lockprovider.group.member import Member
-from lockprovider.group.record_writer import RecordWriter
-from lockprovider.lease import machine
-from lockprovider.lease.states import Ended
+from lockprovider.storage_lock import combine, machine
+from lockprovider.storage_lock.member import Member
+from lockprovider.storage_lock.record_writer import RecordWriter
+from lockprovider.storage_lock.states import Ended
 from simulate.histories import START_S, History
 from simulate.network import Network
 
 Wrong = contextlib.AbstractContextManager[Any]
-_DRIVING = import_module("lockprovider.lease.driver")
+_DRIVING = import_module("lockprovider.storage_lock.driver")
 
 
 def _step(twin: Callable[..., Any]) -> Callable[[], Wrong]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lockprovider.commands.table.picture import Bar, BarKind
-from lockprovider.observe.audit import Tenure
+from lockprovider.storage_lock.audit import Tenure
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, to_ms
 from lockprovider.table.format.layout import TIMELINE

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lockprovider.observe.lanes import FAINT, INK, RED, Box, Lane, Mark, draw_lanes
+from lockprovider.storage_lock.lanes import FAINT, INK, RED, Box, Lane, Mark, draw_lanes
 from lockprovider.words import count, span
 
 BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]

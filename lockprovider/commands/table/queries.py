@@ -15,8 +15,8 @@ from lockprovider.commands.table.bars import bars
 from lockprovider.commands.table.options import VERSION, add_table_command, opened, say_answer, settings
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.commands.table.picture import draw_timeline
-from lockprovider.observe.audit import Tenure, analyse, places
-from lockprovider.observe.audit_log import read_files
+from lockprovider.storage_lock.audit import Tenure, analyse, places
+from lockprovider.storage_lock.audit_log import read_files
 from lockprovider.table.table import Table
 
 _AUDIT_S = 30.0

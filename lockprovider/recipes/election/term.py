@@ -15,11 +15,11 @@ from fsspec_cas import CasError
 from fsspec_cas.given import check_text, function
 from fsspec_cas.waiting import Signal
 from lockprovider.errors import LossReason, NotPicklable
-from lockprovider.lease.heartbeat import Heartbeat
 from lockprovider.recipes.election.candidate import Candidate
 from lockprovider.recipes.election.decide import Leading
 from lockprovider.recipes.errors import TermLost
 from lockprovider.recipes.values import json_copy
+from lockprovider.storage_lock.heartbeat import Heartbeat
 
 _LOG = logging.getLogger("lockprovider")
 

@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 from fsspec_cas import Store
 from fsspec_cas.bridge.tasks import ForTasks, threaded
 from fsspec_cas.waiting import SLICE_S
-from lockprovider.aio import AsyncLock
 from lockprovider.recipes.state.changes import NotChanged, StateChange
 from lockprovider.recipes.state.revision import Edit, Revision
 from lockprovider.recipes.state.state import State
+from lockprovider.storage_lock.async_lock import AsyncLock
 
 V = TypeVar("V")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from lockprovider.aio import AsyncLease
-from lockprovider.client.lease import Lease
-from lockprovider.observe.status import LockStatus
+from lockprovider.storage_lock.async_lock import AsyncLease
+from lockprovider.storage_lock.lease import Lease
+from lockprovider.storage_lock.status import LockStatus
 
 V = TypeVar("V")
 

@@ -25,7 +25,6 @@ from typing import Any, Generic, Literal, TypeVar
 from fsspec_cas import InvalidInput, Lost, Machine, OutcomeUnknown, Store, World, check_path
 from fsspec_cas.bridge.later import Later
 from fsspec_cas.given import check_text, seconds, whole
-from lockprovider.client.inspect import break_lock, look
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
 from lockprovider.recipes.place import OfThisProcess, open_at, repr_at
@@ -36,6 +35,7 @@ from lockprovider.recipes.state.file import StateFile
 from lockprovider.recipes.state.revision import Edit, Editor, Revision
 from lockprovider.recipes.state.writer import StateWriter
 from lockprovider.settings import LockSettings
+from lockprovider.storage_lock.inspect import break_lock, look
 
 V = TypeVar("V")
 

@@ -26,12 +26,12 @@ from urllib.parse import parse_qs
 
 from fsspec_cas import CasError, OutcomeUnknown, Unavailable
 from lockprovider.bounded import Undecodable, parse_object, text_in, undecodable_as, whole_in
-from lockprovider.client.lease import Lease
 from lockprovider.errors import LockError, NotAcquired
 from lockprovider.recipes.errors import CoordinationError, MalformedObject, Overloaded, StateConflict, StateLocked
 from lockprovider.recipes.state.changes import Update
 from lockprovider.recipes.state.revision import Edit
 from lockprovider.recipes.state.state import State
+from lockprovider.storage_lock.lease import Lease
 
 LARGEST_BODY = 128 << 20
 _LARGEST_INFO = 1 << 16

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fsspec_cas import Content, Unavailable, require_safe_for_locks
 from fsspec_cas.send.retry import delay_s
-from lockprovider.client.lock import Lock
 from lockprovider.errors import NotAcquired
 from lockprovider.recipes.errors import StateLocked
 from lockprovider.recipes.place import me
@@ -16,6 +15,7 @@ from lockprovider.recipes.state.document import Document
 from lockprovider.recipes.state.file import StateFile
 from lockprovider.recipes.state.turn import Turn
 from lockprovider.settings import LockSettings
+from lockprovider.storage_lock.lock import Lock
 
 _EVER = float("inf")
 

@@ -2,7 +2,7 @@
 
 seen        the table at one place of the lock's log. If the same log is found later, the entries that it has got since
             are all that has happened: no other than our own commits. A rollback of another's, a clean, a restore, a
-            change of the properties and every JVM writer end the log (see `lockprovider.record.commit_log`)
+            change of the properties and every JVM writer end the log (see `lockprovider.storage_lock.commit_log`)
 metadata    completed files never change
 partitions  those known to have a metafile, as long as nothing happened that may remove one
 latest      the timeline as it was seen last: to start from, not to decide by

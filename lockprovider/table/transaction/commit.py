@@ -1,7 +1,7 @@
 """A commit, on its way: decided by a write of the lock record, once or never.
 
     judge     the table as its writer has seen it last, and the place in the lock's log at which that was (`validate`)
-    decide    together with those of others, who do not hold the lock either (`lockprovider.group`): whoever writes the
+    decide    together with those of others, who do not hold the lock either (`combine`): whoever writes the
               record judges it against what was decided since that place (`decider`)
     publish   the completed file, fenced
 

@@ -179,7 +179,7 @@ class Wanted:
 
 
 class TableDecider:
-    """Of one table of this process; see `lockprovider.group.combine.Decider`.
+    """Of one table of this process; see `lockprovider.storage_lock.combine.Decider`.
 
     `latest`: the largest time on the timeline when it was judged last. What came since is in the log.
     `config`: the table's properties then. Nobody decides it by others. `sample`: that of what is wanted.

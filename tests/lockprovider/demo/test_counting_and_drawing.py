@@ -10,7 +10,7 @@ import pytest
 from lockprovider.demo.pipelines import COMPACT, ROLES, Message
 from lockprovider.demo.run import _summary
 from lockprovider.demo.track import Track, draw, take
-from lockprovider.observe.lanes import LANE, WIDTH
+from lockprovider.storage_lock.lanes import LANE, WIDTH
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -10,8 +10,8 @@ import pytest
 
 from fsspec_cas import Machine, Store
 from lockprovider import HUDI_LOCK_PATH, LockRecord
-from lockprovider.client.inspect import look
-from lockprovider.observe.status import JVM_HOLDS, JVM_STARVES, lines
+from lockprovider.storage_lock.inspect import look
+from lockprovider.storage_lock.status import JVM_HOLDS, JVM_STARVES, lines
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.doctor.diagnose import diagnose
 

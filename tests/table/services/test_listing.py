@@ -19,7 +19,7 @@ from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, en
 
 from fsspec_cas import CasError, Store, Unavailable
 from lockprovider import HUDI_LOCK_PATH, InvalidSettings, Lease, LockError, Pending, PublishUnknown
-from lockprovider.publish import steps
+from lockprovider.storage_lock import steps
 from lockprovider.table import (
     Aborted,
     HistoryGone,

@@ -24,9 +24,9 @@ from lockprovider import HUDI_LOCK_PATH, AuditLog, Lock
 from lockprovider.cli import main
 from lockprovider.commands.table.bars import with_lock
 from lockprovider.commands.table.picture import Bar, draw_timeline, lanes
-from lockprovider.observe.audit import Tenure, places
-from lockprovider.observe.audit_log import set_enabled
-from lockprovider.observe.lanes import WIDTH
+from lockprovider.storage_lock.audit import Tenure, places
+from lockprovider.storage_lock.audit_log import set_enabled
+from lockprovider.storage_lock.lanes import WIDTH
 from lockprovider.table import Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services.rollback import roll_back

@@ -1,0 +1,463 @@
+"""`AsyncLock` and `AsyncLease`: the same lock for tasks of an event loop.
+
+    async with AsyncLock(store).acquire(timeout=30) as lease:
+        lease.check()
+        await lease.publish("state/7", data)
+
+It is the very `Lock` of the threads, driven from a thread of its own for each acquisition, so every promise is the
+same. Tasks exclude each other; the task that holds it may acquire it again.
+
+Cancellation. A cancelled acquisition ends at once, and never leaves a lock that is held for nobody: what was on its way
+is finished in its thread, and a lock that it brings is given back there, also when the loop is gone. A cancelled
+`release` goes on. A cancelled `publish` goes on too, and may happen; it has ended before the lease is released.
+
+Not promised: that a lease which is never released ends with its task. It is renewed for as long as the lease or its
+lock is referred to; so use `async with`. `asyncio.wait_for` runs what it is given in another task before Python 3.12:
+what is acquired in it belongs to that task, so give `timeout` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar
+
+from fsspec_cas import CasError, Machine, Store, World
+from fsspec_cas.bridge.tasks import on_thread
+from fsspec_cas.waiting import Signal, WaitStopped, ends_with
+from lockprovider.errors import LeaseLost, LockError, LossReason, NotAcquired, NotPicklable
+from lockprovider.settings import LockSettings, check_functions, wait_s
+from lockprovider.storage_lock.audit_log import AuditLog
+from lockprovider.storage_lock.lease import Lease, OnLost
+from lockprovider.storage_lock.lock import Lock
+from lockprovider.storage_lock.metrics import OnMetric
+from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.process_queue import ProcessQueue
+from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.storage_lock.status import LockStatus
+from lockprovider.storage_lock.telling import say_all
+
+T = TypeVar("T")
+
+
+# Whose turn it is among the tasks of one event loop that want one lock.
+#
+# They wait here, in the order in which they asked, without a thread and without a request; so a loop looks at a lock at
+# the pace of one client, however many tasks and `AsyncLock` objects want it.
+class TaskQueue:
+    """One task at a time, first come, first served. `lease` is that of the task whose turn it is, once it has one."""
+
+    def __init__(self) -> None:
+        self.lease: Lease | None = None
+        self._taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @classmethod
+    def of(cls, lock: Hashable) -> TaskQueue:
+        """The one of the running loop for this lock."""
+        return _QUEUES.get(asyncio.get_running_loop(), lock)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """True if it is this task's turn now, False if it was not within the timeout."""
+        if not self._taken:
+            self._taken = True
+            return True
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(called)
+        try:
+            await asyncio.wait([called], timeout=timeout_s)
+        except asyncio.CancelledError:
+            if called.done():
+                self.pass_on()
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(called)
+        return called.done()
+
+    def pass_on(self) -> None:
+        """The next one's turn."""
+        self.lease = None
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        else:
+            self._taken = False
+
+
+class _Queues:
+    """Those that are in use: one for each loop and lock."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._of_loop: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, weakref.WeakValueDictionary[Hashable, TaskQueue]
+        ] = weakref.WeakKeyDictionary()
+
+    def get(self, loop: asyncio.AbstractEventLoop, lock: Hashable) -> TaskQueue:
+        with self._guard:
+            return self._of_loop.setdefault(loop, weakref.WeakValueDictionary()).setdefault(lock, TaskQueue())
+
+
+# Locks that know nothing of each other have to meet somewhere.
+_QUEUES = _Queues()
+
+
+async def finish(thread: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> T:
+    """Do it in the thread. A cancellation ends the wait, never the work; what that comes to then is nobody's news."""
+    done = asyncio.wrap_future(thread.submit(work, *args))
+    done.add_done_callback(_retrieved)
+    return await asyncio.shield(done)
+
+
+def _retrieved(done: asyncio.Future[Any]) -> None:
+    """So that asyncio does not report an error that nobody waits for any more."""
+    if not done.cancelled():
+        done.exception()
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
+    """The same call, but made on the loop; nobody is there to hear it once that is closed."""
+
+    def told(loss: LeaseLost) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(call, loss)
+
+    return told
+
+
+class Attempt:
+    """One acquisition in a thread of its own. Of the lease and the cancellation, the later one gives the lock back."""
+
+    def __init__(self, lock: Lock, timeout_s: float) -> None:
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="async-lease")
+        self._lock = lock
+        self._timeout_s = timeout_s
+        self._cancelled = Signal()
+        self._meeting = threading.Lock()
+        self._lease: Lease | None = None
+
+    def run(self) -> Lease:
+        """Acquire, in the thread."""
+        try:
+            with ends_with(self._cancelled):
+                lease = self._lock.acquire(self._timeout_s)
+        except BaseException:
+            self.thread.shutdown(wait=False)
+            raise
+        with self._meeting:
+            if not self._cancelled.is_set():
+                self._lease = lease
+                return lease
+        self._drop(lease)
+        raise WaitStopped
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        with self._meeting:
+            self._cancelled.set()
+            lease = self._lease
+        if lease is not None:  # it was on its way to the task
+            self.thread.submit(self._drop, lease)
+
+    def _drop(self, lease: Lease) -> None:
+        with contextlib.suppress(CasError, LockError):  # then it lapses: its thread is dead
+            lease.release()
+        self.thread.shutdown(wait=False)
+
+
+class AsyncLock:
+    """One client of one lock, for tasks. All tasks of a loop that want one lock wait in one line, in this process.
+
+    `on_lost` is called on the loop, `on_metric` in whatever thread has a number to tell.
+
+    >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str = HUDI_LOCK_PATH,
+        settings: LockSettings | None = None,
+        *,
+        world: World | None = None,
+        on_lost: OnLost | None = None,
+        on_metric: OnMetric | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
+        check_functions(on_lost=on_lost)
+        self._world = world or Machine()
+        self._lock = Lock(store, path, settings, world=self._world, on_metric=on_metric, audit=audit)
+        self.path = self._lock.path
+        self._on_lost = on_lost
+        self._same = ProcessQueue.key(store, self.path, self._world)
+        self._lease: AsyncLease | None = None
+
+    def __getstate__(self) -> NoReturn:
+        raise NotPicklable("an AsyncLock belongs to its event loop: send the URL or the store, and make another there")
+
+    def __repr__(self) -> str:
+        return f"<AsyncLock of {self._lock!r}>"
+
+    @property
+    def owner(self) -> str:
+        """This client's UUID, as it stands in the lock record."""
+        return self._lock.owner
+
+    def acquire(self, timeout: float | None = None) -> Acquiring:
+        """Wait for the lock, at most `timeout` seconds (default: the settings'); to be awaited, or entered.
+
+        Raises (when awaited):
+            NotAcquired: it was held by others, or by another task, until the timeout.
+            LeaseLost: this task holds it already, and it is lost.
+            MalformedRecord: the object at the lock's path is not a lock record.
+            CasError: the store failed.
+
+        >>> async with lock.acquire(timeout=10) as lease:
+        ...     lease.check()
+        >>> lease = await lock.acquire()
+        >>> await lease.release()
+        """
+        return Acquiring(lambda: self._take(timeout))
+
+    async def status(self) -> LockStatus:
+        """See `Lock.status`.
+
+        >>> status = await lock.status()
+        >>> status.state
+        'absent'
+        """
+        return await on_thread(self._lock.status)
+
+    async def locked(self) -> bool:
+        """See `Lock.locked`.
+
+        >>> await lock.locked()
+        False
+        """
+        return await on_thread(self._lock.locked)
+
+    async def stage(self, path: str, data: bytes) -> Pending:
+        """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet.
+
+        >>> pending = await lock.stage("state/7", b"seven")
+        >>> async with lock.acquire() as lease:
+        ...     await lease.publish_staged(pending)
+        """
+        return await on_thread(lambda: self._lock.stage(path, data), undo=self._lock.unstage)
+
+    async def unstage(self, pending: Pending) -> None:
+        """Remove bytes that were staged and will not be published after all.
+
+        >>> await lock.unstage(await lock.stage("state/9", b"never mind"))
+        """
+        await on_thread(lambda: self._lock.unstage(pending), goes_on=True)
+
+    async def _take(self, timeout: float | None) -> AsyncLease:
+        mine, task = self._lease, asyncio.current_task()
+        if mine is not None and mine.task is task and not mine.released:
+            return mine.again()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s(timeout, self._lock.settings.timeout)
+        queue = TaskQueue.of(self._same)
+        if not await queue.wait(max(0.0, deadline - loop.time())):
+            error = NotAcquired("another task of this process holds it")
+            say_all(error, self._lock.url, _record_of(queue.lease), self._world.now_ms())
+            raise error
+        try:
+            lease = await self._attempt(queue, max(0.0, deadline - loop.time()))
+        except BaseException:
+            queue.pass_on()
+            raise
+        self._lease = lease
+        return lease
+
+    async def _attempt(self, queue: TaskQueue, timeout_s: float) -> AsyncLease:
+        attempt = Attempt(self._lock, timeout_s)
+        try:
+            inner = await finish(attempt.thread, attempt.run)
+        except BaseException:  # cancelled, closed, or failed: then there is nothing to give back
+            attempt.abandon()
+            raise
+        queue.lease = inner
+        return AsyncLease(inner, attempt.thread, queue.pass_on, self._on_lost)
+
+
+def _record_of(lease: Lease | None) -> LockRecord | None:
+    """What it last wrote; None if there is none, or it is lost."""
+    with contextlib.suppress(LeaseLost):
+        return None if lease is None else lease.record
+    return None
+
+
+class Acquiring:
+    """An acquisition. Await it for the lease, or enter it with `async with`."""
+
+    def __init__(self, take: Callable[[], Coroutine[Any, Any, AsyncLease]]) -> None:
+        self._take = take
+        self._lease: AsyncLease | None = None
+
+    def __await__(self) -> Generator[Any, Any, AsyncLease]:
+        return self._take().__await__()
+
+    async def __aenter__(self) -> AsyncLease:
+        self._lease = await self._take()
+        return self._lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lease is not None:
+            await self._lease.__aexit__(kind, error, trace)
+
+
+class AsyncLease:
+    """A held lock. Leave it (`async with`, or `await release()`) to give the lock back.
+
+    Attributes:
+        epoch: the fencing token; see `LockRecord.epoch` for when it rises.
+        owner: the client's UUID.
+        task: the task that took it, until it is released.
+        lost: set, on the loop, once the lease is known to be lost; `check` knows it a moment earlier.
+
+    >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
+    >>> lease = await lock.acquire()
+    """
+
+    def __init__(
+        self, inner: Lease, thread: ThreadPoolExecutor, ended: Callable[[], None], on_lost: OnLost | None
+    ) -> None:
+        self.epoch = inner.epoch
+        self.owner = inner.owner
+        self.task: asyncio.Task[Any] | None = asyncio.current_task()
+        self.lost = asyncio.Event()
+        self._inner = inner
+        self._thread = thread
+        self._ended = ended
+        self._depth = 1
+        self._loop = asyncio.get_running_loop()
+        lost = self.lost  # the heartbeat must not keep this object, and with it its own thread, alive
+        inner.when_lost(on_loop(self._loop, lambda _: lost.set()))
+        if on_lost is not None:
+            inner.when_lost(on_loop(self._loop, on_lost))
+
+    def __getstate__(self) -> NoReturn:
+        raise NotPicklable("an AsyncLease belongs to its event loop: acquire the lock where it is needed")
+
+    def __repr__(self) -> str:
+        return f"<AsyncLease of {self._inner!r}>"
+
+    @property
+    def deadline_s(self) -> float:
+        """When this process stops believing in the lease, on `time.monotonic`'s clock."""
+        return self._inner.deadline_s
+
+    @property
+    def deadline(self) -> datetime | None:
+        """The same as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
+        return self._inner.deadline
+
+    @property
+    def released(self) -> bool:
+        """Whether it was given back, or belongs to another process: then `release` does nothing."""
+        return self._depth < 1 or self._inner.released
+
+    def check(self) -> None:
+        """Return if the lease is held as far as this process can know, without a request and without a pause.
+
+        Raises:
+            LeaseLost: it lapsed, was taken over, broken or released.
+
+        >>> lease.check()
+        """
+        self._inner.check()
+        if self._depth < 1:
+            said = f"the lease of epoch {self.epoch} is lost: it was released"
+            raise LeaseLost(f"{said}; {LeaseLost.next_step}", reason=LossReason.RELEASED, why="it was released")
+
+    async def publish(self, path: str, data: bytes) -> None:
+        """See `Lease.publish`. Cancelled, it goes on unseen: it may happen, but not after `release` has returned.
+
+        >>> await lease.publish("state/7", b"seven")
+        """
+        await self._call(self._inner.publish, path, data)
+
+    async def publish_staged(self, pending: Pending) -> None:
+        """See `Lease.publish_staged`.
+
+        >>> await lease.publish_staged(await lock.stage("state/7", b"seven"))
+        """
+        await self._call(self._inner.publish_staged, pending)
+
+    async def renew(self) -> bool:
+        """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known.
+
+        >>> await lease.renew()
+        True
+        """
+        return await self._call(self._inner.renew)
+
+    async def release(self) -> None:
+        """Give the lock back; an inner release of a lock acquired twice only counts down. Goes on when cancelled.
+
+        Raises:
+            CasError: the store could not be reached; the lease lapses by itself.
+
+        >>> await lease.release()
+        >>> lease.released
+        True
+        """
+        if self.released:
+            return
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        self.task = None
+        await finish(self._thread, self._give_back)
+
+    def again(self) -> AsyncLease:
+        """The same lease for an inner `acquire` of the same task.
+
+        Raises:
+            LeaseLost: there is nothing left to share.
+
+        >>> inner = lease.again()
+        >>> await inner.release()  # counts down
+        >>> lease.released
+        False
+        """
+        self.check()
+        self._depth += 1
+        return self
+
+    async def __aenter__(self) -> AsyncLease:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return await self.release()
+        with contextlib.suppress(CasError):  # the error on its way is the news
+            await self.release()
+        return None
+
+    async def _call(self, work: Callable[..., T], *args: Any) -> T:
+        if self.released:
+            self.check()  # its thread has ended
+        return await finish(self._thread, work, *args)
+
+    def _give_back(self) -> None:
+        """In the thread, after all that was asked before."""
+        try:
+            self._inner.release()
+        finally:
+            self._thread.shutdown(wait=False)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._ended)

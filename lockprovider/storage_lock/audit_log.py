@@ -1,0 +1,272 @@
+"""Writing Hudi's audit records, and reading all of them back.
+
+The lock is never slowed and never fails because of them: they are written by a thread of their own that ends when there
+is nothing to write, and what cannot be written is dropped with a warning in the log. At the end of the process they get
+`exit_s` seconds.
+
+Not promised: that a record is there. Whether records are wanted is asked of the store at the first acquisition, and
+again at one that comes a minute later.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from fsspec_cas import CasError, Machine, Store, Version, Won, World
+from fsspec_cas.waiting import Signal, Worker
+from lockprovider.storage_lock.audit import AuditRecord, AuditStep, Places, decode_switch, encode_switch, places
+from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
+
+_ASK_AGAIN_S = 60.0
+_REQUEST_S = 10.0
+_EXIT_S = 5.0
+_PAGES = 100  # kept while the store is slower than the lock; the oldest are dropped
+_READERS = 8
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Page:
+    """The file of one holding: what it shall say, and how much of that is in the store."""
+
+    path: str
+    began_ms: int
+    owner: str
+    data: bytes = b""
+    written: int = 0
+    version: Version | None = None
+    valid_until_ms: int = 0
+
+    def add(self, step: AuditStep, at_ms: int, *, held: bool) -> None:
+        self.data += AuditRecord(self.owner, self.began_ms, at_ms, step, self.valid_until_ms, held).encode()
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What the threads of one process share."""
+
+    pid: int
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    idle: Signal = field(default_factory=Signal)
+    began_ms: int = 0
+    open_page: _Page | None = None
+    pages: deque[_Page] = field(default_factory=lambda: deque(maxlen=_PAGES))
+    running: bool = False
+    at_exit: bool = False
+    wanted: bool | None = None
+    asked_s: float = 0.0
+
+
+class AuditLog:
+    """The audit of one lock client: give it to `Lock(..., audit=AuditLog(store))`. One holding at a time.
+
+    The end of the process waits at most `exit_s` seconds for the last records.
+
+    >>> store = Store.from_url("memory://docs/table")
+    >>> audit = lockprovider.AuditLog(store)
+    >>> with lockprovider.Lock(store, audit=audit):  # recorded if `lockprovider audit --enable` has asked for it
+    ...     pass
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lock_path: str = HUDI_LOCK_PATH,
+        *,
+        world: World | None = None,
+        exit_s: float = _EXIT_S,
+    ) -> None:
+        self._store = store
+        self._exit_s = exit_s
+        self._places = places(lock_path)
+        self._world = world or Machine()
+        self._shared = _new_shared()
+
+    def __getstate__(self) -> tuple[Store, Places, World, float]:
+        """For a pickle or a copy, which begins anew."""
+        return self._store, self._places, self._world, self._exit_s
+
+    def __setstate__(self, state: tuple[Store, Places, World, float]) -> None:
+        self._store, self._places, self._world, self._exit_s = state
+        self._shared = _new_shared()
+
+    def __repr__(self) -> str:
+        return f"<AuditLog in {self._store.url!r}>"
+
+    # -- what the lock tells; nothing here waits for the store --------------------------------------------------------
+
+    def taken(self, record: LockRecord) -> None:
+        """The lock was taken with this record."""
+        if self._shared.pid != os.getpid():
+            self._shared = _new_shared()  # forked: what was begun is the parent's to finish
+        shared = self._shared
+        if shared.wanted is False and self._world.monotonic_s() - shared.asked_s < _ASK_AGAIN_S:
+            return
+        at_ms = self._world.now_ms() if record.holder is None else record.holder.since_ms
+        with shared.guard:
+            began_ms = shared.began_ms = max(at_ms, shared.began_ms + 1)  # two within one ms would share a file
+            path = self._places.file(began_ms, record.owner)
+            page = shared.open_page = _Page(path, began_ms, record.owner, valid_until_ms=record.valid_until_ms)
+            page.add("START", at_ms, held=True)
+            idle = self._hand_in(shared, page)
+        self._go_on(shared, idle=idle)
+
+    def renewed(self, record: LockRecord, validity_s: float) -> None:
+        """It was prolonged by this record, which is valid for so long from when it was made."""
+        shared = self._shared
+        with shared.guard:
+            page = shared.open_page
+            if page is None:
+                return
+            page.valid_until_ms = record.valid_until_ms
+            page.add("RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
+            idle = self._hand_in(shared, page)
+        self._go_on(shared, idle=idle)
+
+    def ended(self, at_ms: int, *, held: bool) -> None:
+        """It was given back, or turned out not to be held any more."""
+        shared = self._shared
+        with shared.guard:
+            page, shared.open_page = shared.open_page, None
+            if page is None:
+                return
+            page.add("END", at_ms, held=held)
+            idle = self._hand_in(shared, page)
+        self._go_on(shared, idle=idle)
+
+    def flush(self, timeout_s: float = _EXIT_S) -> bool:
+        """Wait until what was recorded so far is written or given up; False if that took longer.
+
+        >>> audit.flush()
+        True
+        """
+        return self._shared.idle.wait(timeout_s)
+
+    # -- what the thread does -----------------------------------------------------------------------------------------
+
+    def _hand_in(self, shared: _Shared, page: _Page) -> bool:
+        """Under the guard, with the change itself: or the thread could take it for the end. Whether nobody writes."""
+        if page not in shared.pages:
+            shared.pages.append(page)
+        if not shared.at_exit:
+            shared.at_exit = True
+            atexit.register(self._at_exit)
+        shared.idle.clear()
+        idle, shared.running = not shared.running, True
+        return idle
+
+    def _go_on(self, shared: _Shared, *, idle: bool) -> None:
+        if not idle:
+            return
+        try:
+            Worker(partial(self._write_all, shared), "lock-audit").start()
+        except RuntimeError:  # no more threads, or the interpreter is about to end: see `_at_exit`
+            shared.running = False
+
+    def _write_all(self, shared: _Shared) -> None:
+        while (page := self._next(shared)) is not None:
+            self._write(shared, page)
+
+    def _next(self, shared: _Shared) -> _Page | None:
+        with shared.guard:
+            if shared.pages:
+                return shared.pages.popleft()
+            shared.running = False
+            if shared.open_page is None and shared.at_exit:
+                shared.at_exit = False
+                atexit.unregister(self._at_exit)
+            shared.idle.set()
+            return None
+
+    def _write(self, shared: _Shared, page: _Page, timeout_s: float = _REQUEST_S) -> None:
+        try:
+            if self._wanted(shared, timeout_s):
+                self._put(shared, page, timeout_s)
+                return
+        except (CasError, OSError) as error:
+            _log.warning("the audit of a lock is not complete: %s was not written: %s", page.path, error)
+            return
+        with shared.guard:
+            shared.open_page = None if shared.open_page is page else shared.open_page
+
+    def _wanted(self, shared: _Shared, timeout_s: float) -> bool:
+        now_s = self._world.monotonic_s()
+        if shared.wanted is None or (not shared.wanted and now_s - shared.asked_s >= _ASK_AGAIN_S):
+            shared.wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
+            shared.asked_s = now_s
+        return shared.wanted
+
+    def _put(self, shared: _Shared, page: _Page, timeout_s: float) -> None:
+        with shared.guard:
+            data = page.data
+        if len(data) == page.written:
+            return
+        version = self._replaced(page, data, timeout_s)
+        page.version = version or self._store.update(page.path, lambda _: data, timeout=timeout_s)
+        page.written = len(data)
+
+    def _replaced(self, page: _Page, data: bytes, timeout_s: float) -> Version | None:
+        """The version of the file, if it was as this client left it."""
+        if page.version is None:
+            outcome = self._store.put_if_absent(page.path, data, timeout=timeout_s)
+        else:
+            outcome = self._store.put_if_match(page.path, data, page.version, timeout=timeout_s)
+        return outcome.version if isinstance(outcome, Won) else None
+
+    def _at_exit(self) -> None:
+        """The last records of a process: the thread's, if there is one, else in this thread."""
+        shared = self._shared
+        if shared.pid != os.getpid() or (shared.running and not self.flush(self._exit_s)):
+            return
+        with contextlib.suppress(IndexError):
+            while True:
+                self._write(shared, shared.pages.popleft(), self._exit_s)
+
+
+def _new_shared() -> _Shared:
+    shared = _Shared(os.getpid())
+    shared.idle.set()
+    return shared
+
+
+def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
+    """Whether the table's users want audit records.
+
+    Raises:
+        CasError: the store failed.
+    """
+    found = store.read_or_none(switch, timeout=timeout_s)
+    return found is not None and decode_switch(found.data)
+
+
+def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -> None:
+    """Say whether records are wanted, to all writers, JVM Hudi's too. Files that are there stay.
+
+    Raises:
+        CasError: the store failed.
+    """
+    store.update(switch, lambda _: encode_switch(enabled=enabled), timeout=timeout_s)
+
+
+def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s: float) -> dict[str, bytes]:
+    """The audit files by name; of many only the `last` ones that were written.
+
+    Raises:
+        CasError: the store failed.
+    """
+    entries = [entry for entry in store.list(f"{folder}/", timeout=timeout_s) if entry.path.endswith(".jsonl")]
+    entries.sort(key=lambda entry: (entry.modified_ms or 0, entry.path))
+    chosen = [entry.path for entry in (entries if last is None else entries[-last:])]
+    with ThreadPoolExecutor(_READERS) as pool:
+        read = pool.map(lambda path: store.read_or_none(path, timeout=timeout_s), chosen)
+        # None: cleaned up since it was listed
+        return {path.rpartition("/")[2]: one.data for path, one in zip(chosen, read, strict=True) if one is not None}

@@ -1,0 +1,320 @@
+"""Group commit, decided without I/O, clock or randomness.
+
+Decided is what a write of the lock record at its version says. So two who combine cannot both win, and one that is
+late decides nothing. Whoever writes has read the record, and then listed the intents: so what was withdrawn before a
+version cannot be decided at that version or after it. An intent is judged by its writer up to its place of the log, by
+who combines against all entries since, and against those chosen before it in the same write. Whatever ends the log (a
+JVM writer, a clean, a rollback, a restore) voids all intents at once.
+
+    combine    the record that decides these
+    verdict    what the record says of one intent
+    next_step  what one does who has something to be decided, or is on duty
+
+Whoever is on duty has said in the record that it looks at the intents again; it is a hint, and safety does not depend
+on it. It is a length of time, counted by each from when it first saw that version: clocks need not agree.
+
+What is decided is applied in the order of the log by who is on duty, one after the other: for those who only list the
+store, a publish never appears before one that was decided earlier. Where all readers go by the record (`at_once`), what
+one write decides is applied at once; it is told to those who wait when all before it is there, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lockprovider.storage_lock.commit_log import Entry, Log, tells
+from lockprovider.storage_lock.intent import Intent
+from lockprovider.storage_lock.line import (
+    LONGEST_S,
+    goes_first_s,
+    guest_ms,
+    left_alone_ms,
+    lies_free_s,
+    others_wait,
+    rests_s,
+)
+from lockprovider.storage_lock.machine import hand_over_s, late_ms, not_there
+from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.states import Me, Moment
+
+MOST_UNAPPLIED = 16  # decided and not there yet: they are put there one after the other, within `HAND_OVER_S`
+
+
+class JudgeAnew(Exception):
+    """What came since cannot be compared with the intent; its writer has to look at the protected data again."""
+
+
+class Decider(Protocol):
+    """Who knows what the publishes mean."""
+
+    @property
+    def at_once(self) -> bool:
+        """Whether what one write decides may appear in any order; by what `refresh` has read, if it was called."""
+
+    @property
+    def sample(self) -> bytes:
+        """What the bodies of intents are much like, the same for most who decide the same; nothing depends on it."""
+
+    def refresh(self, seen_s: float) -> None:
+        """Read what the decisions depend on besides the log, if it was not read since then, on the monotonic clock.
+
+        That is when the record was seen that is written next: what was read after that is of now, if it is written.
+        """
+
+    def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
+        """Return if the intent may follow these entries; for all who ask that is the same.
+
+        Raises:
+            JudgeAnew: that cannot be said from here.
+            Exception: it may not, for good; what its writer gets.
+        """
+
+    def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
+        """What is published if it is decided next after that log: a `sole` publish, with its bytes.
+
+        None: not from here; by what `refresh` has read.
+        """
+
+
+# -- what one write decides --------------------------------------------------------------------------------------------
+
+
+def may_write(record: LockRecord) -> bool:
+    """Whether a write may decide publishes although nobody holds the lock.
+
+    Not one that lapsed: its holder may be at work. Not without a log: it would not tell what happened before.
+    """
+    sole = all(pending.sole for pending in record.unapplied)
+    return record.given and record.log is not None and sole and record.tells_all
+
+
+def choose(
+    log: Log, unapplied: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
+) -> tuple[Pending, ...]:
+    """What of these can follow the log, in the order of their stems, as far as there is room; the rest is left.
+
+    `unapplied`: what may not be there yet of what was decided before.
+    """
+    chosen: list[Pending] = []
+    begun = log
+    for intent in sorted(set(intents), key=lambda one: (one.stem, one.place)):
+        if len(unapplied) + len(chosen) >= MOST_UNAPPLIED:
+            break
+        if not isinstance(verdict(begun, intent, decider), Undecided) or not intent.body:
+            continue
+        pending = _pending(decider, intent, begun, now_ms)
+        if pending is None or not tells(pending):
+            continue
+        chosen.append(pending)
+        begun = begun.judged_with(pending)
+    while chosen and not log.plus(*chosen).ends_with((*unapplied, *chosen)):
+        chosen.pop()  # what is not there yet must be told by the log
+    return tuple(chosen)
+
+
+def _pending(decider: Decider, intent: Intent, log: Log, now_ms: int) -> Pending | None:
+    """None also where the intent is wrong, whoever has posted it: that keeps nobody else from being decided.
+
+    What is published under another name than the intent's would be decided again and again. One's own is asked for once
+    more by its writer, who gets the error.
+    """
+    try:
+        pending = decider.pending(intent, log, now_ms)
+    except Exception:  # noqa: BLE001 - see above
+        return None
+    return pending if pending is not None and pending.path.startswith(intent.stem) else None
+
+
+def combine(
+    me: Me,
+    seen: LockRecord,
+    batch: Sequence[Pending],
+    at: Moment,
+    *,
+    there: Pending | None,
+    duty_ms: int = 0,
+    rest_ms: int = 0,
+    epoch: int = 0,
+) -> LockRecord:
+    """The record that decides `batch`, to be written at the version at which `seen` was read.
+
+    Where nothing is left to do the lock is released plainly: those who know nothing of ours find it free.
+
+    `there`: the last publish that is known to be applied, with all before it. `epoch`: the highest that was seen.
+    """
+    unapplied = (*not_there(seen, there), *batch)
+    return LockRecord(
+        owner=me.owner,
+        valid_until_ms=at.now_ms + round(hand_over_s(me.settings) * 1000),
+        expired=not unapplied,
+        handed=bool(unapplied),
+        epoch=max(seen.epoch + 1, epoch + 1, at.now_ms),
+        nonce=at.nonce,
+        holder=me.holds_since(at.now_ms),
+        line=() if lies_free_s(seen, at.now_ms) > goes_first_s(seen) else seen.line,
+        turn_ms=seen.turn_ms,
+        freed_ms=at.now_ms,
+        late_ms=late_ms(seen, at.now_ms, me.owner),
+        log=seen.log and seen.log.plus(*(pending for pending in batch if not seen.log.has(pending))),
+        pending=unapplied[-1] if unapplied else None,
+        earlier=unapplied[:-1],
+        guest_ms=guest_ms(seen, at.now_ms),
+        rest_ms=rest_ms or left_alone_ms(seen, at.now_ms, lies_free=not unapplied and not duty_ms),
+        duty_ms=duty_ms,
+    )
+
+
+# -- what became of one intent -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """It stands in the log, under this path, at this place. `posted`: where its intent is left, if there is one."""
+
+    path: str
+    posted: str = ""
+    place: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No write can decide it any more: what was decided since is in its way."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """The log has ended, or does not go back to its place, or only its writer can say whether it may follow.
+
+    It may have been decided before that; its writer looks whether it is there. It cannot be decided any more.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """It can be decided."""
+
+
+_Verdict = Decided | Refused | Void | Undecided
+
+
+def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
+    """What the log in the record says of the intent."""
+    if log is None or log.name != intent.log:
+        return Void()
+    found = next((at for at, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
+    if found is not None:
+        return Decided(log.entries[found].path, place=log.first + found)
+    since = log.since(intent.place)
+    if since is None:
+        return Void()
+    try:
+        decider.refuse(intent, since)
+    except JudgeAnew:
+        return Void()
+    except Exception as error:  # noqa: BLE001 - for the writer of the intent
+        return Refused(error)
+    return Undecided()
+
+
+# -- what to do next ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Of one who is not on duty. `posted`: all is posted that it wants to be decided.
+
+    `refused`: writes in a row that others were faster than. `age_s`: for how long it knows the record as it is.
+    `waits_s`: for how long it wants something. `name`: that of its process in the line, unless one there wants to hold.
+    `writes`: after how many more writes of the record it can know more.
+    """
+
+    posted: bool = False
+    refused: int = 0
+    age_s: float = 0.0
+    waits_s: float = 0.0
+    name: str = ""
+    writes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """Write the record, with what is wanted and nothing else: who lists first is outrun by those who do not.
+
+    With `duty` it is announced: who has won like that combines from then on.
+    """
+
+    duty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Somebody is on duty: post what is to be decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookAgain:
+    """Look at the record again after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """It must be done under a lock that is held: the log has ended, or what is unapplied needs a holder."""
+
+
+Act = WriteRecord | Post | LookAgain | Hold
+
+
+def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) -> Act:
+    """What to do about the record as it is known; looks are still to be spread by a draw."""
+    if not record.given and not record.lapsed_at(now_ms):
+        lapses_s = (record.lapses_ms - now_ms) / 1000
+        return LookAgain(min(_pause_s(mine, poll_s), max(_SOONEST_S, lapses_s)))
+    if not may_write(record):
+        return Hold()
+    if rest_s := rests_s(record, now_ms):
+        return LookAgain(rest_s)
+    duty_s = min(record.duty_ms / 1000, LONGEST_S)
+    if mine.age_s < duty_s:
+        pause_s = max(_until_told_s(record, mine, now_ms, duty_s / DUTY_ROUNDS), mine.waits_s / _SLOWER)
+        return LookAgain(min(pause_s, duty_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
+    if others_wait(record, mine.name) and max(lies_free_s(record, now_ms), mine.waits_s) <= goes_first_s(record):
+        return LookAgain(_pause_s(mine, poll_s))  # whoever wants to hold it goes first
+    return WriteRecord(duty=mine.posted or mine.refused > 0)
+
+
+def _until_told_s(record: LockRecord, mine: Standing, now_ms: int, round_s: float) -> float:
+    """Until the write that tells more, if rounds go on to take so long.
+
+    By two clocks: where they differ it is looked at too often, or that many rounds too late.
+    """
+    due_s = mine.writes * round_s - (now_ms - record.freed_ms) / 1000
+    return min(max(due_s, round_s / 2), mine.writes * round_s)
+
+
+def latest_first_look_s(record: LockRecord) -> float:
+    """When one that has posted looks first, at the latest, however long it took of late; in seconds from now.
+
+    After a few rounds, unless more waits than one write decides: then it may take many.
+    """
+    if len(record.unapplied) >= MOST_UNAPPLIED:
+        return _FIRST_LOOK_S
+    return min(_FIRST_LOOK_S, record.duty_ms / 1000 * _FIRST_LOOK_ROUNDS / DUTY_ROUNDS)
+
+
+def _pause_s(mine: Standing, poll_s: float) -> float:
+    return min(poll_s, max(_FIRST_S, mine.waits_s / 4))
+
+
+_FIRST_S = 0.05
+_SOONEST_S = 0.001
+_FIRST_LOOK_S = 4.0
+_FIRST_LOOK_ROUNDS = 4
+DUTY_ROUNDS = 3  # for so many rounds duty is announced
+_SLOWER = 8  # the longer one waits, the more seldom it looks

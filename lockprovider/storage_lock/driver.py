@@ -1,0 +1,158 @@
+"""The lease machine of one client, driven against a store: an event in, requests, and what they came to."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+from fsspec_cas import Outcome, Unknown, Version, Won
+from lockprovider.storage_lock import machine
+from lockprovider.storage_lock.record_file import RecordFile
+from lockprovider.storage_lock.states import (
+    Apply,
+    Busy,
+    Checking,
+    Done,
+    Ended,
+    Event,
+    Held,
+    Idle,
+    Me,
+    Moment,
+    PutFailed,
+    PutRecord,
+    PutWon,
+    ReadRecord,
+    RecordSeen,
+    State,
+    Tick,
+    Transition,
+    Writing,
+)
+
+REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
+LAST_S = 5.0  # for an acquisition that has no more time: one look is worth nothing without an answer
+_LEAST_S = 0.5
+
+Answer = Busy | Done | Ended | Apply | None  # what an event comes to, once all requests that it leads to are made
+
+
+class Observer(Protocol):
+    """Who is told of what a machine does. It changes nothing of that, and shall not keep the caller."""
+
+    def stepped(self, me: Me, transition: Transition) -> None:
+        """The machine has made a step."""
+
+    def wrote(self, state: State, outcome: Outcome) -> None:
+        """The record was written in this state, or not."""
+
+    def done(self, done: Done, held: Held) -> None:
+        """This is done, and the lock is held."""
+
+
+class Driver:
+    """One machine. Whoever feeds it has `one_step`: it takes one event at a time."""
+
+    def __init__(self, me: Me, file: RecordFile, observer: Observer) -> None:
+        self.state: State = Idle()
+        self.one_step = threading.RLock()
+        self._until_s = math.inf  # whoever asks for the lock wants to know by then
+        self._me = me
+        self._file = file
+        self.world = file.world
+        self._observer = observer
+
+    def held(self) -> Held | None:
+        """What the machine believes we hold; does not wait for a request on its way."""
+        return machine.belief(self.state)
+
+    def feed(self, event: Event) -> Answer:
+        """Feed one event and do what the machine asks for, until it asks for nothing more, or for an `Apply`.
+
+        Raises:
+            MalformedRecord, CasError: as `RecordFile`; the machine knows.
+        """
+        while True:
+            before = self.state
+            self.state, effect = machine.step(self._me, before, event)
+            self._observer.stepped(self._me, Transition(before, event, self.state, effect))
+            match effect:
+                case ReadRecord():
+                    event = self.read()
+                case PutRecord():
+                    event = self._put(effect)
+                case _:
+                    self._note(effect)
+                    return effect
+
+    @property
+    def known_version(self) -> Version | None:
+        """At which the record was seen or written last."""
+        return None if self._file.known is None else self._file.known.version
+
+    def tick(self) -> Ended | None:
+        """Tell the machine the time; the end of the lease if it lapsed. Does not wait for a request on its way."""
+        state = self.state
+        after, effect = machine.step(self._me, state, Tick(self.world.monotonic_s()))
+        if after is not state and self.one_step.acquire(blocking=False):
+            try:
+                self.state = after if self.state is state else self.state
+            finally:
+                self.one_step.release()
+        return effect if isinstance(effect, Ended) else None
+
+    @contextlib.contextmanager
+    def answering_by(self, deadline_s: float) -> Iterator[None]:
+        """Whoever asks wants to know by then, on the monotonic clock; but every request has a few seconds."""
+        self._until_s = max(deadline_s, self.world.monotonic_s() + LAST_S)
+        try:
+            yield
+        finally:
+            self._until_s = math.inf
+
+    def read(self) -> RecordSeen:
+        """The record now; while it has not changed, no body is moved."""
+        known = self._file.read(self._request_s())
+        if known is None:
+            return RecordSeen(None, None, self.moment())
+        return RecordSeen(known.record, known.version, self.moment())
+
+    def moment(self) -> Moment:
+        """Now, and an id that comes once."""
+        # The monotonic clock first: a pause between the two readings then only shortens our own belief.
+        monotonic_s = self.world.monotonic_s()
+        return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
+
+    def _note(self, answer: Answer) -> None:
+        held = self.held()
+        if held is not None and isinstance(answer, Done):
+            self._observer.done(answer, held)
+
+    def _put(self, effect: PutRecord) -> Event:
+        try:
+            outcome = self._file.put(effect.record, effect.condition, self._request_s())
+        except BaseException:
+            self.state, _ = machine.step(self._me, self.state, PutFailed())  # looked at when next asked
+            raise
+        self._observer.wrote(self.state, outcome)
+        if isinstance(outcome, Won):
+            return PutWon(outcome.version)
+        if isinstance(outcome, Unknown):
+            return PutFailed()
+        return machine.refused(self.state)
+
+    def _request_s(self) -> float:
+        """A renewal that hangs must not keep the news of the lapse until others may act."""
+        state = self.state.write if isinstance(self.state, Checking) else self.state
+        if not isinstance(state, Writing) or state.purpose != "renew" or state.before is None:
+            return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), _LEAST_S))
+        left_s = state.before.deadline_s - self.world.monotonic_s()
+        return min(REQUEST_S, max(left_s, self._me.settings.margin_s / 2))
+
+
+def final(answer: Answer) -> Done | Ended | None:
+    """What a lease is to hear of it."""
+    return None if isinstance(answer, (Busy, Apply)) else answer

@@ -1,0 +1,107 @@
+"""Looking at a lock and breaking it, from outside: for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from fsspec_cas import ABSENT, Content, Lost, ObjectNotFound, Outcome, Store, Version, Won, World
+from lockprovider.settings import LockSettings
+from lockprovider.storage_lock.client import Client
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.status import LockStatus
+
+_REQUEST_S = 30.0
+_SETTINGS = LockSettings(validity=60.0, renew=6.0)  # of a break that has to finish what was decided
+_TRIES = 20  # each one more who joins the line may cost one
+
+
+def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
+    """The lock record now, judged by the store's clock where the store says it.
+
+    Two requests: the record, and a look at the object for the store's time.
+
+    Raises:
+        MalformedRecord: the object is not a lock record.
+        CasError: the store failed.
+    """
+    try:
+        content = store.read(path, timeout=timeout_s)
+        said_ms = store.head(path, timeout=timeout_s).answered_ms
+    except ObjectNotFound:
+        return LockStatus(None, None, world.now_ms(), by_store=False, own_ms=world.now_ms())
+    own_ms = world.now_ms()
+    now_ms = own_ms if said_ms is None else said_ms
+    record = LockRecord.decode(content.data, path)
+    return LockStatus(record, content.version, now_ms, by_store=said_ms is not None, own_ms=own_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What became of an order to break a lock.
+
+    Attributes:
+        outcome: Won: it is free; Lost: its record had changed, and nothing was written; Unknown: look again.
+        finished: the paths of those that were decided and not known to be there. They are there now.
+        set_aside: the paths of those that cannot be there, and the objects in which what is known of each is kept.
+    """
+
+    outcome: Outcome
+    finished: tuple[str, ...] = ()
+    set_aside: Mapping[str, str] = field(default_factory=dict)
+
+
+def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
+    """Release the lock in `seen`, if its record still is the one that is there; more may have come to wait for it.
+
+    The holder is told at its next renewal, not before: until then it works on. What it publishes with `lease.publish`
+    is refused from now on.
+
+    What was decided is finished before anybody else may have the lock: for that it is taken, for a minute at most, and
+    given back. What cannot be finished (other bytes are at its path, or its own are gone) is set aside, so that the
+    lock can be taken again. Not promised then: that it never appears. A publisher that is alive may have the bytes.
+
+    Raises:
+        ValueError: there is no record in `seen`.
+        CasError: the store failed. What was decided still stands in the record.
+    """
+    if seen.record is None or seen.version is None:
+        raise ValueError(f"there is no record at {path!r} to break")
+    record, version, nonce = seen.record, seen.version, world.new_id()
+    for _ in range(_TRIES):
+        if record.unapplied:
+            done = _finished(store, path, record, version, world)
+        else:
+            data = _broken(record, nonce, seen.own_ms)
+            done = Broken(store.put_if_match(path, data, version, timeout=timeout_s))
+        now = _read(store, path, timeout_s) if isinstance(done.outcome, Lost) else None
+        if now is None:
+            break
+        there = LockRecord.decode(now.data, path)
+        if there.nonce == nonce:  # something on the way has sent it twice, and the copy that was refused was answered
+            return Broken(Won(now.version))
+        handed_over = there.given and there.unapplied  # since it was shown: what was decided is finished all the same
+        if there.apart_from_line() != record.apart_from_line() and not handed_over:
+            break
+        record, version = there, now.version
+    return done
+
+
+def _finished(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
+    client = Client(store, path, _SETTINGS, world, on_metric=None, audit=None)
+    if not client.take_from(record, version) or client.known is None:
+        return Broken(Lost(path, version, ABSENT))
+    kept = client.publisher.set_aside
+    finished = tuple(pending.path for pending in record.unapplied if pending.path not in kept)
+    return Broken(Won(client.known.version), finished, kept)
+
+
+def _broken(record: LockRecord, nonce: str, now_ms: int) -> bytes:
+    return replace(record, expired=True, nonce=nonce, freed_ms=now_ms if record.line else 0).encode()
+
+
+def _read(store: Store, path: str, timeout_s: float) -> Content | None:
+    try:
+        return store.read(path, timeout=timeout_s)
+    except ObjectNotFound:
+        return None

@@ -1,0 +1,332 @@
+"""What one client does for its requests, a step at a time: writes the record itself, posts and looks, or is on duty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from fsspec_cas import CasError, InvalidInput, Store, World
+from lockprovider.errors import LockError, NotAcquired, PublishUnknown
+from lockprovider.storage_lock import combine
+from lockprovider.storage_lock.applying import Applying
+from lockprovider.storage_lock.combine import Decided, Decider, Hold, LookAgain, Post, Standing, Void, WriteRecord
+from lockprovider.storage_lock.commit_log import tells
+from lockprovider.storage_lock.commit_requests import SMOOTHING, CommitAnswer, CommitRequest, CommitRequests
+from lockprovider.storage_lock.intent import Intent
+from lockprovider.storage_lock.line import others_wait, rest_due_ms
+from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record_file import Known
+from lockprovider.storage_lock.record_writer import RecordWriter
+from lockprovider.storage_lock.states import Me
+
+_RETRY_S = 0.2
+_EMPTY_ROUNDS = 2  # in a row, and the duty is over
+_LEAST_DUTY_S = 0.06
+_LEAST_ROUND_S = 0.005
+
+
+@dataclass
+class _Duty:
+    """Of one who is on duty: how long a round takes, when the last one began, how many in a row had nothing to do."""
+
+    round_s: float
+    began_s: float
+    empty: int = 0
+    looks_s: float = 0.0  # how long it takes to find the intents
+
+
+class Member:
+    """Of one thread. `asked_for`: whether somebody in this process wants to hold the lock.
+
+    `throttled`: whether the store has ever asked for patience at a write of the record.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        me: Me,
+        world: World,
+        *,
+        requests: CommitRequests,
+        writer: RecordWriter,
+        applying: Applying,
+        asked_for: Callable[[], bool],
+        throttled: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._me = me
+        self._world = world
+        self._requests = requests
+        self._writer = writer
+        self._applying = applying
+        self._asked_for = asked_for
+        self._throttled = throttled
+        self._decider: Decider | None = None
+        self._duty: _Duty | None = None
+
+    def take(self, new: Iterable[tuple[CommitRequest, Known | None]]) -> None:
+        """These wait from now on; and how each has seen the record."""
+        for request, known in new:
+            self._requests.add(request)
+            if known is not None:
+                self._writer.learn(known)
+            mine = self._writer.known
+            log = None if mine is None else mine.record.log
+            if log is None or log.name != request.intent.log or request.intent.place > log.next:
+                self._writer.stale = True
+
+    def turn(self) -> float | None:
+        """One thing to do; for how long to wait then, in seconds, None if nothing is left."""
+        try:
+            return self._step()
+        except (CasError, LockError) as error:
+            self._writer.stale, self._duty = True, None
+            for request in self._requests.late():
+                self._give_up(request, error)
+            return _RETRY_S if self._requests else None
+        except Exception as error:  # noqa: BLE001 - of the decider; for those who wait
+            self._duty = None
+            for request in self._requests:
+                self._give_up(request, error)
+            return 0.0
+
+    def _step(self) -> float | None:
+        writer, requests = self._writer, self._requests
+        if requests and (writer.stale or writer.known is None):
+            writer.look()
+        known = writer.known
+        if known is None:
+            requests.settle(None, ())
+        else:
+            requests.settle(known.record.log, {pending.path for pending in writer.unapplied(known.record)})
+        for request in requests.late():
+            self._give_up(request, self._not_in_time(request))
+        if known is None:
+            return self._all_hold()
+        if self._duty is not None and not combine.may_write(known.record):
+            self._duty = None  # somebody has taken it
+        if self._duty is not None:
+            return self._round(known, self._duty)
+        return self._wait_or_write(known) if requests else self._finish(known)
+
+    def _wait_or_write(self, known: Known) -> float:
+        undecided = self._requests.undecided(known.record.log)
+        if not undecided and self._applying.busy:
+            return _RETRY_S
+        if not undecided and (pause_s := self._until_there_s(known)) is not None:
+            return pause_s
+        poll_s, mine = self._me.settings.poll, self._standing(known, undecided)
+        match combine.next_step(known.record, mine, self._world.now_ms(), poll_s):
+            case WriteRecord(duty) if not self._writer.is_stuck(known.record):
+                return self._straight(known, duty=duty)
+            case Post() if known.record.log is not None:
+                return 0.0 if self._requests.post(undecided, known.record.log) else _RETRY_S
+            case LookAgain(seconds):
+                self._writer.stale = True
+                return self._next_look_s(known.record, seconds)
+            case _:
+                return self._all_hold()
+
+    def _next_look_s(self, record: LockRecord, seconds: float) -> float:
+        spread_s = seconds + self._world.random() * min(seconds / 4, self._requests.post_s or seconds)
+        if not self._record_tells:
+            return spread_s
+        return max(spread_s, min(self._requests.first_look_s(), combine.latest_first_look_s(record)))
+
+    def _until_there_s(self, known: Known) -> float | None:
+        """All is decided, and another applies it: until the next look whether mine is there, and all before it.
+
+        None if nobody does, or the record soon tells that.
+        """
+        record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
+        if self._record_tells:
+            return None
+        if record.owner == self._me.owner or now_s - known.seen_s >= record.duty_ms / 1000:
+            return None
+        stems = tuple(request.intent.stem for request in self._requests)
+        unapplied = self._writer.unapplied(record)
+        at = next((n for n, pending in enumerate(unapplied) if pending.path.startswith(stems)), None)
+        if at is None:
+            return None
+        at_once = any(request.decider.at_once for request in self._requests)
+        ago_s = max(now_s - known.seen_s, (self._world.now_ms() - record.freed_ms) / 1000)
+        due_s = put_s * (1 if at_once else at + 1) - ago_s
+        if due_s > 0:
+            return due_s
+        before = unapplied[:at] if at_once else ()
+        return 0.0 if self._applying.finds(unapplied[at], before) else max(_LEAST_ROUND_S, put_s / 2)
+
+    def _standing(self, known: Known, undecided: list[CommitRequest]) -> Standing:
+        now_s = self._world.monotonic_s()
+        posted = all(request.is_there for request in undecided)
+        age_s, waits_s = now_s - known.seen_s, now_s - self._requests.since_s
+        writes = 2 if undecided and self._record_tells else 1  # the first decides, the next says that it is there
+        return Standing(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
+
+    def _name(self) -> str:
+        """Of this process in the line, if nobody here wants to hold the lock."""
+        return "" if self._asked_for() else self._me.line_name
+
+    def _is_waited_for(self, record: LockRecord) -> bool:
+        """Whether somebody in the line wants to hold the lock."""
+        return others_wait(record, self._name())
+
+    # -- giving up -----------------------------------------------------------------------------------------------------
+
+    def _not_in_time(self, request: CommitRequest) -> NotAcquired:
+        known = self._writer.known
+        owner, until_ms = ("", 0) if known is None else (known.record.owner, known.record.valid_until_ms)
+        waited_s = request.deadline_s - request.began_s
+        said = f"{request.intent.stem!r} was not decided in {waited_s:g} s; the lock was last written by {owner}"
+        return NotAcquired(said, owner=owner, valid_until_ms=until_ms)
+
+    def _all_hold(self) -> float:
+        """Whoever wants something has to hold the lock for it."""
+        for request in self._requests:
+            self._give_up(request, Hold())
+        self._writer.stale = True
+        return 0.0
+
+    def _give_up(self, request: CommitRequest, came: CommitAnswer | BaseException) -> None:
+        """End it, once it is sure that it is not decided, nor will be; or, if the log has ended, with that."""
+        try:
+            if self._withdraw(request) and isinstance(came, BaseException):
+                came = Void()
+        except (CasError, LockError) as error:
+            unknown = PublishUnknown(f"the publish of {request.intent.stem!r} may have been decided: {error}")
+            unknown.__cause__ = error
+            self._requests.end(request, unknown)
+        else:
+            self._requests.end(request, came)
+
+    def _withdraw(self, request: CommitRequest) -> bool:
+        """Return once it cannot be decided any more; whether it may have been, in a log that has ended since.
+
+        Raises:
+            PublishUnknown, CasError: it may be.
+        """
+        if request.posted:
+            self._requests.intents.withdraw(request.intent)
+        asked = request.posted or self._writer.in_doubt
+        if asked:
+            self._writer.move_on()
+        known = self._writer.known
+        came = combine.verdict(None if known is None else known.record.log, request.intent, request.decider)
+        if isinstance(came, Decided):
+            raise PublishUnknown(f"{came.path!r} was decided, and whoever writes the lock record next puts it there")
+        return asked and isinstance(came, Void)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def _straight(self, known: Known, *, duty: bool) -> float:
+        """Write what is wanted here, and nothing else."""
+        writer = self._writer
+        if pause_s := self._paced_s(known):
+            return pause_s
+        batch = self._chosen(known)
+        began_s = self._world.monotonic_s()
+        if not batch and not known.record.unapplied:
+            return 0.0  # what is wanted was given up
+        round_s = max(2 * writer.put_s, self._pace_s)
+        if writer.put(known, batch, duty_s=_announced_s(round_s) if duty else 0.0):
+            self._duty = _Duty(round_s, began_s) if duty else None
+            return 0.0 if self._applying.failed is None else _RETRY_S
+        return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
+
+    def _round(self, known: Known, duty: _Duty) -> float:
+        """Combine what is posted; whoever is on duty does this again and again."""
+        writer, record = self._writer, known.record
+        unapplied = writer.unapplied(record)
+        assert record.log is not None  # noqa: S101 - else nobody would be on duty
+        if self._is_waited_for(record) or (unapplied and self._applying.failed is not None):
+            return self._off_duty(known, unapplied)
+        if (pause_s := self._paced_s(known) - duty.looks_s) > 0:
+            return pause_s
+        batch: tuple[Pending, ...] = ()
+        rest_ms = rest_due_ms(record, self._world.now_ms())
+        if len(unapplied) < combine.MOST_UNAPPLIED and not rest_ms:
+            sample = b"" if self._decider is None else self._decider.sample
+            listed = self._store.in_background(partial(self._requests.intents.listed, record.log, sample))
+            looks_s = self._world.monotonic_s()
+            batch = self._chosen(known, listed.result)
+            duty.looks_s = self._world.monotonic_s() - looks_s
+        news = len(unapplied) < len(record.unapplied)
+        if rest_ms and not unapplied:
+            return self._off_duty(known, unapplied, rest_ms=rest_ms)
+        now_s = self._world.monotonic_s()
+        if batch or news or now_s - known.seen_s > duty.round_s:
+            duty.empty = 0 if batch or unapplied or news else duty.empty + 1
+            if duty.empty >= _EMPTY_ROUNDS:
+                return self._off_duty(known, unapplied)
+            duty.round_s += (max(_LEAST_ROUND_S, now_s - duty.began_s) - duty.round_s) / SMOOTHING
+            duty.began_s = now_s
+            self._world.sleep(self._paced_s(known))
+            if not writer.put(known, batch, duty_s=_announced_s(duty.round_s)):
+                self._duty = None
+            return 0.0
+        return max(_LEAST_ROUND_S, duty.round_s / 2)
+
+    def _off_duty(self, known: Known, unapplied: tuple[Pending, ...], *, rest_ms: int = 0) -> float:
+        self._duty = None
+        if rest_ms or not (unapplied or self._is_waited_for(known.record)):
+            self._writer.put(known, (), duty_s=0.0, rest_ms=rest_ms)
+        return 0.0
+
+    def _finish(self, known: Known) -> float | None:
+        """Nothing is wanted any more: what is applied is noted, for those who know nothing of `pending`."""
+        if self._applying.busy:
+            return _RETRY_S
+        record = known.record
+        mine = record.owner == self._me.owner and record.handed and not self._is_waited_for(record)
+        if mine and not self._writer.stale and not self._writer.unapplied(record):
+            if pause_s := self._paced_s(known):
+                return pause_s
+            self._writer.put(known, (), duty_s=0.0)
+        return None
+
+    @property
+    def _record_tells(self) -> bool:
+        """Whether the record is written so often that what is there need not be looked for."""
+        return self._store.capabilities.writes_per_s is None
+
+    @property
+    def _pace_s(self) -> float:
+        """Between two writes of the record by anybody, where the store has asked for it: as often as it takes them."""
+        return 1 / (self._store.capabilities.writes_per_s or math.inf) if self._throttled() else 0.0
+
+    def _paced_s(self, known: Known) -> float:
+        """For how long the store takes no write of the record yet: it was written before it was seen."""
+        return max(0.0, known.seen_s + self._pace_s - self._world.monotonic_s())
+
+    def _chosen(self, known: Known, listed: Callable[[], tuple[Intent, ...]] = tuple) -> tuple[Pending, ...]:
+        """What the next write decides; what is wanted here and cannot be is given up."""
+        record = known.record
+        assert record.log is not None  # noqa: S101 - of a record that may be written
+        wanted = [request.intent for request in self._requests]
+        decider = self._decider = next((request.decider for request in self._requests), self._decider)
+        assert decider is not None  # noqa: S101 - nobody is on duty who never wanted anything
+        decider.refresh(known.seen_s)
+        self._applying.at_once = decider.at_once
+        intents = [*wanted, *(intent for intent in listed() if intent not in wanted)]
+        now_ms = self._world.now_ms()
+        batch = combine.choose(record.log, self._writer.unapplied(record), intents, decider, now_ms)
+        for request in self._requests.undecided(record.log):
+            if any(pending.path.startswith(request.intent.stem) for pending in batch):
+                continue
+            pending = decider.pending(request.intent, record.log, now_ms)
+            if pending is None:
+                # Only by its writer, who looks again. Where it was posted its name is used up.
+                self._give_up(request, Hold() if request.posted else Void())
+            elif not tells(pending):  # it could not go on where it is not there yet
+                self._give_up(request, Hold())
+            elif not pending.path.startswith(request.intent.stem):
+                said = f"{pending.path!r} does not begin with {request.intent.stem!r}, the stem of its intent"
+                self._give_up(request, InvalidInput(said))
+        return batch
+
+
+def _announced_s(round_s: float) -> float:
+    return max(_LEAST_DUTY_S, combine.DUTY_ROUNDS * round_s)

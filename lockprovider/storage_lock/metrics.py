@@ -1,0 +1,263 @@
+"""What a lock does, as numbers under the names of Hudi's own lock metrics.
+
+    counters = Counters()
+    lock = lockprovider.lock(url, on_metric=counters)      # or any function that takes a Measure
+    counters.values["lock.acquire.success"]
+
+A counter's value is what to add, a timer's and the gauge's are milliseconds:
+
+    lock.acquire.attempts                acquisitions that were begun (Hudi: those that succeeded)
+    lock.acquire.success, .failure       what they came to
+    lock.acquire.precondition.failure    another wrote the record between the look and the take
+    lock.acquired.others.error           a holder found another's record where its own should be
+    lock.state.unknown                   the store could not tell what became of a read or write of the record
+    lock.provider.fatal.error            no lock record at the path, no heartbeat, a store that ignores conditions
+    lock.release.success, .failure       a lock that was broken or taken over before its release is a failure, too
+    lock.dangling                        a lock was taken from a holder that let it lapse
+    lock.throttled                       the store asked for patience (429, 503) at a read or write of the record
+    lock.interrupted                     Ctrl-C, or the task was cancelled, while it was waited for
+    lock.acquire.duration      timer     how long it was held, counted at the release; the name is Hudi's
+    lock.request.latency       timer     how long an acquisition took, whatever it came to
+    lock.expiration.deadline   gauge     what was left of the old validity when it was prolonged; after a take, the new
+
+An inner acquisition of a lock acquired twice counts for nothing.
+
+Source: `HoodieLockMetrics`, `StorageBasedLockProvider` of Hudi 1.2.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from fsspec_cas import CasError, Lost, NotSupported, Outcome, Unknown, World
+from fsspec_cas.waiting import WaitStopped
+from lockprovider.errors import LockError, NotAcquired
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.states import (
+    Checking,
+    Done,
+    Ended,
+    Held,
+    Idle,
+    Me,
+    PutRecord,
+    RecordSeen,
+    State,
+    TakeLock,
+    Transition,
+    Writing,
+)
+
+ATTEMPTS = "lock.acquire.attempts"
+SUCCESS = "lock.acquire.success"
+FAILURE = "lock.acquire.failure"
+PRECONDITION = "lock.acquire.precondition.failure"
+BY_OTHERS = "lock.acquired.others.error"
+UNKNOWN = "lock.state.unknown"
+FATAL = "lock.provider.fatal.error"
+RELEASED = "lock.release.success"
+NOT_RELEASED = "lock.release.failure"
+DANGLING = "lock.dangling"
+THROTTLED = "lock.throttled"
+INTERRUPTED = "lock.interrupted"
+HELD_MS = "lock.acquire.duration"
+LATENCY_MS = "lock.request.latency"
+DEADLINE_MS = "lock.expiration.deadline"
+
+_INTERRUPTIONS = (KeyboardInterrupt, SystemExit, WaitStopped)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number: what to add to a counter, or the milliseconds of a timer or gauge.
+
+    >>> seen = []
+    >>> with lockprovider.lock("memory://docs/lock", on_metric=seen.append):
+    ...     pass
+    >>> sorted({type(one).__name__ for one in seen})
+    ['Measure']
+    """
+
+    name: str
+    kind: Literal["counter", "timer", "gauge"]
+    value: float
+
+
+OnMetric = Callable[[Measure], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What a timer came to so far, in milliseconds."""
+
+    count: int = 0
+    total_ms: float = 0.0
+    most_ms: float = 0.0
+    last_ms: float = 0.0
+
+    def plus(self, ms: float) -> Timing:
+        """With one more."""
+        return Timing(self.count + 1, self.total_ms + ms, max(self.most_ms, ms), ms)
+
+
+class Counters:
+    """Keeps the numbers of any number of locks; to be given as `on_metric`. Thread-safe.
+
+    >>> counters = lockprovider.Counters()
+    >>> with lockprovider.lock("memory://docs/lock", on_metric=counters):
+    ...     pass
+    >>> counters.values["lock.acquire.attempts"]
+    1
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._values: dict[str, float] = {}
+        self._timings: dict[str, Timing] = {}
+
+    def __call__(self, measure: Measure) -> None:
+        """Take one in."""
+        with self._guard:
+            match measure.kind:
+                case "counter":
+                    self._values[measure.name] = self._values.get(measure.name, 0) + measure.value
+                case "gauge":
+                    self._values[measure.name] = measure.value
+                case "timer":
+                    self._timings[measure.name] = self._timings.get(measure.name, Timing()).plus(measure.value)
+
+    def __repr__(self) -> str:
+        return f"<Counters, {len(self._values)} counters, {len(self._timings)} timers>"
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The counters' sums and the gauge's last value; what never happened is not in it."""
+        with self._guard:
+            return dict(self._values)
+
+    @property
+    def timings(self) -> dict[str, Timing]:
+        """The timers."""
+        with self._guard:
+            return dict(self._timings)
+
+
+class Recorder:
+    """Watches one lock for one callback. What the callback raises becomes a warning: a number must not cost a lock."""
+
+    def __init__(self, call: OnMetric | None, world: World) -> None:
+        self._call = call
+        self._world = world
+        self._since_s: float | None = None
+
+    @contextlib.contextmanager
+    def acquisition(self) -> Iterator[None]:
+        """Around an acquisition."""
+        began_s = self._world.monotonic_s()
+        self._count(ATTEMPTS)
+        try:
+            yield
+        except BaseException as error:
+            self._ms(LATENCY_MS, began_s)
+            self._count(FAILURE, *_reasons(error))
+            raise
+        self._ms(LATENCY_MS, began_s)
+        self._count(SUCCESS)
+        self._since_s = self._world.monotonic_s()
+
+    @contextlib.contextmanager
+    def release(self) -> Iterator[None]:
+        """Around the release."""
+        try:
+            yield
+        except (CasError, LockError):
+            self._count(NOT_RELEASED)
+            raise
+        finally:
+            since_s, self._since_s = self._since_s, None
+            if since_s is not None:
+                self._ms(HELD_MS, since_s)
+
+    def stepped(self, me: Me, step: Transition) -> None:
+        """The machine has made a step."""
+        if self._call is not None:
+            for measure in measures(me.owner, self._world.now_ms(), step):
+                self._tell(measure)
+
+    def wrote(self, state: State, outcome: Outcome) -> None:
+        """A write of the record, sent in this state, came to this."""
+        if isinstance(outcome, Unknown):
+            self._count(UNKNOWN)
+        elif isinstance(outcome, Lost) and isinstance(state, Writing) and state.purpose == "take":
+            self._count(PRECONDITION)
+
+    def throttled(self) -> None:
+        """The store asked for patience; the request is sent again."""
+        self._count(THROTTLED)
+
+    def _count(self, *names: str) -> None:
+        for name in names:
+            self._tell(Measure(name, "counter", 1))
+
+    def _ms(self, name: str, since_s: float) -> None:
+        self._tell(Measure(name, "timer", (self._world.monotonic_s() - since_s) * 1000))
+
+    def _tell(self, measure: Measure) -> None:
+        if self._call is None:
+            return
+        try:
+            self._call(measure)
+        except Exception as error:  # noqa: BLE001 - whatever the callback does, the lock goes on
+            warnings.warn(f"on_metric failed for {measure.name}: {error!r}", RuntimeWarning, stacklevel=2)
+
+
+def measures(owner: str, now_ms: int, step: Transition) -> tuple[Measure, ...]:
+    """What a step of `owner`'s machine says in numbers."""
+    counts = tuple(Measure(name, "counter", 1) for name in _counted(owner, step))
+    held = _timed(step)
+    return counts if held is None else (*counts, _left(held, now_ms))
+
+
+def _counted(owner: str, step: Transition) -> tuple[str, ...]:
+    match step.before, step.event, step.effect:
+        case _, TakeLock(RecordSeen(record=LockRecord(given=False, owner=holder))), PutRecord() if holder != owner:
+            return (DANGLING,)
+        case Checking(), RecordSeen(), Ended():
+            return (BY_OTHERS,)
+        case Checking(), RecordSeen(record), Done("released") if step.after == Idle(None):
+            return (BY_OTHERS, NOT_RELEASED) if record and record.owner != owner else (NOT_RELEASED,)
+        case _, _, Done("released"):
+            return (RELEASED,)
+        case _:
+            return ()
+
+
+def _timed(step: Transition) -> Held | None:
+    match step.before, step.effect, step.after:
+        case _, Done("acquired"), Held() as new:
+            return new
+        case ((Writing(before=Held() as old) | Checking(Writing(before=Held() as old))), Done("renewed"), _):
+            return old
+        case _:
+            return None
+
+
+def _left(held: Held, now_ms: int) -> Measure:
+    return Measure(DEADLINE_MS, "gauge", max(0, held.record.valid_until_ms - now_ms))
+
+
+def _reasons(error: BaseException) -> tuple[str, ...]:
+    match error:
+        case NotAcquired():
+            return ()
+        case NotSupported():
+            return (FATAL,)
+        case CasError():
+            return (UNKNOWN,)
+        case _:
+            return (INTERRUPTED,) if isinstance(error, _INTERRUPTIONS) else (FATAL,)

@@ -1,0 +1,61 @@
+"""The lock's metrics as OpenTelemetry instruments; needs `pip install 'fsspec-cas[otel]'`.
+
+    lock = lockprovider.lock(url, on_metric=otel.on_metric())
+
+Counters become counters, timers histograms, the gauge a gauge; times are milliseconds. What exports them is set up
+where the application sets up OpenTelemetry; without that, nothing happens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from lockprovider.errors import LockError
+from lockprovider.storage_lock.metrics import Measure, OnMetric
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+    Record = Callable[[float, Mapping[str, str]], None]
+
+
+def on_metric(meter: Meter | None = None, attributes: Mapping[str, str] | None = None) -> OnMetric:
+    """A callback for `on_metric`, which records with `meter` (default: the global provider's).
+
+    `attributes` are put on every number, for example the table's name.
+
+    Raises:
+        LockError: OpenTelemetry's API is not installed.
+    """
+    chosen = _global_meter() if meter is None else meter
+    labels = dict(attributes or {})
+    instruments: dict[str, Record] = {}
+    making = threading.Lock()
+
+    def record(measure: Measure) -> None:
+        with making:
+            if measure.name not in instruments:
+                instruments[measure.name] = _instrument(chosen, measure)
+        instruments[measure.name](measure.value, labels)
+
+    return record
+
+
+def _global_meter() -> Meter:
+    try:
+        from opentelemetry import metrics  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise LockError("OpenTelemetry is not installed: pip install 'fsspec-cas[otel]'") from error
+    return metrics.get_meter("lockprovider")
+
+
+def _instrument(meter: Meter, measure: Measure) -> Record:
+    match measure.kind:
+        case "counter":
+            return meter.create_counter(measure.name).add
+        case "timer":
+            return meter.create_histogram(measure.name, unit="ms").record
+        case "gauge":
+            return meter.create_gauge(measure.name, unit="ms").set

@@ -1,0 +1,280 @@
+"""`LockProvider`: the lock in the shape of Hudi's own provider, for code that is written against that.
+
+    with LockProvider.from_config({"hoodie.base.path": "s3://bucket/table"}) as provider:
+        if provider.try_lock(timeout=60):
+            try:
+                ...
+            finally:
+                provider.unlock()
+
+The promises are those of `Lock`. Otherwise than in Hudi, two threads of one provider exclude each other, and an inner
+`unlock` does not free the outer `try_lock`.
+
+Source: `LockProvider`, `StorageBasedLockProvider` of Hudi 1.2.0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+from fsspec_cas import Store, check_url
+from lockprovider.errors import InvalidSettings, LeaseLost, LockError, NotAcquired
+from lockprovider.hudi_keys import MANAGED_IDENTITY
+from lockprovider.settings import LockSettings, Options, checked, from_config, from_url, wait_s
+from lockprovider.storage_lock.audit_log import AuditLog
+from lockprovider.storage_lock.lease import Lease, OnLost
+from lockprovider.storage_lock.lock import Lock
+from lockprovider.storage_lock.metrics import OnMetric
+from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
+
+L = TypeVar("L")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LockPlace:
+    """Where a lock is, and what was said about it there."""
+
+    url: str
+    store: Store
+    path: str
+    settings: LockSettings | None
+
+    def __str__(self) -> str:
+        return f"{self.url.rstrip('/')}/{self.path}"
+
+    def over(self, *, timeout: float | None, validity: float | None, max_hold: float | None) -> LockPlace:
+        """With these times, where they are given.
+
+        Raises:
+            InvalidSettings: they do not fit.
+        """
+        given = {"timeout": timeout, "validity": validity, "max_hold": max_hold}
+        named: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        settings = self.settings or LockSettings()
+        wait_s(timeout, settings.timeout)
+        if validity is not None and settings.renew == LockSettings().renew:
+            named["renew"] = None  # a tenth of it
+        return dataclasses.replace(self, settings=dataclasses.replace(settings, **named)) if named else self
+
+    def open(self, kind: Callable[..., L], *, on_lost: OnLost | None = None, on_metric: OnMetric | None = None) -> L:
+        """A client of it, `Lock` or `AsyncLock`, that keeps Hudi's audit of it where that is switched on."""
+        audit = AuditLog(self.store, self.path)
+        return kind(self.store, self.path, self.settings, on_lost=on_lost, on_metric=on_metric, audit=audit)
+
+
+def locate(
+    url: str | os.PathLike[str],
+    *,
+    on: str | os.PathLike[str] | None = None,
+    settings: LockSettings | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> LockPlace:
+    """Where `lockprovider.lock(url, ...)` is."""
+    return _place(from_url(check_url(url)), on, settings, storage_options)
+
+
+class LockProvider:
+    """One client of one table's lock. Thread-safe; `try_lock` and `unlock` belong to the thread that calls them.
+
+    In another process it is another client: a forked child holds nothing, and a pickled provider arrives with an owner
+    id of its own. One that holds the lock cannot be pickled.
+
+    >>> provider = lockprovider.LockProvider.from_url("memory://docs/table")
+    """
+
+    def __init__(self, lock: Lock) -> None:
+        if not isinstance(lock, Lock):
+            raise InvalidSettings(
+                f"lock={lock!r} must be a Lock: use LockProvider.from_url(url) or from_config(config)"
+            )
+        self._lock = lock
+        self._lease: Lease | None = None
+        self._closed = False
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str | os.PathLike[str],
+        storage_options: dict[str, Any] | None = None,
+        *,
+        on: str | os.PathLike[str] | None = None,
+        settings: LockSettings | None = None,
+        on_lost: OnLost | None = None,
+        on_metric: OnMetric | None = None,
+    ) -> LockProvider:
+        """The provider of the table (or any folder) at `url`; see `lockprovider.lock` for the options behind it.
+
+        Raises:
+            InvalidSettings: see `lockprovider.lock`.
+            CasError: the URL cannot be opened.
+
+        >>> lockprovider.LockProvider.from_url("memory://docs/other?validity=60").close()
+        """
+        place = locate(url, on=on, settings=settings, storage_options=storage_options)
+        return cls(place.open(Lock, on_lost=on_lost, on_metric=on_metric))
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, object],
+        storage_options: dict[str, Any] | None = None,
+        *,
+        on_lost: OnLost | None = None,
+        on_metric: OnMetric | None = None,
+    ) -> LockProvider:
+        """The provider that a Hudi writer's config asks for, with Hudi's names, defaults and bounds.
+
+        Read are `hoodie.base.path` (required) and the keys of the lock; see `LockSettings.from_hudi`. On Azure the keys
+        `hoodie.write.lock.azure.*` give the store's credentials, unless `storage_options` do.
+
+        Raises:
+            InvalidSettings: a setting is missing, unknown, out of range, or contradicts another.
+            CasError: the base path cannot be opened.
+
+        >>> config = {
+        ...     "hoodie.base.path": "memory://docs/table",
+        ...     "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
+        ... }
+        >>> lockprovider.LockProvider.from_config(config).try_lock()
+        True
+        """
+        place = _place(from_config(config), None, None, storage_options)
+        return cls(place.open(Lock, on_lost=on_lost, on_metric=on_metric))
+
+    def __repr__(self) -> str:
+        return f"<LockProvider of {self._lock!r}>"
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # a held lock refuses
+
+    def try_lock(self, timeout: float = 0.0) -> bool:
+        """Take the lock, waiting at most `timeout` seconds for others; False if they still hold it then.
+
+        A thread that holds it already gets True, and has to unlock once more.
+
+        Raises:
+            LeaseLost: this thread had it, and it is lost: unlock first.
+            MalformedRecord: the object at the lock's path is not a lock record.
+            CasError: the store failed.
+            LockError: this provider is closed.
+
+        >>> provider.try_lock(timeout=10)
+        True
+        """
+        timeout = wait_s(timeout, 0.0)
+        if self._closed:
+            raise LockError(f"the provider of {self._lock.path!r} is closed; make another one")
+        try:
+            self._lease = self._lock.acquire(timeout)
+        except NotAcquired:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Give the lock back; without a lock, or after `close`, it does nothing.
+
+        Raises:
+            LeaseLost: it was lost before; others may have been at work at the same time.
+            LockError: another thread holds it.
+            CasError: the store could not be reached; the lease lapses by itself.
+
+        >>> provider.try_lock() and provider.unlock()
+        >>> provider.get_lock() is None
+        True
+        """
+        lease = self._lease
+        if lease is None or lease.released:
+            return
+        if lease.thread is not threading.current_thread():
+            raise LockError(f"{self._lock.path!r} was taken by thread {lease.thread.name!r}; only that may unlock it")
+        lease.release()
+        if lease.lost.is_set():
+            lease.check()
+
+    def get_lock(self) -> LockRecord | None:
+        """The record that this provider holds the lock with, without a request; None if it does not hold it.
+
+        >>> provider.try_lock() and provider.get_lock().expired
+        False
+        """
+        lease = self._lease
+        if lease is None or lease.released or lease.lost.is_set():
+            return None
+        try:
+            return lease.record
+        except LeaseLost:
+            return None
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of the last `try_lock`, for `check` and `publish`."""
+        return self._lease
+
+    def close(self) -> None:
+        """Give the lock back, whoever holds it and however often it was taken; `try_lock` is refused from now on.
+
+        Raises:
+            CasError: the store could not be reached; the lease lapses by itself.
+
+        >>> provider.close()
+        """
+        self._closed = True
+        while self._lease is not None and not self._lease.released:
+            self._lease.release()
+
+    def __enter__(self) -> LockProvider:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _place(
+    options: Options,
+    on: str | os.PathLike[str] | None,
+    settings: LockSettings | None,
+    storage_options: dict[str, Any] | None,
+) -> LockPlace:
+    asked = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
+    path = HUDI_LOCK_PATH if asked is None else asked
+    _check_path(path)
+    chosen = _one_of("settings", options.settings, None if settings is None else checked(settings))
+    given = {**_with_credential(options.storage_options), **(storage_options or {})} or None
+    return LockPlace(options.url, Store.from_url(options.url, given), path, chosen)
+
+
+def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The storage options with a credential in the place of a managed identity's name.
+
+    Raises:
+        InvalidSettings: `azure-identity` is not installed.
+    """
+    found = dict(options)
+    identity = found.pop(MANAGED_IDENTITY, None)
+    if identity is not None:
+        try:
+            from azure.identity.aio import ManagedIdentityCredential  # noqa: PLC0415 - an optional dependency
+        except ImportError as error:
+            raise InvalidSettings("a managed identity needs azure-identity: pip install azure-identity") from error
+        found["credential"] = ManagedIdentityCredential(client_id=identity)
+    return found
+
+
+def _one_of(name: str, in_url: T | None, argument: T | None) -> T | None:
+    if in_url is not None and argument is not None and in_url != argument:
+        raise InvalidSettings(f"the URL says {in_url!r}, and {name}={argument!r} contradicts it: say it once")
+    return argument if in_url is None else in_url
+
+
+def _check_path(path: str) -> None:
+    if not isinstance(path, str) or not path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise InvalidSettings(f"on={path!r} must be the path of an object below the URL, such as 'jobs/nightly.json'")

@@ -1,0 +1,235 @@
+"""The publishes of one client: staged, decided by a write on the lock record, applied, and settled where in doubt.
+
+The protocol is that of `lockprovider.storage_lock.steps`; the machine decides, what was decided is applied here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from fsspec_cas import AlreadyExists, CasError, Store, Version
+from lockprovider.errors import LockError, MalformedRecord, PublishUnknown, Unappliable
+from lockprovider.storage_lock import steps
+from lockprovider.storage_lock.driver import Driver, final
+from lockprovider.storage_lock.machine import only_ours_since, settle_commit
+from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.states import (
+    AppliedPending,
+    Apply,
+    Checking,
+    Commit,
+    Done,
+    Ended,
+    Held,
+    Look,
+    Me,
+    Renew,
+    Rolling,
+    Verdict,
+)
+
+_LOG = logging.getLogger("lockprovider")
+
+
+class Publisher:
+    """Publishes under its client's lease. `one_publish` is held for the whole of it."""
+
+    def __init__(self, store: Store, path: str, me: Me, driver: Driver) -> None:
+        self.one_publish = threading.RLock()  # renewals go on meanwhile
+        self._store = store
+        self._folder = path.rpartition("/")[0]
+        self._me = me
+        self._driver = driver
+        self._world = driver.world
+        self._sent: set[Pending] = set()  # what was begun to be applied, and may yet arrive
+        self._tried: dict[Pending, Version] = {}  # commits of this lease, and where in the record's history they belong
+        self.breaks = False  # an operator's order: set aside whatever cannot be applied
+        self.set_aside: dict[str, str] = {}  # of what could not be applied, the path, and where it is kept
+
+    def begin_lease(self) -> None:
+        """Another lease: nothing was tried under it, but for what may land yet."""
+        known = self._driver.known_version
+        self._tried = {pending: version for pending, version in self._tried.items() if version == known}
+
+    def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
+        """Put the bytes of a later publish into the store."""
+        return steps.stage(self._store, self._folder, self._world.new_id(), path, data, sole=sole)
+
+    def enclose(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
+        """What is small travels in the lock record; the rest is staged."""
+        return steps.enclose(path, data, sole=sole) or self.stage(path, data, sole=sole)
+
+    def unstage(self, pending: Pending) -> None:
+        """Remove them again.
+
+        Raises:
+            LockError: they are needed still.
+            CasError: the store failed; they may be there still.
+        """
+        if pending.staged:
+            with self._driver.one_step:
+                seen = self._driver.read()
+            unapplied = () if seen.record is None else seen.record.unapplied
+            may_be = [sent for sent, version in self._tried.items() if version == seen.version]
+            if any(named.staged == pending.staged for named in (*unapplied, *may_be)):
+                raise LockError(
+                    f"the bytes staged at {pending.staged!r} are those of a publish that was decided, or may be yet: "
+                    "remove them after the next acquisition"
+                )
+        self.discard(pending)
+
+    def discard(self, pending: Pending) -> None:
+        """Remove what was staged for a publish that is there."""
+        steps.discard(self._store, pending)
+
+    def commit(self, pending: Pending, data: bytes | None = None) -> Done | Ended | None:
+        """Try to pass the commit point once, and apply; None if nothing is held. Renewals go on all the while.
+
+        `data`, if the caller has it at hand and knows that nothing is at the path.
+        """
+        driver = self._driver
+        with self.one_publish:
+            while True:
+                with driver.one_step:
+                    ended = self.finish_in_flight()
+                    if not isinstance(driver.state, (Held, Rolling)):
+                        return ended
+                    if isinstance(driver.state, Held) and data is not None:
+                        self._tried[pending] = driver.state.version
+                        answer = driver.feed(Commit(pending, driver.moment()))
+                        break
+                self.apply_left(self.left_s)
+                if data is None:
+                    data = steps.prepare(self._store, pending, self.left_s)
+            if isinstance(answer, Apply):
+                began_s = driver.world.monotonic_s()
+                self.set_aside.pop(pending.path, None)
+                self._apply(answer, data)
+                if self.left_s() <= 0:
+                    self._must_not_be_too_late(pending, began_s)
+                self._tried.pop(pending, None)
+                if pending.path in self.set_aside:
+                    self._never(pending)
+                return Done("committed")
+            return final(answer)
+
+    def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
+        """It was applied when the time for it was over, as by a process that was stopped in the moment of sending.
+
+        Raises:
+            PublishUnknown: one that knows nothing of it (a JVM writer) may have had the lock before it was there.
+        """
+        since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
+        try:
+            with self._driver.one_step:
+                seen = self._driver.read().record
+        except (CasError, MalformedRecord) as error:
+            said = f"{pending.path!r} was written after its time, and who has had the lock is not known"
+            raise PublishUnknown(said) from error
+        logged = seen is not None and seen.log is not None and seen.log.has(pending)
+        if not (logged or (seen is not None and pending in seen.unapplied) or only_ours_since(seen, since_ms)):
+            raise PublishUnknown(
+                f"{pending.path!r} was written after its time: a JVM writer may have had the lock before it was there"
+            )
+
+    def _never(self, pending: Pending) -> None:
+        """It was set aside: once the record does not name it any more, it never will be there.
+
+        Raises:
+            AlreadyExists: that is so.
+            Unappliable: the record may name it still, and whoever takes the lock next may find its path free.
+            CasError: the same.
+        """
+        kept = self.set_aside[pending.path]
+        said = f"{pending.path!r} already exists with other bytes; it was not published, see {kept!r}"
+        with self._driver.one_step:
+            held = isinstance(self._driver.state, Held)
+            if held and self._driver.feed(Renew(self._driver.moment())) == Done("renewed"):
+                raise AlreadyExists(said, path=pending.path)
+        raise Unappliable(said, occupied=True)
+
+    def tried(self, pending: Pending) -> bool:
+        """Whether this lease ever sent the commit of `pending`."""
+        return pending in self._tried
+
+    def settle(self, pending: Pending, epoch: int) -> Verdict:
+        """What became of a commit that was tried under the lease of `epoch`, which has ended.
+
+        Raises:
+            CasError, LockError: it cannot be found out now.
+        """
+        with self._driver.one_step:
+            seen = self._driver.read().record  # first: its `pending` is dropped only after the object is there
+        there = steps.digest_at(self._store, pending.path)
+        verdict = settle_commit(pending, self._me.owner, epoch, seen, there)
+        # Who drops `pending` from the record (a JVM writer does) does not stop what we have sent already.
+        return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
+
+    # -- applying what was decided ---------------------------------------------------------------------------------
+
+    def finish_in_flight(self) -> Ended | None:
+        """Find out what became of a write whose answer is missing."""
+        driver = self._driver
+        answer = driver.feed(Look()) if isinstance(driver.state, Checking) else None
+        return answer if isinstance(answer, Ended) else None
+
+    def apply_left(self, left_s: steps.Left) -> None:
+        """Finish what was decided and could not be applied before."""
+        state = self._driver.state
+        if isinstance(state, Rolling) and state.held.record.pending is not None:
+            self._apply(Apply(state.held.record.pending, state.held.record.earlier), left_s=left_s)
+
+    def _apply(self, what: Apply, data: bytes | None = None, left_s: steps.Left | None = None) -> None:
+        """Apply it, while this lease lives. That may take long, so the machine is not kept; only told in the end."""
+        left_s = left_s or self.left_s
+        there = [self._is_applied(earlier, None, left_s) for earlier in what.earlier]
+        self._sent.add(what.pending)
+        there.append(self._is_applied(what.pending, data, left_s))
+        self._sent.discard(what.pending)
+        self._note_applied(what.pending, set_aside=not all(there))
+
+    def _is_applied(self, pending: Pending, data: bytes | None, left_s: steps.Left) -> bool:
+        """False: it was set aside."""
+        try:
+            steps.apply(self._store, pending, data, left_s)
+        except Unappliable as error:
+            if not self._sets_aside(pending, error):
+                raise
+            return False
+        return True
+
+    def _sets_aside(self, pending: Pending, why: Unappliable) -> bool:
+        """Where other bytes are at its path it never can be there, and nobody shall be kept waiting for that.
+
+        Where its own bytes are missing, they may be somewhere still, and an operator has to say so (`breaks`).
+        """
+        if not (why.occupied or self.breaks):
+            return False
+        kept = steps.set_aside(self._store, self._folder, pending, why)
+        self.set_aside[pending.path] = kept
+        _LOG.warning("%s; what is known of it is kept at %r", why, kept)
+        return True
+
+    def roll_forward(self, what: Apply) -> None:
+        """Finish what was decided under an earlier lease, if it was not there already."""
+        unapplied = (*what.earlier, what.pending)
+        many = bool(what.earlier) and all(pending.sole for pending in unapplied)
+        if many and steps.are_there(self._store, [pending.path for pending in unapplied]):
+            self._note_applied(what.pending)
+        else:
+            self._apply(what)
+
+    def _note_applied(self, pending: Pending, *, set_aside: bool = False) -> None:
+        """Tell the machine at once, also while the answer to a renewal is missing: it may be removed from now on."""
+        driver = self._driver
+        with driver.one_step:
+            held = driver.held()
+            waits = isinstance(driver.state, Rolling) or (isinstance(driver.state, Checking) and not set_aside)
+            if waits and held is not None and held.record.pending == pending:
+                driver.feed(AppliedPending(set_aside))
+
+    def left_s(self) -> float:
+        """The seconds until the lease ends."""
+        held = self._driver.held()
+        return 0.0 if held is None else held.deadline_s - self._world.monotonic_s()

@@ -1,0 +1,200 @@
+"""What a look at a lock record shows, and what changed between two looks: for people, never for decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fsspec_cas import Version
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.words import distance, moment, span
+
+RecordState = Literal["absent", "released", "held", "lapsed"]
+ChangeKind = Literal[
+    "absent", "held", "lapsed", "acquired", "renewed", "decided", "waiting", "released", "removed", "rewritten"
+]
+
+_CLOCKS_DIFFER_MS = 2000  # the store's clock is read to a whole second
+
+
+@dataclass(frozen=True, slots=True)
+class LockStatus:
+    """The record and its version out of one answer; None where there is none.
+
+    `now_ms` is the store's clock if `by_store`, else this machine's; `own_ms` always is this machine's.
+
+    >>> status = lockprovider.lock("memory://docs/lock").status()
+    >>> status.state, status.record
+    ('absent', None)
+    """
+
+    record: LockRecord | None
+    version: Version | None
+    now_ms: int
+    by_store: bool
+    own_ms: int
+
+    @property
+    def state(self) -> RecordState:
+        """Whether somebody holds the lock, by the clock of `now_ms`."""
+        return state_at(self.record, self.now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that happened to the record."""
+
+    what: ChangeKind
+    record: LockRecord | None
+
+
+def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
+    """What a client whose clock says `now_ms` takes the record for."""
+    if record is None:
+        return "absent"
+    if record.given:
+        return "released"
+    return "lapsed" if record.lapsed_at(now_ms) else "held"
+
+
+def changes_between(before: LockRecord | None, after: LockRecord | None) -> list[Change]:
+    """What happened between two looks; what came and went between them is not seen."""
+    if after is None:
+        return [] if before is None else [Change("removed", None)]
+    if before is not None and before == after:
+        return []
+    what = _change(before, after)
+    found = [Change(what, after)]
+    if after.pending is not None and (before is None or before.pending != after.pending):
+        found.append(Change("decided", after))
+    return found
+
+
+def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
+    if before is not None and before.apart_from_line() == after.apart_from_line():
+        return "waiting"
+    same = before is not None and (before.owner, before.epoch) == (after.owner, after.epoch)
+    if after.given:
+        return "rewritten" if same and before is not None and before.given else "released"
+    if not same or before is None or before.given:
+        return "acquired"
+    return "renewed" if after.valid_until_ms != before.valid_until_ms else "rewritten"
+
+
+# What a JVM writer that holds the lock may be at, and cannot say.
+JVM_HOLDS = (
+    "with hoodie.write.auto.upgrade left on it waits, under the lock, for writes in flight, its own too, and renews; "
+    "if it is held for minutes, stop that writer and set the key to false"
+)
+# A released lock is left to it for a second, a few times a minute.
+JVM_STARVES = (
+    "a JVM writer stands in no line, and may get no turn beside fast writers: raise its "
+    "hoodie.write.lock.wait_time_ms and its client.num_retries, or pause the others"
+)
+
+
+def who(record: LockRecord) -> str:
+    """The holder in words."""
+    if record.holder is None:
+        return f"{record.owner} (a JVM writer, or one that says no more)"
+    return f"{record.owner} ({record.holder})"
+
+
+def status_fields(status: LockStatus) -> dict[str, Any]:
+    """The status as JSON."""
+    ahead_ms = status.own_ms - status.now_ms if status.by_store else None
+    return {
+        "state": status.state,
+        **record_fields(status.record),
+        "version": None if status.version is None else str(status.version),
+        "now_ms": status.now_ms,
+        "clock": "store" if status.by_store else "own",
+        "own_clock_ahead_ms": ahead_ms,
+    }
+
+
+def record_fields(record: LockRecord | None) -> dict[str, Any]:
+    """The record as JSON, all null where there is none."""
+    holder = record and record.holder
+    pending = record and record.pending
+    return {
+        "owner": record and record.owner,
+        "host": holder and holder.host,
+        "pid": holder and holder.pid,
+        "user": holder and (holder.user or None),
+        "command": holder and (holder.command or None),
+        "since_ms": holder and holder.since_ms,
+        "valid_until_ms": record and record.valid_until_ms,
+        "epoch": record and record.epoch,
+        "waiting": len(record.line) if record else 0,
+        "pending": pending and {"path": pending.path, "staged": pending.staged, "digest": pending.digest},
+    }
+
+
+def lines(status: LockStatus) -> list[str]:
+    """The status in words, one line a fact."""
+    record, now_ms = status.record, status.now_ms
+    if record is None:
+        return ["state    absent: nobody has ever taken this lock"]
+    named = [("state", _state_words(status, record)), ("owner", record.owner)]
+    if record.holder is not None:
+        since_ms = record.holder.since_ms
+        named.append(("holder", str(record.holder)))
+        named.append(("since", f"{moment(since_ms)} ({span(now_ms - since_ms)} ago)"))
+    if not record.given:
+        named.append(("until", f"{moment(record.valid_until_ms)} ({distance(record.valid_until_ms - now_ms)})"))
+    named.append(("epoch", str(record.epoch) if record.epoch else "none (written by JVM Hudi)"))
+    if record.line:
+        named.append(("waiting", f"{len(record.line)} in line"))
+    if record.holder is None and not record.given:
+        named.append(("note", JVM_HOLDS))
+    if record.guest_ms and record.line:
+        named.append(("note", JVM_STARVES))
+    if record.unapplied:
+        paths = ", ".join(pending.path for pending in record.unapplied)
+        named.append(("pending", f"{paths}, decided; whoever takes the lock finishes it first"))
+    named.append(("clock", _clock_words(status)))
+    return [f"{name:<8} {words}" for name, words in named]
+
+
+def _state_words(status: LockStatus, record: LockRecord) -> str:
+    match status.state:
+        case "held":
+            return "held"
+        case "lapsed":
+            late_ms = status.now_ms - record.valid_until_ms
+            return f"lapsed {span(late_ms)} ago without a release: the next one who asks gets it"
+        case "released" | "absent":
+            return "released: the next one who asks gets it"
+
+
+def _clock_words(status: LockStatus) -> str:
+    if not status.by_store:
+        return "this machine's; the store does not say its own"
+    ahead_ms = status.own_ms - status.now_ms
+    if abs(ahead_ms) < _CLOCKS_DIFFER_MS:
+        return "the store's"
+    side = "ahead of" if ahead_ms > 0 else "behind"
+    return f"the store's; this machine's is {span(abs(ahead_ms))} {side} it"
+
+
+def describe(change: Change) -> str:
+    """A change in one line."""
+    record = change.record
+    if record is None:
+        return "removed: there is no record any more" if change.what == "removed" else "absent: there is no record yet"
+    until = f"until {moment(record.valid_until_ms)}"
+    match change.what:
+        case "acquired" | "held":
+            words = f"by {who(record)}, epoch {record.epoch}, {until}"
+        case "renewed":
+            words = f"by {record.owner}, {until}"
+        case "decided":
+            words = f"to publish {record.pending.path if record.pending else 'nothing'}"
+        case "waiting":
+            words = f"for it: {len(record.line)} in line"
+        case "lapsed":
+            words = f"without a release by {who(record)}, {until}"
+        case "released" | "rewritten" | "absent" | "removed":
+            words = f"by {who(record)}"
+    return f"{change.what} {words}"

@@ -1,0 +1,308 @@
+"""What one write decides, what became of an intent, and what is to be done next: pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from deciding import ANEW, DEAD, ELSEWHERE, FAILS, NOT_HERE, Met, Rules
+
+from lockprovider import Intent, LockRecord, Log, LogEntry, Pending
+from lockprovider.settings import GRACE_MS, HAND_OVER_S
+from lockprovider.storage_lock import combine
+from lockprovider.storage_lock.combine import (
+    MOST_UNAPPLIED,
+    Decided,
+    Hold,
+    LookAgain,
+    Post,
+    Refused,
+    Standing,
+    Undecided,
+    Void,
+    WriteRecord,
+    choose,
+    latest_first_look_s,
+    may_write,
+    next_step,
+    verdict,
+)
+from lockprovider.storage_lock.line import LONGEST_S
+from lockprovider.storage_lock.states import Moment
+
+NOW_MS = 1_700_000_000_000
+RULES = Rules()
+TOO_LARGE = bytes(range(256)) * 200  # 50 KB
+
+
+def intent(name: str, place: int = 0, body: bytes = b"-", log: str = "log") -> Intent:
+    return Intent(log, place, f"{name}.", body)
+
+
+def published(*names: str) -> tuple[Pending, ...]:
+    return tuple(Pending.of_bytes(f"{name}.{place}", b"-") for place, name in enumerate(names))
+
+
+def log_of(*names: str) -> Log:
+    log = Log("log")
+    for pending in published(*names):
+        log = log.plus(pending)
+    return log
+
+
+def names(batch: Sequence[Pending]) -> list[str]:
+    return [pending.path for pending in batch]
+
+
+def record_of(*names: str, unapplied: int = 0) -> LockRecord:
+    """Given back, but that the last of these are not known to be there."""
+    left = published(*names)[len(names) - unapplied :]
+    return LockRecord(
+        "other",
+        NOW_MS + 10_000,
+        expired=not left,
+        epoch=7,
+        nonce="n7",
+        log=log_of(*names),
+        handed=bool(left),
+        pending=left[-1] if left else None,
+        earlier=left[:-1],
+        freed_ms=NOW_MS - 1000,
+    )
+
+
+def combined(seen: LockRecord, *intents: Intent, there: Pending | None = None, duty_ms: int = 0) -> LockRecord:
+    assert seen.log is not None
+    batch = choose(seen.log, seen.unapplied, intents, RULES, NOW_MS)
+    return combine.combine(DEAD, seen, batch, Moment(NOW_MS, 5.0, "n8"), there=there, duty_ms=duty_ms)
+
+
+# -- what one write decides --------------------------------------------------------------------------------------------
+
+
+def test_all_who_wait_are_decided_in_the_order_of_their_stems() -> None:
+    assert names(choose(log_of("a"), (), [intent("d"), intent("b"), intent("c")], RULES, 0)) == ["b.1", "c.2", "d.3"]
+
+
+def test_of_two_that_must_not_meet_the_first_is_decided_and_the_other_left() -> None:
+    chosen = choose(log_of("a"), (), [intent("c", 1, b"b"), intent("b", 1, b"c"), intent("d", 1)], RULES, 0)
+    assert names(chosen) == ["b.1", "d.2"]
+
+
+def test_what_was_decided_since_its_place_is_met_and_what_was_decided_before_is_not() -> None:
+    assert choose(log_of("a", "b"), (), [intent("c", 1, b"b")], RULES, 0) == ()
+    assert names(choose(log_of("a", "b"), (), [intent("c", 2, b"b")], RULES, 0)) == ["c.2"]
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        intent("a"),
+        intent("c", 3),
+        intent("c", log="another"),
+        Intent("log", 2, "c.", b""),
+        intent("c", 1, ANEW),
+        intent("c", 2, NOT_HERE),
+        intent("c", 2, TOO_LARGE),
+        intent("c", 2, ELSEWHERE),
+        intent("c", 2, FAILS),
+    ],
+    ids=[
+        *("decided before", "of a place to come", "of another log", "withdrawn", "anew", "not from here", "too large"),
+        *("under another name", "that nobody can decide"),
+    ],
+)
+def test_what_cannot_be_decided_is_left_and_keeps_nobody_else_from_it(left: Intent) -> None:
+    assert names(choose(log_of("a", "b"), (), [left, intent("d", 2), intent("e", 2)], RULES, 0)) == ["d.2", "e.3"]
+
+
+def test_a_place_that_the_log_has_left_is_void() -> None:
+    log = log_of(*(f"n{number}" for number in range(200)))
+    assert log.first > 0
+    assert choose(log, (), [intent("x", log.first - 1)], RULES, 0) == ()
+    assert len(choose(log, (), [intent("x", log.first)], RULES, 0)) == 1
+
+
+def test_the_same_intent_posted_anew_for_a_later_place_is_decided_once() -> None:
+    assert names(choose(log_of("a", "b"), (), [intent("c", 1), intent("c", 2)], RULES, 0)) == ["c.2"]
+
+
+def test_no_more_is_decided_than_can_be_put_there_in_time() -> None:
+    many = [intent(f"n{number:03}", 2) for number in range(100)]
+    assert len(choose(log_of("a", "b"), (), many, RULES, 0)) == MOST_UNAPPLIED
+    assert len(choose(log_of("a", "b"), published("a", "b"), many, RULES, 0)) == MOST_UNAPPLIED - 2
+
+
+def test_what_is_not_there_yet_stays_in_the_log_whatever_is_decided_after_it() -> None:
+    wanted = [Intent("log", 1, f"n{number}.", random.Random(number).randbytes(3000)) for number in range(10)]
+    batch = choose(log_of("a"), published("a"), wanted, RULES, 0)
+    assert 0 < len(batch) < 10
+    log = log_of("a")
+    for pending in batch:
+        log = log.plus(pending)
+    assert log.ends_with((*published("a"), *batch))
+
+
+# -- the record --------------------------------------------------------------------------------------------------------
+
+
+def test_the_record_says_what_was_decided_and_keeps_away_those_who_know_nothing_of_that() -> None:
+    seen = record_of("a", "b", unapplied=1)
+    record = combined(seen, intent("c", 2), intent("d", 2), duty_ms=90)
+    assert names(record.unapplied) == ["b.1", "c.2", "d.3"]
+    assert record.log is not None
+    assert [entry.path for entry in record.log.entries] == ["a.0", "b.1", "c.2", "d.3"]
+    assert (record.handed, record.expired, record.given) == (True, False, True)
+    assert record.valid_until_ms == NOW_MS + HAND_OVER_S * 1000
+    assert (record.epoch, record.nonce, record.owner, record.duty_ms) == (NOW_MS, "n8", "dead", 90)
+    assert LockRecord.decode(record.encode()) == record
+
+
+def test_what_is_known_to_be_there_is_not_named_any_more_nor_what_came_before_it() -> None:
+    seen = record_of("a", "b", "c", unapplied=3)
+    assert names(combined(seen, intent("d", 3), there=seen.unapplied[1]).unapplied) == ["c.2", "d.3"]
+    free = combined(seen, there=seen.unapplied[2])
+    assert (free.expired, free.handed, free.unapplied) == (True, False, ())
+    assert free.log == seen.log
+
+
+def test_the_epoch_rises_whatever_the_own_clock_says() -> None:
+    seen = replace(record_of("a"), epoch=NOW_MS + 5)
+    assert combined(seen).epoch == NOW_MS + 6
+
+
+def test_whoever_is_going_to_remove_something_learns_of_what_may_come_late() -> None:
+    seen = record_of("a", "b", unapplied=1)
+    assert combined(seen, there=seen.unapplied[-1]).late_ms == seen.valid_until_ms
+
+
+@pytest.mark.parametrize(
+    ("may", "fields"),
+    [
+        (True, {}),
+        (False, {"expired": False}),
+        (False, {"log": None}),
+        (False, {"pending": Pending("state", "staged", "digest")}),
+        (False, {"pending": Pending("state", "", "digest", b"not in the log", sole=True)}),
+    ],
+    ids=["free", "held", "no log", "staged", "not told by the log"],
+)
+def test_whether_a_write_may_decide_although_nobody_holds_the_lock(may: bool, fields: dict[str, object]) -> None:
+    assert may_write(replace(record_of("a"), **fields)) == may  # type: ignore[arg-type]
+    assert may_write(record_of("a", "b", unapplied=2))
+
+
+# -- what became of one ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mine", "came"),
+    [
+        (intent("a", 0), Decided("a.0")),
+        (intent("b", 2), Decided("b.1")),
+        (intent("c", 1), Undecided()),
+        (intent("c", 2), Undecided()),
+        (intent("c", 1, ANEW), Void()),
+        (intent("c", 2, ANEW), Undecided()),
+        (intent("c", 3), Void()),
+        (intent("c", 1, log="another"), Void()),
+    ],
+)
+def test_the_log_says_what_became_of_an_intent(mine: Intent, came: object) -> None:
+    assert verdict(log_of("a", "b"), mine, RULES) == came
+
+
+def test_without_a_log_nothing_can_be_decided() -> None:
+    assert verdict(None, intent("c"), RULES) == Void()
+
+
+def test_one_that_met_what_it_must_not_is_refused_with_what_its_writer_is_to_get() -> None:
+    came = verdict(log_of("a", "b"), intent("c", 1, b"b"), RULES)
+    assert isinstance(came, Refused)
+    assert isinstance(came.error, Met)
+    assert verdict(log_of("a", "b", "c"), intent("c", 1, b"b"), RULES) == Decided("c.2"), "decided is decided"
+
+
+def test_whom_others_must_not_meet_is_told_the_entries_since_its_place_alone() -> None:
+    asked: list[LogEntry] = []
+
+    class Asked(Rules):
+        def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
+            asked.extend(since)
+
+    verdict(log_of("a", "b", "c"), intent("d", 1), Asked())
+    assert [entry.path for entry in asked] == ["b.1", "c.2"]
+
+
+# -- what to do next ---------------------------------------------------------------------------------------------------
+
+FREE = record_of("a")
+ON_DUTY = replace(record_of("a"), duty_ms=600, freed_ms=NOW_MS)
+WAITED_FOR = replace(FREE, line=("somebody",), freed_ms=NOW_MS)
+HELD = replace(FREE, expired=False, valid_until_ms=NOW_MS + 60_000)
+
+
+@pytest.mark.parametrize(
+    ("record", "mine", "act"),
+    [
+        (FREE, Standing(), WriteRecord()),
+        (FREE, Standing(refused=1), WriteRecord(duty=True)),
+        (FREE, Standing(posted=True), WriteRecord(duty=True)),
+        (ON_DUTY, Standing(age_s=0.59), Post()),
+        (ON_DUTY, Standing(posted=True, age_s=0.3), LookAgain(pytest.approx(0.2))),
+        (ON_DUTY, Standing(posted=True, age_s=0.3, writes=2), LookAgain(pytest.approx(0.301))),
+        (ON_DUTY, Standing(posted=True, writes=2), LookAgain(pytest.approx(0.4))),
+        (replace(ON_DUTY, freed_ms=NOW_MS - 50), Standing(posted=True), LookAgain(pytest.approx(0.15))),
+        (replace(ON_DUTY, freed_ms=NOW_MS - 9999), Standing(posted=True), LookAgain(pytest.approx(0.1))),
+        (replace(ON_DUTY, freed_ms=NOW_MS + 9999), Standing(posted=True), LookAgain(pytest.approx(0.2))),
+        (ON_DUTY, Standing(posted=True, waits_s=4.0), LookAgain(pytest.approx(0.5))),
+        (ON_DUTY, Standing(posted=True, waits_s=40.0), LookAgain(pytest.approx(0.601))),
+        (ON_DUTY, Standing(posted=True, age_s=0.58), LookAgain(pytest.approx(0.021))),
+        (ON_DUTY, Standing(posted=True, age_s=0.6), WriteRecord(duty=True)),
+        (ON_DUTY, Standing(age_s=0.6), WriteRecord()),
+        (replace(FREE, log=None), Standing(), Hold()),
+        (replace(FREE, pending=Pending("a", "staged", "digest")), Standing(), Hold()),
+        (replace(HELD, valid_until_ms=NOW_MS - GRACE_MS - 1), Standing(), Hold()),
+        (replace(FREE, rest_ms=NOW_MS + 1000), Standing(), LookAgain(1.0)),
+        (replace(ON_DUTY, rest_ms=NOW_MS + 1000), Standing(age_s=0.1), LookAgain(1.0)),
+    ],
+)
+def test_what_to_do_next(record: LockRecord, mine: Standing, act: object) -> None:
+    assert next_step(record, mine, NOW_MS, 1.0) == act
+
+
+def test_where_one_write_decides_all_the_first_look_is_after_a_few_rounds_whatever_it_took_of_late() -> None:
+    assert latest_first_look_s(ON_DUTY) == pytest.approx(0.8)
+    assert latest_first_look_s(replace(ON_DUTY, duty_ms=60_000)) == latest_first_look_s(full()) == 4.0
+
+
+def full() -> LockRecord:
+    """As many wait to be applied as may."""
+    unapplied = tuple(Pending.of_bytes(f"{n}.", b"-") for n in range(MOST_UNAPPLIED))
+    return replace(ON_DUTY, pending=unapplied[-1], earlier=unapplied[:-1])
+
+
+def test_a_lock_that_is_held_is_looked_at_more_and_more_seldom_and_when_it_lapses() -> None:
+    def pause_s(waits_s: float, record: LockRecord = HELD) -> float:
+        act = next_step(record, Standing(waits_s=waits_s), NOW_MS, 1.0)
+        assert isinstance(act, LookAgain)
+        return act.seconds
+
+    assert [pause_s(waits_s) for waits_s in (0.0, 0.4, 2.0, 4.0, 100.0)] == [0.05, 0.1, 0.5, 1.0, 1.0]
+    soon = replace(HELD, valid_until_ms=NOW_MS - GRACE_MS + 200)
+    assert pause_s(100.0, soon) == pytest.approx(0.2, abs=0.002)
+    assert pause_s(100.0, replace(soon, valid_until_ms=NOW_MS - GRACE_MS)) > 0
+
+
+def test_whoever_waits_to_hold_the_lock_goes_first_for_as_long_as_that_takes() -> None:
+    assert isinstance(next_step(WAITED_FOR, Standing(), NOW_MS, 1.0), LookAgain)
+    assert next_step(WAITED_FOR, Standing(name="somebody"), NOW_MS, 1.0) == WriteRecord(), "that is this process"
+    for turn_ms, waited_for_s in ((0, 0.25), (1000, 2.0), (1_000_000, LONGEST_S)):
+        seen = replace(WAITED_FOR, turn_ms=turn_ms)
+        just, past = (replace(seen, freed_ms=NOW_MS - round(waited_for_s * 1000) - more) for more in (0, 1))
+        assert isinstance(next_step(just, Standing(), NOW_MS, 1.0), LookAgain)
+        assert next_step(past, Standing(), NOW_MS, 1.0) == WriteRecord()
+        assert (combined(past).line, combined(just).line) == ((), ("somebody",))
+    assert next_step(WAITED_FOR, Standing(waits_s=LONGEST_S + 0.1), NOW_MS, 1.0) == WriteRecord()

@@ -1,0 +1,213 @@
+"""What an error of a lock tells: which lock, who holds it, since and until when, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import pickle
+import pwd
+import re
+import uuid
+
+import pytest
+
+import lockprovider
+from fsspec_cas import Store
+from lockprovider import (
+    HUDI_LOCK_PATH,
+    Holder,
+    LeaseLost,
+    LockError,
+    LockRecord,
+    LossReason,
+    MalformedRecord,
+    NotAcquired,
+)
+from lockprovider.errors import PublishUnknown, Unappliable
+from lockprovider.storage_lock import client
+from lockprovider.storage_lock.telling import say_all
+
+ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+ME = pwd.getpwuid(os.geteuid()).pw_name
+HOLDER = Holder("ship", 42, 1_795_311_800_000, "ann", "nightly.py")
+
+
+@pytest.fixture
+def url():
+    return f"memory:///locks/{uuid.uuid4().hex}"
+
+
+def test_who_waits_in_vain_is_told_who_holds_it_until_when_and_what_to_do(url):
+    with lockprovider.lock(url, validity=60) as held:
+        promised_ms = held.record.valid_until_ms
+        with pytest.raises(NotAcquired) as caught:
+            lockprovider.lock(url, timeout=0.01).acquire()
+    error, said = caught.value, str(caught.value)
+    assert error.url == f"{url}/{HUDI_LOCK_PATH}"
+    assert (error.owner, error.holder.pid, error.holder.user) == (held.owner, os.getpid(), ME)
+    assert error.holder.command
+    assert error.valid_until_ms == promised_ms
+    for words in (url, error.holder.host, f"pid {os.getpid()}", f"user {ME}", error.holder.command):
+        assert words in said
+    assert re.search(rf"since {ISO}", said)
+    assert re.search(rf"until {ISO} \(in [\d.]+ s\)", said)
+    assert said.endswith(f"wait longer (timeout=), or see `lockprovider status {url}`")
+
+
+def not_acquired_by_a_thread(url):
+    with lockprovider.lock(url, validity=60) as held:
+        lockprovider.lock(url, timeout=0.01).acquire()
+    return held
+
+
+async def not_acquired_by_a_task(url):
+    async with lockprovider.async_lock(url, validity=60):
+        await lockprovider.async_lock(url, timeout=0.01)
+
+
+async def not_acquired_by_a_task_from_a_thread(url):
+    with lockprovider.lock(url, validity=60):
+        await lockprovider.async_lock(url, timeout=0.01)
+
+
+def broken(url):
+    def ended(old):
+        record = LockRecord.decode(old)
+        return LockRecord("x", 1, expired=True, epoch=record.epoch, nonce="n", holder=HOLDER).encode()
+
+    Store.from_url(url).update(HUDI_LOCK_PATH, ended)
+
+
+def lost_by_a_thread(url):
+    lease = lockprovider.lock(url).acquire()
+    broken(url)
+    with lockprovider.lock(url, validity=60):
+        lease.publish("state/1", b"1")
+
+
+async def lost_by_a_task(url):
+    lease = await lockprovider.async_lock(url)
+    broken(url)
+    with lockprovider.lock(url, validity=60):
+        await lease.publish("state/1", b"1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        (NotAcquired, not_acquired_by_a_thread),
+        (NotAcquired, not_acquired_by_a_task),
+        (NotAcquired, not_acquired_by_a_task_from_a_thread),
+        (LeaseLost, lost_by_a_thread),
+        (LeaseLost, lost_by_a_task),
+    ],
+)
+def test_a_lock_and_an_async_lock_say_the_same(url, kind, call):
+    with pytest.raises(kind) as caught:
+        asyncio.run(call(url)) if inspect.iscoroutinefunction(call) else call(url)
+    error, said = caught.value, str(caught.value)
+    assert error.url == f"{url}/{HUDI_LOCK_PATH}"
+    assert error.owner
+    assert (error.holder.pid, error.holder.user) == (os.getpid(), ME)
+    assert error.holder.since_ms < error.valid_until_ms
+    assert error.valid_until_ms - error.holder.since_ms >= 60_000
+    assert re.search(rf"held by {error.owner} .*since {ISO}\) until {ISO} \(in [\d.]+ s\)", said)
+    assert said.endswith(kind.next_step.format(url=url))
+
+
+def test_a_lease_that_was_broken_says_who_has_it_now(url):
+    first, second = lockprovider.lock(url), lockprovider.lock(url)
+    lease = first.acquire()
+    store = Store.from_url(url)
+    record = LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
+    store.update(HUDI_LOCK_PATH, lambda _: LockRecord("x", 1, expired=True, epoch=record.epoch, nonce="n").encode())
+    with second, pytest.raises(LeaseLost) as caught:
+        lease.publish("state/1", b"1")
+    error = caught.value
+    assert error.reason in {LossReason.TAKEN_OVER, LossReason.BROKEN}
+    assert error.url == f"{url}/{HUDI_LOCK_PATH}"
+    assert str(error).endswith("stop, and acquire it again: what was not published never will be")
+    assert error.holder is not None
+    assert f"held by {second.owner}" in str(error)
+
+
+def test_a_lease_that_was_released_says_so(url):
+    with lockprovider.lock(url) as lease:
+        pass
+    with pytest.raises(LeaseLost, match="acquire it again") as caught:
+        lease.check()
+    assert (caught.value.reason, caught.value.url) == (LossReason.RELEASED, f"{url}/{HUDI_LOCK_PATH}")
+
+
+def test_what_is_no_record_is_named_by_its_url(url):
+    Store.from_url(url).put_if_absent(HUDI_LOCK_PATH, b"{}").unwrap()
+    lock = lockprovider.lock(url)
+    for call in (lock.acquire, lock.status):
+        with pytest.raises(MalformedRecord, match="remove the object by hand") as caught:
+            call()
+        assert caught.value.url == f"{url}/{HUDI_LOCK_PATH}"
+        assert url in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [NotAcquired, LeaseLost, PublishUnknown, Unappliable])
+def test_every_kind_says_the_lock_the_holder_the_times_and_the_next_step(kind):
+    record = LockRecord("o-1", 1_795_311_856_909, expired=False, epoch=7, nonce="n", holder=HOLDER)
+    error = kind("it came to nothing")
+    say_all(error, "s3://b/t.json", record, 1_795_311_814_909)
+    assert (error.url, error.holder, error.owner, error.valid_until_ms) == (
+        "s3://b/t.json",
+        HOLDER,
+        "o-1",
+        1795311856909,
+    )
+    assert str(error) == (
+        "it came to nothing; the lock is s3://b/t.json, held by o-1 (ship, pid 42, user ann, nightly.py, "
+        "since 2026-11-22T01:43:20.000Z) until 2026-11-22T01:44:16.909Z (in 42.0 s); "
+        + kind.next_step.format(url="s3://b --on t.json")
+    )
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.url, again.holder) == (kind, str(error), error.url, HOLDER)
+
+
+def test_a_lock_that_was_given_back_names_no_holder():
+    error = LockError("no")
+    say_all(error, "s3://b/t.json", LockRecord("o-1", 1, expired=True, holder=HOLDER), 2)
+    assert (str(error), error.holder) == ("no; the lock is s3://b/t.json", None)
+
+
+def test_a_record_carries_user_and_command_where_hudi_drops_what_it_does_not_know():
+    record = LockRecord("o-1", 5, expired=False, epoch=7, nonce="n", holder=HOLDER)
+    fields = json.loads(record.encode())
+    assert [fields.pop(name) for name in ("expired", "validUntil", "owner")] == [False, 5, "o-1"]
+    assert fields["holder"] == {
+        "host": "ship",
+        "pid": 42,
+        "since_ms": HOLDER.since_ms,
+        "user": "ann",
+        "command": "nightly.py",
+    }
+    assert LockRecord.decode(record.encode()) == record
+    plain = Holder("ship", 42, 1)  # as 0.1 wrote it
+    assert LockRecord.decode(LockRecord("o", 5, expired=False, holder=plain).encode()).holder == plain
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["/opt/jobs/nightly.py", "--password=hush"], "nightly.py"),
+        (["-c"], "python"),
+        ([""], "python"),
+        (["/usr/lib/lockprovider/__main__.py", "run"], "python -m lockprovider"),
+        (["x" * 100], "x" * 60),
+    ],
+)
+def test_a_command_is_a_name_without_its_arguments(monkeypatch, argv, named):
+    monkeypatch.setattr("sys.argv", argv)
+    assert client.command() == named
+
+
+def test_a_user_without_a_name_is_a_number(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 7)
+    assert client.user() == str(2**31 - 7)

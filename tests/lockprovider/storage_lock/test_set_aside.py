@@ -1,0 +1,232 @@
+"""A publish that was decided and cannot be put there: nobody waits for it for ever, nobody is told that it is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deciding import begin, commit
+from noting import SETTINGS, Noting, record
+
+from fsspec_cas import AlreadyExists, Lost, Machine, Store, Won
+from fsspec_cas.backends.local import LocalBackend
+from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockError, Pending, PublishUnknown, Unappliable
+from lockprovider.storage_lock.inspect import Broken, break_lock, look
+
+LARGE = bytes(range(256)) * 4096
+FOREIGN = b"foreign"
+
+
+@pytest.fixture
+def backend() -> Noting:
+    return Noting()
+
+
+@pytest.fixture
+def store(backend: Noting, tmp_path: Path) -> Store:
+    return Store(backend, str(tmp_path))
+
+
+def of_another_process(store: Store) -> Lock:
+    return Lock(store, settings=SETTINGS)
+
+
+def broken(store: Store) -> Broken:
+    return break_lock(store, HUDI_LOCK_PATH, look(store, HUDI_LOCK_PATH, Machine()), Machine())
+
+
+def kept(store: Store) -> dict[str, Any]:
+    (entry,) = store.list(".hoodie/.locks/set_aside/")
+    said: dict[str, Any] = json.loads(store.read(entry.path).data)
+    return said
+
+
+def goes_on(store: Store) -> None:
+    """The next one takes the lock, publishes, and what others put there stays."""
+    with of_another_process(store).acquire(timeout=0) as lease:
+        lease.publish("state2", b"more")
+    assert not record(store).unapplied
+    assert store.read("state2").data == b"more"
+    assert store.read("state1").data == FOREIGN
+
+
+@pytest.mark.parametrize("sole", [False, True])
+def test_what_is_published_where_others_have_written_is_not_reported_as_published(store: Store, *, sole: bool) -> None:
+    store.put_if_absent("state1", FOREIGN).unwrap()
+    lock = of_another_process(store)
+    with lock.acquire(keeps_log=True) as lease:
+        with pytest.raises(AlreadyExists, match="was not published"):
+            lease.publish_new(lock.enclose("state1", b"mine", sole=sole), b"mine")
+        assert not record(store).unapplied
+        assert record(store).log is None, "who goes by the log would take it for published"
+        lease.publish("state3", b"the lease goes on")
+    assert (kept(store)["path"], "enclosed" in kept(store)) == ("state1", True)
+    goes_on(store)
+
+
+def test_a_foreign_hand_at_the_path_after_the_commit_point_stops_nobody(
+    store: Store, monkeypatch: pytest.MonkeyPatch, backend: Noting
+) -> None:
+    put = backend.put
+
+    async def outpaced(path: str, *args: Any, **kwargs: Any) -> Any:
+        if path.endswith("state1"):
+            Store(LocalBackend(), store.root).put_if_absent("state1", FOREIGN)
+        return await put(path, *args, **kwargs)
+
+    monkeypatch.setattr(backend, "put", outpaced)
+    with of_another_process(store).acquire() as lease, pytest.raises(AlreadyExists):
+        lease.publish("state1", LARGE)
+    assert kept(store)["staged"]
+    goes_on(store)
+
+
+def test_what_was_decided_together_with_others_and_finds_its_path_taken_stops_nobody(store: Store) -> None:
+    begin(of_another_process(store))
+    store.put_if_absent("state1.1", FOREIGN).unwrap()
+    store.put_if_absent("state1", FOREIGN).unwrap()
+    with pytest.raises(PublishUnknown, match="state1"):
+        commit(of_another_process(store), "state1")
+    goes_on(store)
+    assert store.read("state1.1").data == FOREIGN
+
+
+def test_bytes_that_are_not_those_of_the_publish_are_refused_before_it_is_decided(store: Store) -> None:
+    lock = of_another_process(store)
+    pending = lock.enclose("state1", b"mine")
+    with lock.acquire() as lease:
+        with pytest.raises(LockError, match="given for 'state1' are not those of digest"):
+            lease.publish_new(pending, b"others")
+        assert not record(store).unapplied
+
+
+def in_doubt(store: Store, backend: Noting) -> tuple[Lock, Lease, Pending]:
+    """Decided, and not there: the answer to its publisher is `PublishUnknown`."""
+    lock = of_another_process(store)
+    pending = lock.stage("state1", LARGE)
+    lease = lock.acquire()
+    backend.down = True
+    with pytest.raises(PublishUnknown):
+        lease.publish_new(pending, LARGE)
+    backend.down = False
+    return lock, lease, pending
+
+
+def test_what_is_staged_for_a_decided_publish_stays_until_that_is_there(store: Store, backend: Noting) -> None:
+    lock, lease, pending = in_doubt(store, backend)
+    with pytest.raises(LockError, match="after the next acquisition"):
+        lock.unstage(pending)
+    lease.release()
+    for other in (lock, of_another_process(store)):
+        with pytest.raises(LockError, match="after the next acquisition"):
+            other.unstage(pending)
+    with of_another_process(store).acquire():
+        assert store.read("state1").data == LARGE
+    lock.unstage(pending)
+    assert store.list(".hoodie/.locks/staged/") == []
+
+
+def test_what_is_staged_for_a_commit_that_may_land_yet_is_not_removed(store: Store, backend: Noting) -> None:
+    lock = of_another_process(store)
+    pending = lock.stage("state1", LARGE)
+    lease = lock.acquire()
+    backend.loses = "request"
+    with pytest.raises(PublishUnknown):
+        lease.publish_new(pending, LARGE)
+    backend.loses, backend.out_of_reach = "", False
+    with pytest.raises(LockError, match="or may be yet"):
+        lock.unstage(pending)
+    lease.release()
+    lock.unstage(pending)
+    assert store.list(".hoodie/.locks/staged/") == []
+
+
+def lost_its_bytes(store: Store, backend: Noting) -> None:
+    _, lease, pending = in_doubt(store, backend)
+    store.delete(pending.staged)
+    lease.release()
+
+
+def test_a_publish_whose_bytes_are_gone_is_set_aside_by_a_break_alone(store: Store, backend: Noting) -> None:
+    lost_its_bytes(store, backend)
+    for _ in range(2):
+        with pytest.raises(Unappliable, match="nothing is there.*`lockprovider break URL` sets it aside"):
+            of_another_process(store).acquire(timeout=0)
+    done = broken(store)
+    assert isinstance(done.outcome, Won)
+    assert (done.finished, list(done.set_aside)) == ((), ["state1"])
+    said = json.loads(store.read(done.set_aside["state1"]).data)
+    assert said == kept(store)
+    assert "nothing is there" in said["why"]
+    assert (record(store).expired, record(store).unapplied) == (True, ())
+    store.put_if_absent("state1", FOREIGN).unwrap()
+    goes_on(store)
+
+
+def test_a_break_lets_nobody_in_before_what_was_decided_is_there(store: Store, backend: Noting) -> None:
+    """A JVM writer knows nothing of it, and takes what is released at once."""
+    _, lease, _ = in_doubt(store, backend)
+    shown = look(store, HUDI_LOCK_PATH, Machine())
+    put, seen = backend.put, []
+
+    async def watched(path: str, *args: Any, **kwargs: Any) -> Any:
+        answer = await put(path, *args, **kwargs)
+        seen.append((record(store).expired, (Path(store.root) / "state1").exists()))
+        return answer
+
+    backend.put = watched  # type: ignore[method-assign]
+    done = break_lock(store, HUDI_LOCK_PATH, shown, Machine())
+    assert (done.finished, done.set_aside) == (("state1",), {})
+    assert record(store).expired
+    assert (True, False) not in seen
+    assert not lease.renew()
+    with pytest.raises(LockError):
+        lease.check()
+    store.delete("state1")
+    lease.release()
+    with of_another_process(store).acquire(timeout=0):
+        assert store.list("state1") == []
+
+
+def test_a_break_that_cannot_finish_what_was_decided_keeps_jvm_writers_away(store: Store, backend: Noting) -> None:
+    in_doubt(store, backend)
+    backend.down = True
+    with pytest.raises(Exception, match="down"):
+        broken(store)
+    left = record(store)
+    assert (left.expired, left.handed, len(left.unapplied)) == (False, True, 1)
+    assert left.valid_until_ms > Machine().now_ms()
+    backend.down = False
+    assert broken(store).finished == ("state1",)
+
+
+def test_a_break_finishes_what_was_handed_over_since_it_was_shown(store: Store, backend: Noting) -> None:
+    _, lease, _ = in_doubt(store, backend)
+    shown = look(store, HUDI_LOCK_PATH, Machine())
+    backend.down = True
+    lease.release()
+    backend.down = False
+    assert record(store).handed
+    done = break_lock(store, HUDI_LOCK_PATH, shown, Machine())
+    assert (type(done.outcome), done.finished, record(store).expired) == (Won, ("state1",), True)
+
+
+def test_a_break_of_a_lock_that_another_has_taken_since_says_of_nothing_that_it_is_finished(
+    store: Store, backend: Noting
+) -> None:
+    _, lease, _ = in_doubt(store, backend)
+    shown = look(store, HUDI_LOCK_PATH, Machine())
+    lease.release()
+    with of_another_process(store).acquire(timeout=0):
+        done = break_lock(store, HUDI_LOCK_PATH, shown, Machine())
+    assert (type(done.outcome), done.finished) == (Lost, ())
+
+
+def test_a_break_that_something_on_the_way_has_sent_twice_is_done(store: Store, backend: Noting) -> None:
+    lease = of_another_process(store).acquire()
+    backend.twice = True
+    assert isinstance(broken(store).outcome, Won)
+    assert record(store).expired
+    lease.release()

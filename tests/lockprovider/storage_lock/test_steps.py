@@ -1,0 +1,155 @@
+"""Staging, preparing and applying a publish; applying may be repeated by anybody."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import fsspec
+import pytest
+
+from fsspec_cas import AlreadyExists, ObjectNotFound, Store
+from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, LoseAnswer, ManualClock
+from lockprovider import LockError, Pending
+from lockprovider.storage_lock import steps
+from lockprovider.storage_lock.record import LockRecord
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def backend(clock: ManualClock) -> Faulty:
+    return Faulty(MemoryBackend(fsspec.filesystem("memory", skip_instance_cache=True)), {}, world=clock)
+
+
+@pytest.fixture
+def store(backend: Faulty, clock: ManualClock, request: pytest.FixtureRequest) -> Store:
+    return Store(backend, f"/publish/{request.node.name}", world=clock)
+
+
+def staged(store: Store, data: bytes = b"data") -> Pending:
+    return steps.stage(store, "locks", "id-1", "state/7", data)
+
+
+def test_staging_writes_next_to_the_lock_and_not_at_the_path(store: Store) -> None:
+    pending = staged(store)
+    assert store.read(pending.staged).data == b"data"
+    assert pending.staged == "locks/staged/id-1"
+    with pytest.raises(ObjectNotFound):
+        store.read("state/7")
+
+
+def test_applying_again_changes_nothing(store: Store) -> None:
+    pending = staged(store)
+    steps.apply(store, pending, None, steps.ample)
+    version = store.head("state/7").version
+    steps.apply(store, pending, None, steps.ample)
+    steps.apply(store, pending, b"data", steps.ample)
+    steps.discard(store, pending)
+    steps.apply(store, pending, None, steps.ample)
+    assert store.head("state/7").version == version
+    assert store.read("state/7").data == b"data"
+
+
+@pytest.mark.parametrize("fault", [LoseAnswer(), DeliverTwice(), DeliverLate(calls=2)], ids=repr)
+def test_applying_through_a_bad_network_ends_with_the_object_there_once(
+    store: Store, backend: Faulty, clock: ManualClock, fault: LoseAnswer
+) -> None:
+    pending = staged(store)
+    faulty = Faulty(backend.inner, {"put": [fault]}, world=clock)
+    steps.apply(Store(faulty, store.root, world=clock), pending, None, steps.ample)
+    assert faulty.fired == [("put", fault)]
+    assert store.read("state/7").data == b"data"
+
+
+def test_a_foreign_object_at_the_path_is_an_error_that_says_so_and_stays(store: Store) -> None:
+    pending = staged(store)
+    store.put_if_absent("state/7", b"foreign").unwrap()
+    with pytest.raises(LockError, match="an object with digest .* is there; somebody wrote or removed it"):
+        steps.apply(store, pending, None, steps.ample)
+    with pytest.raises(AlreadyExists, match="state/7"):
+        steps.prepare(store, pending)
+    assert store.read("state/7").data == b"foreign"
+
+
+def test_when_neither_the_staged_copy_nor_the_object_is_there_that_is_an_error(store: Store) -> None:
+    pending = staged(store)
+    steps.discard(store, pending)
+    with pytest.raises(LockError, match="nothing is there"):
+        steps.apply(store, pending, None, steps.ample)
+    with pytest.raises(LockError, match="nothing is staged at .*; stage it again"):
+        steps.prepare(store, pending)
+
+
+def test_preparing_gives_the_bytes_also_when_the_object_is_there_already(store: Store) -> None:
+    pending = staged(store)
+    assert steps.prepare(store, pending) == b"data"
+    steps.apply(store, pending, None, steps.ample)
+    steps.discard(store, pending)
+    assert steps.prepare(store, pending) == b"data"
+
+
+def test_staged_bytes_that_are_not_the_promised_ones_are_refused(store: Store) -> None:
+    pending = replace(staged(store), digest=steps.digest(b"other"))
+    with pytest.raises(LockError, match="are not those of digest"):
+        steps.prepare(store, pending)
+
+
+def test_what_is_small_goes_along_in_the_record_and_needs_no_other_object(store: Store) -> None:
+    pending = steps.enclose("state/7", b"data" * 1000)
+    assert pending is not None
+    record = LockRecord("me", 5, expired=False, nonce="n", pending=pending)
+    read = LockRecord.decode(record.encode())
+    assert read == record
+    assert read.pending is not None
+    steps.apply(store, read.pending, None, steps.ample)
+    steps.discard(store, read.pending)
+    assert store.read("state/7").data == b"data" * 1000
+    assert [entry.path for entry in store.list("")] == ["state/7"]
+    assert steps.prepare(store, read.pending) == b"data" * 1000
+
+
+def test_what_is_large_is_not_enclosed() -> None:
+    assert steps.enclose("state/7", random.Random(1).randbytes(10_000)) is None
+
+
+def test_enclosed_bytes_that_are_not_the_promised_ones_are_not_written(store: Store) -> None:
+    pending = steps.enclose("state/7", b"data")
+    assert pending is not None
+    with pytest.raises(LockError, match="enclosed for 'state/7' are not those of digest"):
+        steps.apply(store, replace(pending, data=b"other"), None, steps.ample)
+    assert store.list("") == []
+
+
+def pair(data: bytes = b"data") -> Pending:
+    return replace(Pending.of_bytes("state/7", data), first=Pending.of_bytes("listing/7", b"listing"))
+
+
+@pytest.mark.parametrize("data", [b"data", None], ids=["its maker", "the next holder"])
+def test_what_goes_first_is_there_first_whoever_puts_it_there(
+    store: Store, backend: Faulty, data: bytes | None
+) -> None:
+    put, seen = backend.inner.put, []
+
+    async def watched(path: str, *args: object, **more: object) -> object:
+        seen.append(path.rpartition("publish/")[2].partition("/")[2])
+        return await put(path, *args, **more)  # type: ignore[arg-type]
+
+    backend.inner.put = watched  # type: ignore[method-assign,assignment]
+    steps.apply(store, pair(), data, steps.ample)
+    assert seen == ["listing/7", "state/7"]
+    steps.apply(store, pair(), None, steps.ample)
+    assert seen == ["listing/7", "state/7"], "what is there is there as a whole"
+    assert store.read("listing/7").data == b"listing"
+
+
+def test_what_goes_first_and_cannot_be_there_keeps_the_rest_away(store: Store) -> None:
+    store.put_if_absent("listing/7", b"foreign").unwrap()
+    with pytest.raises(LockError, match="an object with digest .* is there"):
+        steps.apply(store, pair(), b"data", steps.ample)
+    with pytest.raises(ObjectNotFound):
+        store.read("state/7")

@@ -53,7 +53,12 @@ SERVERS |= {"minio", "versity", "s3proxy"}
 SLOW = SERVERS | {"benches", "fault_proxy", "spark"}
 # Hundreds of files, or waits, or searches.
 NOT_QUICK = (
-    *("lockprovider/demo", "lockprovider/commands", "lockprovider/recipes", "lockprovider/storage_lock/test_async_lock.py"),
+    *(
+        "lockprovider/demo",
+        "lockprovider/commands",
+        "lockprovider/recipes",
+        "lockprovider/storage_lock/test_async_lock.py",
+    ),
     *("lockprovider/storage_lock/test_committer.py", "table/files/test_merge_log.py", "table/files/test_slice_rows.py"),
     *("model/test_group_commit.py", "fsspec_cas/backends/test_sends_once.py"),
 )

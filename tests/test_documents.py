@@ -8,12 +8,11 @@ import re
 import shlex
 from functools import cache
 from importlib import import_module
-from itertools import dropwhile, pairwise
+from itertools import dropwhile
 from pathlib import Path
 
 import pytest
 from jvm.spark import SHARED
-from test_house import FLOORS
 
 from fsspec_cas import cli as cas_cli
 from lockprovider import HUDI_LOCK_PATH, Holder, LockRecord, LockSettings, Log, Pending

@@ -12,7 +12,7 @@ from lockprovider.table.convert.rows import as_stream
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bucket import BucketIndex
-from lockprovider.table.format.log_content import wrapper_of
+from lockprovider.table.format.log_block import wrapper_of
 from lockprovider.table.format.properties import (
     BUCKET,
     DEFAULT_BUCKETS,

@@ -14,7 +14,7 @@ from jvm.spark import HudiError, HudiSpark
 from jvm.test_spark_without_settings import MADE
 from lockprovider.table import Table
 from lockprovider.table.format import shapes
-from lockprovider.table.format.metadata_table.files_records import written_files
+from lockprovider.table.format.metadata_table import written_files
 from lockprovider.table.format.writer_settings import ZONE_KEY
 from lockprovider.table.transaction import commit
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS
 
     from lockprovider.table.format.metadata import CommitMetadata
-    from lockprovider.table.format.metadata_table.files_records import FilesRecord
+    from lockprovider.table.format.metadata_table import FilesRecord
 
 pytestmark = pytest.mark.jvm
 

@@ -13,7 +13,7 @@ from jvm.spark import SHARED, HudiError
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow
 from lockprovider.table.files import group_writer, write_log
-from lockprovider.table.format import data_files
+from lockprovider.table.format import layout
 from lockprovider.table.format.instant import Action
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def test_m7_twin_whose_log_is_named_with_letters_is_not_seen_by_their_readers(
 ) -> None:
     table = a_table(tmp_path / "t", "by event")
     table.upsert(rows((1, "a", "x", 10)))
-    lettered = data_files._LOG_FILE.pattern.replace("[0-9]+-[0-9]+-[0-9]+", "[a-z0-9]+-[0-9]+-[0-9]+")
-    monkeypatch.setattr(data_files, "_LOG_FILE", re.compile(lettered))
+    lettered = layout._LOG_FILE.pattern.replace("[0-9]+-[0-9]+-[0-9]+", "[a-z0-9]+-[0-9]+-[0-9]+")
+    monkeypatch.setattr(layout, "_LOG_FILE", re.compile(lettered))
     monkeypatch.setattr(arrow, "_TASK", "task-0-0")
     table.upsert(rows((1, "a", "y", 11)))
     assert content(table) == [(1, "a", "y", 11)]

@@ -16,8 +16,8 @@ from lockprovider.demo.proof import reader_options
 from lockprovider.table import Table, TableSettings, UnsupportedTable
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.format.instant import to_ms
-from lockprovider.table.format.java_properties import pairs
 from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES
+from lockprovider.table.format.properties import pairs
 from lockprovider.table.format.writer_settings import FAILED_KEYS, LOCK_KEY, METADATA_KEY, MODE_KEY, SHARED, ZONE_KEY
 
 if TYPE_CHECKING:

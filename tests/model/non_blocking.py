@@ -18,8 +18,8 @@ from table import merge_oracle
 
 from fsspec_cas import Entry
 from lockprovider.table.format.bucket import bucket_of, file_id, fixed_file_id
-from lockprovider.table.format.data_files import BaseFile, LogFile
 from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.layout import BaseFile, LogFile
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.timeline import non_blocking
 from lockprovider.table.timeline.compaction_plan import compaction_plan

@@ -10,13 +10,13 @@ from table.state.test_metadata_table import listed, sizes_there
 from lockprovider.table import Table
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.format.bloom import encode_filter
-from lockprovider.table.format.metadata_table.files_records import (
+from lockprovider.table.format.hfile import encode_hfile
+from lockprovider.table.format.metadata_table import (
     FileListing,
     encode_files,
     metadata_schema,
     whole_listing,
 )
-from lockprovider.table.format.metadata_table.hfile import encode_hfile
 
 _MADE = "0" * 17
 

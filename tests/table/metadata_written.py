@@ -11,8 +11,8 @@ from typing import Any
 
 from table.jvm_written import DATA, contents
 
+from lockprovider.table.format.hfile import _fields, _varint
 from lockprovider.table.format.log_block import BlockKind, decode_blocks
-from lockprovider.table.format.metadata_table.hfile import _fields, _varint
 
 FOLDER = "metadata_table"
 NAMES = tuple(sorted(path.stem for path in (DATA / FOLDER).glob("*.zip")))

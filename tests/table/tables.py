@@ -13,7 +13,7 @@ from hudi import HudiTableBuilder
 from lockprovider import LockSettings
 from lockprovider.table import HeartbeatSettings, Table, TableSettings, TableSpec
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format.data_files import parse_base_file
+from lockprovider.table.format.layout import parse_base_file
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("value", pa.int64())])
 SPEC = TableSpec("counters", SCHEMA, record_keys=("id",), partition_by=("part",))

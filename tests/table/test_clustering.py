@@ -41,9 +41,8 @@ from lockprovider.table import (
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.files import cluster
-from lockprovider.table.format.data_files import data_file_at
 from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import heartbeat_path, markers_dir, markers_file
+from lockprovider.table.format.layout import data_file_at, heartbeat_path, markers_dir, markers_file
 from lockprovider.table.rewrite import clustering, compaction, executor
 from lockprovider.table.state.events import TableEvent
 from lockprovider.table.timeline.conflict import by_partition, prefer_writer

@@ -34,10 +34,9 @@ from lockprovider.table import (
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.files import group_writer, write_log
-from lockprovider.table.format.data_files import parse_log_file
 from lockprovider.table.format.instant import Action
-from lockprovider.table.format.log_block import BlockKind, decode_blocks
-from lockprovider.table.format.log_content import decode_deletes
+from lockprovider.table.format.layout import parse_log_file
+from lockprovider.table.format.log_block import BlockKind, decode_blocks, decode_deletes
 from lockprovider.table.format.metadata import avro_schema, decode_commit
 from lockprovider.table.transaction.transaction import Transaction
 

@@ -36,8 +36,8 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.files import group_writer
 from lockprovider.table.format.bucket import fixed_file_id
-from lockprovider.table.format.java_properties import pairs
-from lockprovider.table.format.plan.clustering import (
+from lockprovider.table.format.properties import pairs
+from lockprovider.table.format.service_metadata import (
     ClusteringGroup,
     ClusteringPlan,
     ClusteringSlice,

@@ -27,7 +27,7 @@ from lockprovider.table.format.layout import (
     TIMELINE,
 )
 from lockprovider.table.format.metadata import CommitMetadata, decode_rollback
-from lockprovider.table.format.metadata_table.files_records import LISTING
+from lockprovider.table.format.metadata_table import LISTING
 from lockprovider.table.format.properties import TableConfig, parse_properties
 from lockprovider.table.format.service_metadata import decode_restore
 from lockprovider.table.state import archive_index

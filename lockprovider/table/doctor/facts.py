@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fsspec_cas import Entry
-from lockprovider.table.format.data_files import BaseFile, LogFile, data_file_at
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.metadata_listing import ListingDifferences

@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
-from lockprovider.table.format.data_files import BaseFile
-from lockprovider.table.format.layout import PARTITION_METAFILE, FileGroup, join, parse_marker
+from lockprovider.table.format.layout import PARTITION_METAFILE, BaseFile, FileGroup, join, parse_marker
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.shapes import reasons, way_on

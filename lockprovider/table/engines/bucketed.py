@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lockprovider.table.files.bucket_groups import groups, index_of, of_keys
 from lockprovider.table.files.group_writer import GroupWriter, group_id
 from lockprovider.table.format import bucket as buckets
-from lockprovider.table.format.data_files import BaseFile, LogFile
+from lockprovider.table.format.layout import BaseFile, LogFile
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.timeline.view import FileSlice
 

@@ -20,8 +20,7 @@ from lockprovider.table.files.log_file import columns_to_merge
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import merged_rows
 from lockprovider.table.files.write_base_file import BATCH_ROWS, write_base_file
-from lockprovider.table.format.data_files import BaseFile
-from lockprovider.table.format.layout import join
+from lockprovider.table.format.layout import BaseFile, join
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY, with_meta
 from lockprovider.table.timeline.view import FileSlice

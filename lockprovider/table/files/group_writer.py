@@ -30,11 +30,12 @@ from lockprovider.table.files.write_base_file import WrittenFile, all_fresh, wri
 from lockprovider.table.files.write_log import encode_log, refuse_unordered
 from lockprovider.table.format import bloom
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.data_files import BaseFile, LogFile
 from lockprovider.table.format.layout import (
     META,
     PARTITION_METAFILE,
     TIMELINE,
+    BaseFile,
+    LogFile,
     MarkerKind,
     join,
     marker_name,

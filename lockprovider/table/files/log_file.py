@@ -33,8 +33,16 @@ from lockprovider.table.files.merge_log import (
 )
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.bloom import hashes
-from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, effective
-from lockprovider.table.format.log_content import decode_avro, decode_deletes, ordering_values
+from lockprovider.table.format.log_block import (
+    BlockKind,
+    Header,
+    LogBlock,
+    decode_avro,
+    decode_blocks,
+    decode_deletes,
+    effective,
+    ordering_values,
+)
 from lockprovider.table.format.schema import RECORD_KEY
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from lockprovider.table.files import base_file as files
 from lockprovider.table.files.merge_log import comparable
 from lockprovider.table.files.write_base_file import BATCH_BYTES, BATCH_ROWS, all_fresh, fresh
 from lockprovider.table.format import schema
-from lockprovider.table.format.data_files import BaseFile
+from lockprovider.table.format.layout import BaseFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,7 +23,7 @@ from pyarrow import types
 
 from lockprovider.table.files import base_file as files
 from lockprovider.table.format import bloom, schema
-from lockprovider.table.format.data_files import BaseFile, LogFile
+from lockprovider.table.format.layout import BaseFile, LogFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

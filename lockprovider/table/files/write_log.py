@@ -22,10 +22,16 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.base_file import AVRO_KEY, SPARK_KEY, array_of
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.write_base_file import CALENDAR, COMPRESSION, constant, fresh, repetitive
-from lockprovider.table.format.data_files import LogFile, parse_log_file
-from lockprovider.table.format.layout import join
-from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
-from lockprovider.table.format.log_content import encode_avro, encode_deletes, wrapper_of
+from lockprovider.table.format.layout import LogFile, join, parse_log_file
+from lockprovider.table.format.log_block import (
+    BlockKind,
+    Header,
+    LogBlock,
+    encode_avro,
+    encode_blocks,
+    encode_deletes,
+    wrapper_of,
+)
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.schema import META_COLUMNS, RECORD_KEY, to_avro, with_meta

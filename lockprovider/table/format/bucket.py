@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 MOST_BUCKETS = 99_999_999  # what fits into 8 digits
 _DIGITS = 8
 _FIXED = "-0000-0000-0000-000000000000-"  # Hudi `BucketIdentifier.newBucketFileIdForNBCC`
-_NULL, _EMPTY = "__null__", "__empty__"
 _FACTOR = np.uint32(31)
 _INVERSE = np.uint32(pow(31, -1, 1 << 32))
 _NO_SIGN = np.uint32(0x7FFFFFFF)
@@ -119,7 +119,7 @@ def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
         end = _end(key, colon)
         if key[place:colon] in fields:
             text = key[colon + 1 : end]
-            values.append(None if text == _NULL else "" if text == _EMPTY else text)
+            values.append(None if text == NULL_KEY else "" if text == EMPTY_KEY else text)
         place = end + 1
     return values or [key]
 
@@ -160,7 +160,7 @@ def _pattern(key_fields: Sequence[str]) -> str:
 
 def _unmarked(text: pa.Array) -> pa.Array:
     """Null and empty values, which a record key has words for: both have the hash 0."""
-    return pc.if_else(pc.is_in(text, value_set=pa.array([_NULL, _EMPTY])), "", text)
+    return pc.if_else(pc.is_in(text, value_set=pa.array([NULL_KEY, EMPTY_KEY])), "", text)
 
 
 def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:

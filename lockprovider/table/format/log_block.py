@@ -1,25 +1,44 @@
-"""Log files of merge-on-read tables: blocks, one after the other. What rows are in a block: `log_content`.
+"""Log files of merge-on-read tables: blocks, one after the other, and what is in them.
 
     "#HUDI#" | int64 size of what follows | int32 1 | int32 kind | header | int64 length, content | footer | int64 size
+    rows      int32 3, int32 count, then for each row an int32 length and its Avro datum
+    deletes   int32 3, int32 length, and one Avro datum: a list of keys with ordering values
 
 All numbers are big-endian; a header is a count, and for each entry its key, length and UTF-8 text. The last number
-counts from the magic, so that a block whose writer died shows.
+counts from the magic, so that a block whose writer died shows. Parquet blocks are files of their own.
+
+A delete without an ordering value (an int of 0, or null) wins over all that came before it. One with a value takes part
+in the ordering like a row, and its value is wrapped by its type: readers fail at one that is not the column's own, and
+at several in one block.
 
 Promised: what is decoded and encoded again has the same bytes. A block that is torn reads as if it were not there, and
-the blocks after it are found by their magic: what a dead writer left is no data. NOT promised: to see that bytes inside
-of a whole block were changed.
+the blocks after it are found by their magic: what a dead writer left is no data. Rows and deletes come back as they
+were given. A datum at a time passes through Python. NOT promised: to see that bytes inside of a whole block were
+changed.
 
-Source: Hudi `HoodieLogFormatWriter`, `HoodieLogFileReader`, `HoodieLogBlock`, `BaseHoodieLogRecordReader`.
+Source: Hudi `HoodieLogFormatWriter`, `HoodieLogFileReader`, `HoodieLogBlock`, `BaseHoodieLogRecordReader`,
+`HoodieAvroDataBlock`, `HoodieDeleteBlock`, `HoodieAvroUtils.wrapValueIntoAvro`; `HoodieDeleteRecordList.avsc`; Avro
+1.11 specification, "Binary Encoding".
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from enum import IntEnum
+from functools import lru_cache
+from io import BytesIO
+from typing import Any
 
-from lockprovider.table.errors import Corrupt, UnsupportedTable
+import fastavro
+import pyarrow as pa
+from pyarrow import types
+
+from lockprovider.table.errors import Corrupt, UnsupportedSchema, UnsupportedTable
+from lockprovider.table.format.metadata import avro_schema, checked_schema
+from lockprovider.table.format.schema import from_avro
 
 MAGIC = b"#HUDI#"
 _VERSION = 1
@@ -200,3 +219,265 @@ def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlo
         elif instant not in made_of and instant not in newest:
             found += by_instant[instant]
     return tuple(found)
+
+
+_CONTENT_VERSION = 3
+_TIMES = frozenset({"date", "timestamp-micros", "timestamp-millis", "local-timestamp-micros", "local-timestamp-millis"})
+_RECORDS = "HoodieDeleteRecordList"
+_PACKAGE = "org.apache.hudi.avro.model."
+_ARRAY = "ArrayWrapper"
+_DECIMAL = "DecimalWrapper"
+_DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15  # of each value, whatever the column has
+_EXACT = Context(prec=2 * _DECIMAL_DIGITS)
+_NO_VALUE: tuple[str, Any] = ("IntWrapper", 0)
+
+
+def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
+    """The content of an Avro block with these rows; their columns are those of the schema, in its order."""
+    parsed, out = _parsed(schema_json), [_TWO.pack(_CONTENT_VERSION, rows.num_rows)]
+    columns = [_plain(column) for column in rows.columns]
+    names = rows.column_names
+    for values in zip(*columns, strict=True):
+        datum = BytesIO()
+        fastavro.schemaless_writer(datum, parsed, dict(zip(names, values, strict=True)))
+        out += (_COUNT.pack(datum.tell()), datum.getvalue())
+    return b"".join(out)
+
+
+def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
+    """The rows of an Avro block; their columns are those of the schema, in its order.
+
+    Raises:
+        Corrupt: the content does not fit the schema; the message names the file.
+        UnsupportedTable: it is of a version that is not known here.
+        UnsupportedSchema: a column has a type that is not supported.
+    """
+    columns = from_avro(schema_json)
+    try:
+        rows = _data(content, _parsed(schema_json), file_name)
+        return pa.table([pa.array([row[one.name] for row in rows], one.type) for one in columns], schema=columns)
+    except (struct.error, EOFError, ValueError, IndexError, KeyError, TypeError, pa.ArrowException) as error:
+        raise Corrupt(f"log file {file_name!r} has rows that do not fit their schema ({error}); restore it") from error
+
+
+def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]]:
+    version, count = _TWO.unpack_from(content, 0)
+    if not 1 <= version <= _CONTENT_VERSION:
+        raise UnsupportedTable(
+            f"log file {file_name!r} has an Avro block of version {version}, only 1 to {_CONTENT_VERSION} are known; "
+            "compact the table with the engine that wrote it"
+        )
+    found: list[Any] = []
+    at, source = _TWO.size, BytesIO(content)
+    for _ in range(count):
+        (length,) = _COUNT.unpack_from(content, at)
+        at += _COUNT.size
+        source.seek(at)
+        found.append(fastavro.schemaless_reader(source, parsed, None))
+        at += length
+        if source.tell() != at:
+            raise Corrupt(f"log file {file_name!r} has a row of {length} bytes that is of another size; restore it")
+    return found
+
+
+@lru_cache(maxsize=256)
+def _parsed(schema_json: str) -> Any:
+    """The schema with times as plain numbers: as which Arrow takes them, beyond the years that Python knows, too."""
+    return fastavro.parse_schema(_without_times(checked_schema(schema_json)))
+
+
+def _without_times(avro: Any) -> Any:
+    if isinstance(avro, list):
+        return [_without_times(one) for one in avro]
+    if not isinstance(avro, dict):
+        return avro
+    kept = {key: value for key, value in avro.items() if not (key == "logicalType" and value in _TIMES)}
+    inner = {key: _without_times(kept[key]) for key in ("type", "items", "values", "fields") if key in kept}
+    return {**kept, **inner}
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    """A column's values as Avro takes them: times as numbers, maps as dictionaries."""
+    give = _giver(column.type)
+    values = (column.cast(_number(column.type)) if types.is_temporal(column.type) else column).to_pylist()
+    return (
+        values if give is None or types.is_temporal(column.type) else [None if v is None else give(v) for v in values]
+    )
+
+
+def _number(kind: pa.DataType) -> pa.DataType:
+    return pa.int32() if types.is_date32(kind) else pa.int64()
+
+
+def _giver(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """What a value that is not null has to pass through; None if it may stay as it is."""
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return lambda value: pa.scalar(value, kind).cast(_number(kind)).as_py()
+    if types.is_map(kind):
+        item = _optional(_giver(kind.item_type))
+        return lambda pairs: {key: item(value) for key, value in pairs}
+    if types.is_list(kind):
+        inner = _giver(kind.value_type)
+        return None if inner is None else lambda values: [_optional(inner)(value) for value in values]
+    if types.is_struct(kind):
+        fields = {kind.field(i).name: _optional(_giver(kind.field(i).type)) for i in range(kind.num_fields)}
+        return lambda value: {name: give(value[name]) for name, give in fields.items()}
+    return None
+
+
+def _optional(give: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    return lambda value: value if give is None or value is None else give(value)
+
+
+# -- deletes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogDelete:
+    """One key that is deleted.
+
+    `values` are the ordering values, one a field, as they are stored: dates in days, timestamps in the column's unit,
+    decimals as bytes; none if the delete wins over all before it. `wrappers` are the names of their types.
+    """
+
+    key: str
+    partition: str
+    values: tuple[Any, ...] = ()
+    wrappers: tuple[str, ...] = ()
+
+
+def wrapper_of(kind: pa.DataType) -> str:
+    """The type by which an ordering value of this column has to be written, and no other can be read by all.
+
+    Raises:
+        UnsupportedSchema: there is none.
+    """
+    for fits, name in _WRAPPERS:
+        if fits(kind):
+            return name
+    raise UnsupportedSchema(
+        f"an ordering column of type {kind} cannot order deletes in log files; use a number or text, of decimals one "
+        f"of {_DECIMAL_DIGITS - _DECIMAL_SCALE} digits at most on either side of the point"
+    )
+
+
+def _is_short_decimal(kind: pa.DataType) -> bool:
+    """Whether its values have so few digits that Hudi's decimal of a delete has room for them."""
+    return bool(types.is_decimal(kind) and kind.scale <= _DECIMAL_SCALE >= kind.precision - kind.scale)
+
+
+_WRAPPERS = (
+    (lambda kind: types.is_int32(kind) or types.is_date32(kind), "IntWrapper"),
+    (lambda kind: types.is_int64(kind) or types.is_timestamp(kind), "LongWrapper"),
+    (types.is_float32, "FloatWrapper"),
+    (types.is_float64, "DoubleWrapper"),
+    (types.is_string, "StringWrapper"),
+    (types.is_boolean, "BooleanWrapper"),
+    (_is_short_decimal, _DECIMAL),
+)
+_READ_AS = {  # what hudi-rs takes for the same, and what a column was before it was widened
+    **{name: {name} for _, name in _WRAPPERS},
+    "IntWrapper": {"IntWrapper", "DateWrapper", "LocalDateWrapper"},
+    "LongWrapper": {"LongWrapper", "TimestampMicrosWrapper", "IntWrapper"},
+    "DoubleWrapper": {"DoubleWrapper", "FloatWrapper", "IntWrapper"},
+}
+
+
+def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | None, wrapper: str = "") -> bytes:
+    """The content of a delete block; `values` have all the type `wrapper`, or None: they win over all before them.
+
+    An int of 0 cannot be told from no value, and wins, too.
+    """
+    name, given = (wrapper, values) if values is not None else (_NO_VALUE[0], [_NO_VALUE[1]] * len(keys))
+    wrapped = _PACKAGE + name
+    if name == _DECIMAL:
+        given = [_decimal_bytes(value) for value in given]
+    records = [
+        {"recordKey": key, "partitionPath": partition, "orderingVal": (wrapped, {"value": value})}
+        for key, value in zip(keys, given, strict=True)
+    ]
+    datum = BytesIO()
+    fastavro.schemaless_writer(datum, avro_schema(_RECORDS), {"deleteRecordList": records})
+    return _TWO.pack(_CONTENT_VERSION, datum.tell()) + datum.getvalue()
+
+
+def _decimal_bytes(value: Decimal) -> bytes:
+    """The unscaled number in as few bytes as Java's `BigInteger` has."""
+    unscaled = int(value.scaleb(_DECIMAL_SCALE, _EXACT))
+    return unscaled.to_bytes((unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1, "big", signed=True)
+
+
+def _of_decimal_bytes(data: bytes) -> Decimal:
+    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-_DECIMAL_SCALE, _EXACT)
+
+
+def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
+    """The deletes of a block, in its order.
+
+    Raises:
+        Corrupt: the content is no list of deletes; the message names the file.
+        UnsupportedTable: it is of a version that is not known here.
+    """
+    try:
+        version, length = _TWO.unpack_from(content, 0)
+        if version != _CONTENT_VERSION:
+            raise UnsupportedTable(
+                f"log file {file_name!r} has a delete block of version {version}, only {_CONTENT_VERSION} is known; "
+                "compact the table with the engine that wrote it"
+            )
+        datum = BytesIO(content[_TWO.size : _TWO.size + length])
+        found: Any = fastavro.schemaless_reader(datum, avro_schema(_RECORDS), None, return_record_name=True)
+        return tuple(_delete(one) for one in found["deleteRecordList"])
+    except (struct.error, EOFError, ValueError, IndexError, KeyError, TypeError) as error:
+        raise Corrupt(f"log file {file_name!r} has a delete block that cannot be read ({error}); restore it") from error
+
+
+def _delete(record: Any) -> LogDelete:
+    name, given = record["orderingVal"] or ("", None)
+    name = name.removeprefix(_PACKAGE)
+    found = [_NO_VALUE if given is None else (name, given["value"])] if name != _ARRAY else _unwrapped(given)
+    if all((kind, value) == _NO_VALUE for kind, value in found):
+        return LogDelete(record["recordKey"], record["partitionPath"] or "")
+    kinds, values = (tuple(part) for part in zip(*found, strict=True))
+    return LogDelete(record["recordKey"], record["partitionPath"] or "", values, kinds)
+
+
+def _unwrapped(given: Any) -> list[tuple[str, Any]]:
+    return [
+        ("", None) if one is None else (one[0].removeprefix(_PACKAGE), one[1]["value"])
+        for one in given["wrappedValues"] or ()
+    ]
+
+
+def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], file_name: str) -> list[pa.Array]:
+    """The ordering values of the deletes that have any, a column a field, of the columns' types.
+
+    Raises:
+        Corrupt: one is of another type than its column: it cannot be compared with the rows', and JVM Hudi and hudi-rs
+            fail at it, too.
+    """
+    given = [one for one in deletes if one.values]
+    expected = [wrapper_of(column.type) for column in columns] if given else []
+    ordered_by = ", ".join(f"{column.name} of type {column.type}" for column in columns)
+    for one in given:
+        pairs = zip(one.wrappers, expected, strict=False)
+        if len(expected) != len(one.wrappers) or not all(found in _READ_AS[wanted] for found, wanted in pairs):
+            raise Corrupt(
+                f"log file {file_name!r} deletes key {one.key!r} with an ordering value of type "
+                f"{', '.join(one.wrappers)}, and the table is ordered by {ordered_by or 'nothing'}; "
+                "no reader can compare them: take the file from a backup, or roll its commit back"
+            )
+    values = ([one.values[number] for one in given] for number in range(len(columns)))
+    return [_column(found, column.type) for found, column in zip(values, columns, strict=True)]
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if types.is_decimal(kind):
+        return pa.array([_of_decimal_bytes(one) for one in values], pa.decimal128(38, _DECIMAL_SCALE)).cast(kind)
+    return pa.array(values, _raw(kind)).cast(kind)
+
+
+def _raw(kind: pa.DataType) -> pa.DataType:
+    if types.is_timestamp(kind):
+        return pa.int64()
+    return pa.int32() if types.is_date32(kind) else kind

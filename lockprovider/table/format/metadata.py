@@ -25,8 +25,7 @@ import fastavro
 
 from lockprovider.bounded import LARGEST_OBJECT, inflate, parse_json, plausible
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.data_files import parse_log_file
-from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.layout import FileGroup, parse_log_file
 
 SCHEMA_KEY = "schema"
 CLUSTER = "CLUSTER"
@@ -477,3 +476,28 @@ def _read_of_ours(data: bytes) -> list[Any]:
     start, record = source.tell(), read(source, avro_schema(name), None)
     is_whole = count == 1 and source.tell() == start + size and source.read() == mark
     return [record] if is_whole else []
+
+
+SINK_KEY = "_hudi_streaming_sink_checkpoint"
+
+
+def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
+    """The batches by stream of a commit with this extra metadata; what was not written by a sink is none."""
+    try:
+        said = parse_json(extra.get(SINK_KEY, "{}").encode(), most=LARGEST_OBJECT).items()
+    except (ValueError, TypeError, AttributeError):
+        return {}
+    return {str(stream): int(batch) for stream, batch in said if _is_number(batch)}
+
+
+def noted(extra: Mapping[str, str], stream: str, batch: int) -> dict[str, str]:
+    """What a commit of this batch says; with what its extra metadata says of other streams already."""
+    said = {name: str(number) for name, number in batches_by_stream(extra).items()}
+    return {SINK_KEY: json.dumps({**said, stream: str(batch)})}
+
+
+def _is_number(batch: object) -> bool:
+    try:
+        return int(str(batch)) >= 0
+    except ValueError:
+        return False

@@ -9,17 +9,18 @@ Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`, `HoodieSparkSqlWriter.me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.errors import UnsupportedTable
-from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS, listing_fault
+from lockprovider.table.format.metadata_table import LISTING, STATISTICS
 from lockprovider.table.format.properties import (
     COMMIT_TIME,
     EVENT_TIME,
     KNOWN_KEYGENS,
+    PARTITIONS_KEY,
     READABLE_VERSIONS,
     SIMPLE,
     TABLE_TYPES,
@@ -394,6 +395,24 @@ def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
         yield against(f"hoodie.table.timeline.timezone={config.timezone}", "would mix two clocks")
     yield from _of_index(config)
     yield from _of_keys(config)
+
+
+def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
+    """Why a table with these partitions of a metadata table cannot be written, and what another engine does about it.
+
+    Both are empty if it can. `keeps`: its writer keeps the listing of files.
+    """
+    named = tuple(dict.fromkeys((*partitions, *inflight)))
+    others = [name for name in named if name != LISTING]
+    if not named:
+        return "", ""
+    if not keeps:
+        return "would hide these commits from JVM readers", ""
+    if tuple(inflight):
+        return "is being built", "wait until it is, then begin again"
+    indexes = [f"JVM Hudi has `DROP INDEX {name} ON ...`" for name in others if name not in STATISTICS]
+    elsewhere = "" if set(others) & set(STATISTICS) else "; ".join(indexes)
+    return ("has more than `files`, which is all that is kept here", elsewhere) if others else ("", "")
 
 
 def _of_keys(config: TableConfig) -> Iterator[Reason]:

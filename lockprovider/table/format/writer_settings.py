@@ -20,9 +20,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.format.java_properties import flag_text
-from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS
-from lockprovider.table.format.properties import KEY_ENCODING, TableConfig
+from lockprovider.table.format.metadata_table import STATISTICS
+from lockprovider.table.format.properties import KEY_ENCODING, PARTITIONS_KEY, TableConfig, flag_text
 
 MODE_KEY = "hoodie.write.concurrency.mode"
 OPTIMISTIC, NON_BLOCKING = "optimistic_concurrency_control", "non_blocking_concurrency_control"

@@ -35,11 +35,10 @@ from lockprovider.table.files.bucket_groups import look_like_buckets
 from lockprovider.table.files.cluster import write_clustered
 from lockprovider.table.files.group_writer import GroupWriter, group_id
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.data_files import data_file_at
 from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.layout import FileGroup, data_file_at
 from lockprovider.table.format.metadata import CLUSTER, WriteStat
-from lockprovider.table.format.plan.clustering import (
+from lockprovider.table.format.service_metadata import (
     ClusteringPlan,
     ClusteringSlice,
     decode_clustering_plan,

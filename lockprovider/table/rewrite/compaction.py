@@ -28,7 +28,7 @@ from lockprovider.table.files.slice_rows import held_bytes
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import COMPACT, WriteStat
-from lockprovider.table.format.plan.compaction import (
+from lockprovider.table.format.service_metadata import (
     CompactionOperation,
     decode_compaction_plan,
     encode_compaction_plan,

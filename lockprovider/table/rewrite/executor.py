@@ -18,12 +18,10 @@ from fsspec_cas import CasError, Entry, InvalidInput
 from lockprovider import Lease
 from lockprovider.table.errors import Aborted, HistoryGone
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.data_files import data_file_at, parse_log_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
-from lockprovider.table.format.layout import TIMELINE, FileGroup, heartbeat_path, join
+from lockprovider.table.format.layout import TIMELINE, FileGroup, data_file_at, heartbeat_path, join, parse_log_file
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
-from lockprovider.table.format.plan.clustering import decode_clustering_plan
-from lockprovider.table.format.plan.compaction import decode_compaction_plan
+from lockprovider.table.format.service_metadata import decode_clustering_plan, decode_compaction_plan
 from lockprovider.table.services import plans
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.fence import with_fence

@@ -13,8 +13,8 @@ from fsspec_cas import CasError
 from lockprovider import LockRecord
 from lockprovider.table.errors import TableError
 from lockprovider.table.files.footers.notes import FooterNote
-from lockprovider.table.format.data_files import data_file_at
 from lockprovider.table.format.instant import format_ms
+from lockprovider.table.format.layout import data_file_at
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.cache import KnownView

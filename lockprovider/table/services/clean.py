@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import META, checked_path, heartbeat_path, join
-from lockprovider.table.format.metadata_table.files_records import removed_files
+from lockprovider.table.format.metadata_table import removed_files
 from lockprovider.table.format.service_metadata import (
     CleanMetadata,
     CleanPlan,

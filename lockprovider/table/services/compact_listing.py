@@ -26,12 +26,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from lockprovider.table.format.data_files import BaseFile, LogFile, hfile_at
 from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import METADATA_TABLE, heartbeat_path
-from lockprovider.table.format.metadata_table.files_records import LISTING
-from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE
-from lockprovider.table.format.metadata_table.listing_compaction import ListingCompaction
+from lockprovider.table.format.layout import METADATA_TABLE, BaseFile, LogFile, heartbeat_path, hfile_at
+from lockprovider.table.format.metadata_table import LISTING, OWN_TIMELINE, ListingCompaction
 from lockprovider.table.services import plans
 from lockprovider.table.state.metadata_table import merged_listing, own_schema, own_slices, own_timeline
 from lockprovider.table.timeline.compaction_plan import compaction_plan

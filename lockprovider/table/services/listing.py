@@ -22,11 +22,9 @@ from typing import TYPE_CHECKING
 from fsspec_cas import AlreadyExists
 from lockprovider import Lease, Pending
 from lockprovider.table.errors import Aborted
-from lockprovider.table.format.data_files import hfile_at
 from lockprovider.table.format.instant import after
-from lockprovider.table.format.layout import METADATA_TABLE
-from lockprovider.table.format.metadata_table.files_records import FilesRecord
-from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE, ListingCommit
+from lockprovider.table.format.layout import METADATA_TABLE, hfile_at
+from lockprovider.table.format.metadata_table import OWN_TIMELINE, FilesRecord, ListingCommit
 from lockprovider.table.state.metadata_table import own_schema, own_slices, own_timeline
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.metadata_listing import compacted_at, uncompacted

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError
 from lockprovider import Lease
 from lockprovider.table.errors import Aborted, TableNotFound
-from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
-from lockprovider.table.format.layout import PROPERTIES, TIMELINE, heartbeat_path, markers_dir
+from lockprovider.table.format.layout import PROPERTIES, TIMELINE, data_file, heartbeat_path, markers_dir
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
-from lockprovider.table.format.metadata_table.files_records import FilesRecord, written_files
+from lockprovider.table.format.metadata_table import FilesRecord, written_files
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
 from lockprovider.table.services import listing
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim, last_beats

@@ -15,7 +15,7 @@ from lockprovider import LockError
 from lockprovider.table.errors import Aborted, Corrupt, HistoryGone
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import heartbeat_path
-from lockprovider.table.format.plan.clustering import decode_clustering_plan
+from lockprovider.table.format.service_metadata import decode_clustering_plan
 from lockprovider.table.services import plans, restore, rollback
 from lockprovider.table.services.plans import dead_among
 from lockprovider.table.state.checkpoint import remove_ended

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE
-from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS
-from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.metadata_table import STATISTICS
+from lockprovider.table.format.properties import PARTITIONS_KEY, TableConfig
 from lockprovider.table.format.shapes import check_writable
 from lockprovider.table.format.writer_settings import SettingChange, alone, shared, unshared, with_appearance
 from lockprovider.table.services import plans

@@ -32,8 +32,7 @@ from lockprovider.table.format.lsm import (
     parse_file,
     parse_manifest_name,
 )
-from lockprovider.table.format.metadata import decode_commit
-from lockprovider.table.format.streams import SINK_KEY, batches_by_stream
+from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream, decode_commit
 from lockprovider.table.state.look_again import Stale, look_again
 from lockprovider.table.timeline.timeline import Timeline
 

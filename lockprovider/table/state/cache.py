@@ -21,9 +21,8 @@ import pyarrow as pa
 
 from fsspec_cas import Version
 from lockprovider import Log, LogEntry
-from lockprovider.table.format.data_files import LogFile, data_file
 from lockprovider.table.format.instant import Action, Instant, parse_instant
-from lockprovider.table.format.layout import TIMELINE, FileGroup
+from lockprovider.table.format.layout import TIMELINE, FileGroup, LogFile, data_file
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.timeline import Timeline

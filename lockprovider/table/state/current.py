@@ -28,7 +28,11 @@ from lockprovider import Lock, LockRecord, Log, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound, TableReplaced, UnsupportedTable
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant, parse_instant
-from lockprovider.table.format.internal_schema import (
+from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, PROPERTIES_BACKUP, TIMELINE
+from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.format.metadata_table import LISTING
+from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
+from lockprovider.table.format.schema import (
     LATEST_SCHEMA,
     SCHEMAS,
     begin_of_schema_file,
@@ -37,10 +41,6 @@ from lockprovider.table.format.internal_schema import (
     parse_version,
     schema_file,
 )
-from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, PROPERTIES_BACKUP, TIMELINE
-from lockprovider.table.format.metadata import CommitMetadata
-from lockprovider.table.format.metadata_table.files_records import LISTING
-from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
 from lockprovider.table.format.shapes import check_readable
 from lockprovider.table.format.writer_settings import appears_at_once
 from lockprovider.table.state import checkpoint

@@ -19,7 +19,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.recipes.errors import Fenced
 from lockprovider.recipes.values import check_fence
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.streams import batches_by_stream, noted
+from lockprovider.table.format.metadata import batches_by_stream, noted
 from lockprovider.table.state import archive_index
 from lockprovider.table.timeline.timeline import Timeline
 

@@ -15,20 +15,18 @@ from functools import partial
 
 from fsspec_cas import Entry, ObjectNotFound, Store
 from lockprovider.table.errors import HistoryGone, UnsupportedTable
-from lockprovider.table.format.data_files import hfile_at
-from lockprovider.table.format.layout import METADATA_TABLE
-from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, effective
-from lockprovider.table.format.log_content import decode_deletes
-from lockprovider.table.format.metadata_table.files_records import (
+from lockprovider.table.format.hfile import decode_hfile
+from lockprovider.table.format.layout import METADATA_TABLE, hfile_at
+from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, decode_deletes, effective
+from lockprovider.table.format.metadata_table import (
     LISTING,
+    OWN_TIMELINE,
     FileListing,
     FilesRecord,
     decode_files,
     merge_files,
     metadata_schema,
 )
-from lockprovider.table.format.metadata_table.hfile import decode_hfile
-from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.metadata_listing import compacted_at, is_valid
 from lockprovider.table.timeline.timeline import Timeline

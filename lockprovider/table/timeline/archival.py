@@ -26,9 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lockprovider.table.format.data_files import data_file_at
 from lockprovider.table.format.instant import Action, Instant
-from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.layout import FileGroup, data_file_at
 from lockprovider.table.timeline.timeline import Timeline
 
 BESIDES = (Action.CLEAN, Action.ROLLBACK)  # archived with the writes that they are between

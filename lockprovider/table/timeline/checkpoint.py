@@ -16,8 +16,8 @@ from operator import add
 from typing import Any
 
 from lockprovider.bounded import Undecodable, inflate, parse_json, plausible, text_in, whole_in
-from lockprovider.table.format.data_files import parse_base_file, parse_log_file
 from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.layout import parse_base_file, parse_log_file
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import whole
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.format.plan.clustering import ClusteringGroup, ClusteringPlan, ClusteringSlice
+from lockprovider.table.format.service_metadata import ClusteringGroup, ClusteringPlan, ClusteringSlice
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
 TARGET_FILE_BYTES = 128 << 20

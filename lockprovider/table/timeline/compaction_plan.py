@@ -12,7 +12,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.format.plan.compaction import CompactionOperation
+from lockprovider.table.format.service_metadata import CompactionOperation
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
 LOG_COMPACTION_KEYS = ("hoodie.log.compaction.enable", "hoodie.log.compaction.inline")  # read here, not written

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from fsspec_cas import Entry
-from lockprovider.table.format.data_files import data_file_at
 from lockprovider.table.format.instant import Action, Instant
-from lockprovider.table.format.metadata_table.files_records import FileListing
+from lockprovider.table.format.layout import data_file_at
+from lockprovider.table.format.metadata_table import FileListing
 from lockprovider.table.timeline.timeline import Timeline
 
 _FIRST = "0" * 14  # what begins so is the making of one of its partitions, which the data table knows nothing of

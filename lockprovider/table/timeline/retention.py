@@ -20,9 +20,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from lockprovider.table.format.data_files import BaseFile, LogFile, data_file_at
 from lockprovider.table.format.instant import Instant, format_ms
-from lockprovider.table.format.layout import FileGroup, names_by_partition
+from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at, names_by_partition
 from lockprovider.table.timeline.timeline import Timeline
 
 _HOUR_MS = 3_600_000

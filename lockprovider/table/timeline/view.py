@@ -23,9 +23,8 @@ from typing import Literal
 
 from fsspec_cas import Entry, InvalidInput
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.data_files import BaseFile, LogFile, data_file_at
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
-from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.html import facts
 from lockprovider.table.timeline.timeline import Timeline

@@ -39,7 +39,7 @@ from lockprovider.table.errors import Aborted, AlreadyCommitted, WriteConflict, 
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import encode_commit
-from lockprovider.table.format.metadata_table.files_records import written_files
+from lockprovider.table.format.metadata_table import written_files
 from lockprovider.table.services import checkpoint, listing, recover, restore
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline

@@ -20,8 +20,7 @@ from lockprovider.bounded import as_flag, as_text, as_whole, parse_object, text_
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
 from lockprovider.table.format.layout import TIMELINE
-from lockprovider.table.format.metadata import CommitMetadata, decode_commit
-from lockprovider.table.format.streams import batches_by_stream
+from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit
 from lockprovider.table.format.writer_settings import appears_at_once
 from lockprovider.table.state.fence import refuse_passed
 from lockprovider.table.timeline.conflict import (

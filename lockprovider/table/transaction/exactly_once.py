@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fsspec_cas import InvalidInput
 from lockprovider.table.errors import AlreadyCommitted, WrongCheckpoint
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.streams import noted
+from lockprovider.table.format.metadata import noted
 from lockprovider.table.state.fence import batches_back
 from lockprovider.table.timeline.timeline import Timeline
 

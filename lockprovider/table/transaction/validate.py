@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import ARCHIVED, Aborted, WriteConflict
-from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
 from lockprovider.table.format.layout import (
     TIMELINE,
     FileGroup,
     Marker,
+    data_file,
     is_markers_file,
     markers_dir,
     markers_in,
     parse_marker,
 )
 from lockprovider.table.format.metadata import CLUSTER, COMPACT, CommitMetadata, decode_commit
-from lockprovider.table.format.plan.clustering import decode_clustering_plan
+from lockprovider.table.format.service_metadata import decode_clustering_plan
 from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import with_logs

@@ -18,8 +18,7 @@ from lockprovider.table.files import base_file, write_base_file
 from lockprovider.table.files import merge as merging
 from lockprovider.table.files.write_base_file import java_order
 from lockprovider.table.format import bloom, schema
-from lockprovider.table.format.data_files import BaseFile
-from lockprovider.table.format.layout import PartitionStyle, record_key
+from lockprovider.table.format.layout import BaseFile, PartitionStyle, record_key
 from lockprovider.table.format.properties import parse_properties
 
 BASE = BaseFile("f-0", "3-0-0", "20250713010535797")

@@ -27,7 +27,7 @@ from lockprovider.table.files.footers import notes as footer_notes
 from lockprovider.table.files.footers.notes import FooterNote, FooterNotes
 from lockprovider.table.files.write_base_file import all_fresh, write_base_file
 from lockprovider.table.format import bloom
-from lockprovider.table.format.data_files import BaseFile
+from lockprovider.table.format.layout import BaseFile
 from lockprovider.table.state import checkpoint
 
 SCHEMA = pa.schema([("id", pa.string()), ("value", pa.int64())])

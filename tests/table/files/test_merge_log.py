@@ -23,8 +23,7 @@ from lockprovider.table.files.key_match import TextMatch, number_match
 from lockprovider.table.files.log_file import events_of
 from lockprovider.table.files.merge_log import LogEvents, LogMerge, MergeRule, fold, fold_fields
 from lockprovider.table.format import schema
-from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
-from lockprovider.table.format.log_content import encode_avro, encode_deletes
+from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_avro, encode_blocks, encode_deletes
 from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, TableConfig
 
 COLUMNS = pa.schema([(schema.RECORD_KEY, pa.string()), ("ts", pa.int64()), ("ts2", pa.string()), ("v", pa.int64())])

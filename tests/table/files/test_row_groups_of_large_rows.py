@@ -17,7 +17,7 @@ from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow
 from lockprovider.table.files import base_file
 from lockprovider.table.files.write_base_file import write_base_file
-from lockprovider.table.format.data_files import BaseFile
+from lockprovider.table.format.layout import BaseFile
 
 SPEC = TableSpec("t", pa.schema([("id", pa.int64()), ("t", pa.string())]), "id")
 

@@ -8,13 +8,13 @@ import pytest
 from table.metadata_written import TRAILER_BYTES, blocks_of, data_of, encoded, hfiles, trailer_of
 
 from lockprovider.table.errors import Corrupt, UnsupportedTable
-from lockprovider.table.format.metadata_table.files_records import (
+from lockprovider.table.format.hfile import HFile, decode_hfile, encode_hfile
+from lockprovider.table.format.metadata_table import (
     FilesRecord,
     ListedFile,
     decode_files,
     merge_files,
 )
-from lockprovider.table.format.metadata_table.hfile import HFile, decode_hfile, encode_hfile
 
 FILES = hfiles()
 ONE = next(path for path in FILES if "/files/" in path and ".log." in path)

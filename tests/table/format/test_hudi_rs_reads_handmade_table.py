@@ -15,8 +15,8 @@ import pytest
 from lockprovider.table.convert.columns import canonical
 from lockprovider.table.files import base_file, merge, write_base_file
 from lockprovider.table.format import layout, metadata, properties, schema
-from lockprovider.table.format.data_files import BaseFile
 from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.layout import BaseFile
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from table.jvm_written import TABLES, base_files, contents
 
 from lockprovider.table.errors import InvalidRecords, WriteConflict
-from lockprovider.table.format import data_files, layout
-from lockprovider.table.format.data_files import BaseFile
-from lockprovider.table.format.layout import Marker, MarkerKind, PartitionStyle
+from lockprovider.table.format import layout
+from lockprovider.table.format.layout import BaseFile, Marker, MarkerKind, PartitionStyle
 
 BEGIN = "20250713010535797"
 words = st.text("abcXYZ019-", min_size=1, max_size=8)
@@ -23,7 +22,7 @@ folders = st.text(st.characters(blacklist_characters="/", blacklist_categories=(
 @pytest.mark.parametrize(("table", "path"), base_files())
 def test_every_base_file_name_the_jvm_wrote_is_read_and_written_back(table: str, path: str) -> None:
     name = path.rsplit("/", 1)[-1]
-    found = data_files.parse_base_file(name)
+    found = layout.parse_base_file(name)
     assert found is not None
     assert found.name == name
     assert found.begin.isdigit(), table
@@ -37,13 +36,13 @@ def test_every_base_file_name_the_jvm_wrote_is_read_and_written_back(table: str,
     ],
 )  # fmt: skip
 def test_other_files_are_no_base_files(name: str) -> None:
-    assert data_files.parse_base_file(name) is None
+    assert layout.parse_base_file(name) is None
 
 
 @given(words, words, st.integers(0, 10**17 - 1))
 def test_base_file_names_go_both_ways(file_id: str, token: str, begin: int) -> None:
     base = BaseFile(file_id, token, f"{begin:017d}")
-    assert data_files.parse_base_file(base.name) == base
+    assert layout.parse_base_file(base.name) == base
 
 
 @given(st.lists(folders, max_size=3).map("/".join), words, st.sampled_from(MarkerKind))

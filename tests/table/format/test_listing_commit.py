@@ -8,17 +8,17 @@ import pytest
 from table.metadata_written import NAMES, ROOT, table
 
 from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.format.hfile import decode_hfile, encode_hfile
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat, decode_commit, read_one
-from lockprovider.table.format.metadata_table.files_records import (
+from lockprovider.table.format.metadata_table import (
     FilesRecord,
+    ListingCommit,
     decode_files,
     encode_files,
     metadata_schema,
     written_files,
 )
-from lockprovider.table.format.metadata_table.hfile import decode_hfile, encode_hfile
-from lockprovider.table.format.metadata_table.listing_commit import ListingCommit
 
 # Of the other partitions, and how the files were written.
 NOT_OURS = {"runtimeStats", "totalWriteBytes", "fileSizeInBytes", "path", "logFiles"}

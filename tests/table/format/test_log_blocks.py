@@ -13,21 +13,19 @@ from hypothesis import strategies as st
 from table.mor_written import LOGS, NAMES, log_files, table
 
 from lockprovider.table.errors import Corrupt, UnsupportedSchema, UnsupportedTable
-from lockprovider.table.format import data_files, layout, schema
+from lockprovider.table.format import layout, schema
 from lockprovider.table.format.log_block import (
     MAGIC,
     BlockKind,
     Header,
     LogBlock,
-    decode_blocks,
-    effective,
-    encode_blocks,
-)
-from lockprovider.table.format.log_content import (
     LogDelete,
     decode_avro,
+    decode_blocks,
     decode_deletes,
+    effective,
     encode_avro,
+    encode_blocks,
     encode_deletes,
     ordering_values,
     wrapper_of,
@@ -49,7 +47,7 @@ def test_there_are_log_files_of_all_kinds_to_read() -> None:
 
 @pytest.mark.parametrize(("name", "path"), LOGS)
 def test_every_log_file_of_the_jvm_is_read_and_written_back(name: str, path: str) -> None:
-    found = data_files.parse_log_file(path.rpartition("/")[2])
+    found = layout.parse_log_file(path.rpartition("/")[2])
     assert found is not None
     assert found.name == path.rpartition("/")[2]
     data = log_files(name)[path]
@@ -71,7 +69,7 @@ def test_every_log_file_of_the_jvm_is_read_and_written_back(name: str, path: str
 def test_every_data_file_of_the_jvm_is_known_by_its_name() -> None:
     for name in NAMES:
         files = [path.rpartition("/")[2] for path in table(name) if not path.startswith(".hoodie/")]
-        assert {one for one in files if data_files.data_file(one) is None} <= {layout.PARTITION_METAFILE}
+        assert {one for one in files if layout.data_file(one) is None} <= {layout.PARTITION_METAFILE}
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -89,18 +87,18 @@ def test_every_data_file_of_the_jvm_is_known_by_its_name() -> None:
     ],
 )
 def test_other_files_are_no_log_files(name: str) -> None:
-    assert data_files.parse_log_file(name) is None
+    assert layout.parse_log_file(name) is None
 
 
 def test_log_files_are_merged_in_the_order_of_begin_version_and_token() -> None:
     later = str(int(BEGIN) + 1)
     names = [(later, 1, "0-0-0"), (BEGIN, 10, "0-0-0"), (BEGIN, 2, "0-0-1"), (BEGIN, 2, "0-0-0")]
-    files = [data_files.LogFile("f-0", begin, version, token) for begin, version, token in names]
+    files = [layout.LogFile("f-0", begin, version, token) for begin, version, token in names]
     assert sorted(files, key=lambda one: one.place) == files[::-1]
 
 
 def test_a_log_for_change_feeds_is_known_as_such() -> None:
-    found = data_files.parse_log_file(f".f-0_{BEGIN}.log.1_0-1-2.cdc")
+    found = layout.parse_log_file(f".f-0_{BEGIN}.log.1_0-1-2.cdc")
     assert found is not None
     assert found.is_cdc
     assert found.name.endswith(".cdc")

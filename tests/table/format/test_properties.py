@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from table.jvm_written import TABLES, contents
 
 from lockprovider.table.errors import Corrupt, UnsupportedTable
-from lockprovider.table.format.java_properties import escape_key, escape_value, pairs
 from lockprovider.table.format.properties import (
     TableConfig,
     checksum,
     encode_properties,
+    escape_key,
+    escape_value,
+    pairs,
     parse_properties,
 )
 from lockprovider.table.format.shapes import check_readable, check_writable

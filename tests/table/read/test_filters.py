@@ -19,7 +19,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.files import write_base_file
 from lockprovider.table.files.place import TablePlace
-from lockprovider.table.format.data_files import BaseFile
+from lockprovider.table.format.layout import BaseFile
 from lockprovider.table.read.scan import ScanPlan, Where, plan_scan, to_reader, to_table
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot

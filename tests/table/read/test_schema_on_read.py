@@ -15,7 +15,9 @@ import pytest
 from table.tables import SETTINGS
 
 from lockprovider.table import Table, UnsupportedTable
-from lockprovider.table.format.internal_schema import (
+from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.format.metadata import decode_commit
+from lockprovider.table.format.schema import (
     SchemaVersion,
     begin_of_schema_file,
     misread,
@@ -23,8 +25,6 @@ from lockprovider.table.format.internal_schema import (
     parse_version,
     schema_file,
 )
-from lockprovider.table.format.layout import TIMELINE
-from lockprovider.table.format.metadata import decode_commit
 
 SAMPLE = Path(__file__).parents[1] / "data" / "foreign" / "hudi120_schema_on_read.zip"
 BY_JVM = [(1, 1.5, 10, "a"), (2, 2.5, 20, "a"), (3, 3.5, 30, "b")]

@@ -17,7 +17,7 @@ import pytest
 from fsspec_cas import InvalidInput
 from lockprovider.table import TableSpec
 from lockprovider.table.files.place import TablePlace
-from lockprovider.table.format.data_files import BaseFile
+from lockprovider.table.format.layout import BaseFile
 from lockprovider.table.read.filters import Filter, OneOf
 from lockprovider.table.read.scan import plan_scan, to_table
 from lockprovider.table.read.sql_where import parse_where

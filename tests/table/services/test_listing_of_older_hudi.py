@@ -11,9 +11,9 @@ from table.services.test_compact_listing import agreed, compact_now
 from table.services.test_listing import Row, content, open_, rows
 
 from lockprovider.table import KeepVersions
+from lockprovider.table.format.hfile import decode_hfile
 from lockprovider.table.format.log_block import Header, decode_blocks
-from lockprovider.table.format.metadata_table.files_records import metadata_schema
-from lockprovider.table.format.metadata_table.hfile import decode_hfile
+from lockprovider.table.format.metadata_table import metadata_schema
 
 NAME = "foreign/hudi102_v8_mor_default"
 FILES = {path: data for path, data in contents(NAME).items() if "/metadata/" in path}

@@ -28,11 +28,10 @@ from table.test_crash_at_every_step import let_time_pass
 
 from lockprovider.table import Aborted, Table, TableSpec, UnsupportedTable
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format import shapes
+from lockprovider.table.format import hfile, metadata_table, shapes
+from lockprovider.table.format.hfile import decode_hfile
 from lockprovider.table.format.log_block import BlockKind, decode_blocks
-from lockprovider.table.format.metadata_table import files_records, hfile, listing_commit
-from lockprovider.table.format.metadata_table.files_records import FilesRecord, ListedFile, metadata_schema
-from lockprovider.table.format.metadata_table.hfile import decode_hfile
+from lockprovider.table.format.metadata_table import FilesRecord, ListedFile, metadata_schema
 from lockprovider.table.read import scan
 from lockprovider.table.services import listing, rollback
 from lockprovider.table.transaction import validate
@@ -105,10 +104,10 @@ def _last_counts(records: Iterable[FilesRecord]) -> dict[str, int]:
 
 
 def test_d5_sizes_merge_to_the_same_in_any_order() -> None:
-    whole = FilesRecord(files_records.ALL_PARTITIONS, {"a": ListedFile(0, is_deleted=False)})
+    whole = FilesRecord(metadata_table.ALL_PARTITIONS, {"a": ListedFile(0, is_deleted=False)})
     grown = [FilesRecord("a", {"x": ListedFile(size, is_deleted=False)}) for size in (1, 3, 2)]
     orders = [list(order) for order in permutations(grown)]
-    assert {files_records.merge_files([whole, *order]).sizes["a/x"] for order in orders} == {3}
+    assert {metadata_table.merge_files([whole, *order]).sizes["a/x"] for order in orders} == {3}
     assert {_last_counts(order)["x"] for order in orders} == {1, 2, 3}, "the wrong twin reads a part of a file"
 
 
@@ -140,7 +139,7 @@ def test_d6_keys_in_another_order_than_that_of_their_bytes_are_not_found(
 
 
 def test_d7_a_write_token_with_letters_hides_the_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing_commit, "_WRITER", "a-b-c")
+    monkeypatch.setattr(metadata_table, "_WRITER", "a-b-c")
     open_(folder).append(rows(NEW))
     with pytest.raises(AssertionError):
         agreed(folder)

@@ -10,9 +10,8 @@ from table.metadata_written import NAMES, ROOT, expected, unpacked
 
 from fsspec_cas import Store
 from lockprovider.table import HistoryGone, Table, TableSettings, UnsupportedTable
-from lockprovider.table.format.data_files import data_file_at
-from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
-from lockprovider.table.format.log_content import encode_deletes
+from lockprovider.table.format.layout import data_file_at
+from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks, encode_deletes
 from lockprovider.table.state.current import CurrentState
 from lockprovider.table.state.metadata_table import listed_files
 

@@ -9,7 +9,7 @@ import pytest
 
 from fsspec_cas import Entry
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.metadata_table.files_records import FileListing
+from lockprovider.table.format.metadata_table import FileListing
 from lockprovider.table.timeline.metadata_listing import ListingDifferences, differences, is_valid, outlived
 from lockprovider.table.timeline.timeline import Timeline
 

@@ -23,7 +23,7 @@ from lockprovider.table.engines.spark.data_source import HudiCas, register
 from lockprovider.table.engines.spark.errors import translated
 from lockprovider.table.engines.spark.stream import batches, upserts
 from lockprovider.table.errors import UnsupportedSchema, WrongCheckpoint
-from lockprovider.table.format.streams import SINK_KEY
+from lockprovider.table.format.metadata import SINK_KEY
 
 SCRIPT = Path(__file__).with_name("streaming_child.py")
 

@@ -1,14 +1,19 @@
-"""The records of the metadata table's partition `files`: which partitions the table has, and which files they have.
+"""The metadata table's partition `files`: its records, its commits and its compaction.
 
     __all_partitions__   type 1   {partition: is it deleted}
     <partition>, or .    type 2   {file name: its size, is it deleted}
 
+A commit is a log file with the records, and the completed instant; a compaction is one base file with all that it
+lists.
+
 Promised: what records come to depends on their order only where a file was deleted: sizes merge by the larger one, and
 a file that is deleted is gone until a later record names it. What is encoded is a record of Hudi's whole schema, for
-hudi-rs fails at a smaller one. NOT promised: to understand records of other partitions.
+hudi-rs fails at a smaller one. Equal changes give equal bytes and names. NOT promised: to understand records of other
+partitions, to write or compact these, or to make a file group.
 
 Source: Hudi `HoodieMetadata.avsc`, `HoodieMetadataPayload.combineFileSystemMetadata`,
-`HoodieTableMetadataUtil.convertMetadataToFilesPartitionRecords`.
+`HoodieTableMetadataUtil.convertMetadataToFilesPartitionRecords`, `HoodieBackedTableMetadataWriter`,
+`SparkHoodieBackedTableMetadataWriter`, `HoodieAppendHandle`, `HoodieAvroHFileWriter`.
 """
 
 from __future__ import annotations
@@ -24,9 +29,13 @@ from typing import Any, NamedTuple
 import fastavro
 
 from lockprovider.table.errors import Corrupt, InvalidRecords
-from lockprovider.table.format.layout import join
-from lockprovider.table.format.metadata import CommitMetadata, parsed_schema
-from lockprovider.table.format.metadata_table.hfile import HFile
+from lockprovider.table.format.bloom import encode_filter
+from lockprovider.table.format.hfile import HFile, encode_hfile
+from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
+from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE, LogFile, join
+from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
+from lockprovider.table.format.metadata import COMPACT, CommitMetadata, WriteStat, encode_commit, parsed_schema
+from lockprovider.table.format.service_metadata import CompactionOperation, encode_compaction_plan
 
 LISTING = "files"  # the partition of these records
 ALL_PARTITIONS = "__all_partitions__"
@@ -182,3 +191,115 @@ def _path(key: str) -> str:
 
 def _key(path: str) -> str:
     return path or _ROOT
+
+
+OWN_TIMELINE = f"{METADATA_TABLE}/{TIMELINE}/"
+_GROUP = "files-0000-0"  # the one file group that this partition has, for good
+_WRITER = "0-0-0"
+_OPERATION = "UPSERT_PREPPED"
+STATISTICS = "column_stats", "partition_stats"
+
+
+@dataclass(frozen=True, slots=True)
+class ListingCommit:
+    """What is written for one instant of the data table; `begin` is that instant's own.
+
+    Paths are relative to the data table.
+    """
+
+    begin: str
+    log: bytes
+    completed: bytes
+
+    @classmethod
+    def of(cls, begin: str, records: Iterable[FilesRecord], schema_json: str | None = None) -> ListingCommit:
+        """The commit of these records, each key once, with the schema of the metadata table's other files.
+
+        hudi-rs reads all of them by one schema.
+        """
+        schema = schema_json or metadata_schema()
+        entries = encode_files(records, schema)
+        content = encode_hfile(entries, schema, to_ms(begin))
+        header: dict[int, str] = {Header.SCHEMA: schema, Header.INSTANT_TIME: begin}
+        log = encode_blocks([LogBlock(BlockKind.HFILE, header, content)])
+        count = len(entries)
+        stat = WriteStat(
+            file_id=_GROUP,
+            path=f"{LISTING}/{_log_name(begin)}",
+            partition=LISTING,
+            prev_commit=begin,
+            num_writes=count,
+            num_updates=count,
+            file_size=len(log),
+        )
+        return cls(begin, log, encode_commit(CommitMetadata({LISTING: (stat,)}, _OPERATION, record_schema(schema))))
+
+    @property
+    def log_path(self) -> str:
+        """Where the records go."""
+        return f"{METADATA_TABLE}/{LISTING}/{_log_name(self.begin)}"
+
+    @property
+    def pending_paths(self) -> tuple[str, str]:
+        """The files of its pending states, in the order in which they are made; both are empty."""
+        states = InstantState.REQUESTED, InstantState.INFLIGHT
+        requested, inflight = (Instant(self.begin, Action.DELTACOMMIT, state).file_name for state in states)
+        return OWN_TIMELINE + requested, OWN_TIMELINE + inflight
+
+    def completed_path(self, completion: str) -> str:
+        """The file that completes it."""
+        return OWN_TIMELINE + Instant(self.begin, Action.DELTACOMMIT, InstantState.COMPLETED, completion).file_name
+
+
+def _log_name(begin: str) -> str:
+    return LogFile(_GROUP, begin, 1, _WRITER).name
+
+
+@dataclass(frozen=True, slots=True)
+class ListingCompaction:
+    """What is written of it. Paths are relative to the data table; the inflight state is empty."""
+
+    begin: str
+    base_path: str
+    base: bytes
+    plan: bytes
+    completed: bytes
+
+    @classmethod
+    def of(
+        cls, begin: str, planned: CompactionOperation, listing: FileListing, schema_json: str | None = None
+    ) -> ListingCompaction:
+        """The compaction of this one file slice, which comes to `listing`, with the schema that the slice has."""
+        schema = schema_json or metadata_schema()
+        entries = encode_files(whole_listing(listing), schema)
+        bloom = encode_filter([key.decode() for key in sorted(entries)])
+        base = encode_hfile(entries, schema, to_ms(begin), bloom)
+        path = f"{LISTING}/{planned.file_id}_{_WRITER}_{begin}.hfile"
+        stat = WriteStat(
+            file_id=planned.file_id,
+            path=path,
+            partition=LISTING,
+            prev_commit=planned.base_instant,
+            num_writes=len(entries),
+            num_updates=len(entries),
+            file_size=len(base),
+        )
+        completed = encode_commit(CommitMetadata({LISTING: (stat,)}, COMPACT, record_schema(schema)))
+        return cls(begin, f"{METADATA_TABLE}/{path}", base, encode_compaction_plan([planned]), completed)
+
+    @property
+    def requested_path(self) -> str:
+        """Where the plan goes."""
+        return self._at(InstantState.REQUESTED)
+
+    @property
+    def inflight_path(self) -> str:
+        """The file of the state before the base file."""
+        return self._at(InstantState.INFLIGHT)
+
+    def completed_path(self, completion: str) -> str:
+        """The file that completes it."""
+        return self._at(InstantState.COMPLETED, completion)
+
+    def _at(self, state: InstantState, completion: str | None = None) -> str:
+        return OWN_TIMELINE + Instant(self.begin, Action.COMPACTION, state, completion).file_name

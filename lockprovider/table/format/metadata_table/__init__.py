@@ -1,1 +1,0 @@
-"""The bytes of Hudi's metadata table: its HFiles, and the records in them. Pure."""

@@ -1,17 +1,22 @@
 """Tests that run with `-m soak` only, because other tests run the same with a smaller world, another store or seed.
 
-`MORE` maps a file to the first characters of test names: `test_x[seaweedfs` selects one parameter of `test_x`. A few
-lines are long tests of one detail that nothing else tests; only a soak shows their failure. The only test of a lost or
-doubled row, of a lock's safety, or of a wrong twin does not belong here. `test_tidy` checks the names.
+`MORE` maps a file to the first characters of test names: `test_x[seaweedfs` selects one parameter of `test_x`. `ALIKE`
+says of whole products of parameters which cells are more of the others. A few lines are long tests of one detail that
+nothing else tests; only a soak shows their failure. The only test of a lost or doubled row, of a lock's safety, or of a
+wrong twin does not belong here. `test_tidy` checks the names.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 MORE: Mapping[str, tuple[str, ...]] = {
     # Larger worlds of models. Each model runs its smaller ones, and all mutants, by default.
     "model/test_queue.py": (
+        "test_the_same_where_each_operation_must_answer_for_itself[two workers, lapses",
+        "test_each_message_is_put_once_and_acked_once_by_the_claim_that_is_told_so[two producers, a worker",
+        "test_what_waits_in_segments_is_neither_lost_nor_doubled_wherever_a_client_dies[two workers, lapses-1",
         "test_the_same_where_each_operation_must_answer_for_itself[heartbeats",
         "test_the_same_where_each_operation_must_answer_for_itself[one name",
         "test_the_same_where_each_operation_must_answer_for_itself[two producers",
@@ -39,9 +44,13 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "model/test_group_commit_with_faults.py": tuple(
         f"test_with_more_faults_every_promise_holds[{world}"
-        for world in ("a JVM writer", "a late request", "a short log")
+        for world in ("a JVM writer", "a crash, a holder", "a late request", "a short log")
     ),
     "model/test_promises.py": (
+        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[three clients",
+        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[one of two keeps the log",
+        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[two clients, two transactions each",
+        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[one holds, two combine]",
         "test_while_clocks_differ_by_less_than_the_allowance_at_most_one_believes[equal",
         "test_while_clocks_differ_by_less_than_the_allowance_at_most_one_believes[the first",
         "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[one holds and renews",
@@ -49,14 +58,26 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[one holds, one combines, a late write",
     ),
     "model/test_state.py": (
+        "test_what_is_acknowledged_is_there_once_and_no_serial_is_nowhere[one overtaken",
         "test_what_is_acknowledged_is_there_once_and_no_serial_is_nowhere[three clients]",
         "test_what_is_acknowledged_is_there_once_and_no_serial_is_nowhere[trimmed",
     ),
-    "model/test_election.py": ("test_one_leads_and_epochs_rise[two, renewals",),
-    "model/test_cached.py": ("test_a_read_was_current_since_its_call_and_nobody_waits_for_ever[three",),
+    "model/test_election.py": (
+        "test_one_leads_and_epochs_rise[two, renewals",
+        "test_one_leads_and_epochs_rise[one after",
+        "test_one_leads_and_epochs_rise[two, resignations",
+    ),
+    "model/test_cached.py": (
+        "test_a_read_was_current_since_its_call_and_nobody_waits_for_ever[three",
+        "test_a_read_was_current_since_its_call_and_nobody_waits_for_ever[two callers, two",
+        "test_a_read_was_current_since_its_call_and_nobody_waits_for_ever[two callers, a writer]",
+    ),
     "simulate/test_random_histories.py": ("test_two_seeds_tell_two_stories",),
     # Processes and commands: more stores, and more runs of Terraform and the audit.
-    "recipes/test_processes.py": ("test_of_producers_and_workers_that_are_killed_no_message_is_lost_or_doubled[sea",),
+    "recipes/test_processes.py": (
+        "test_of_producers_and_workers_that_are_killed_no_message_is_lost_or_doubled[sea",
+        "test_processes_that_are_killed_lose_and_double_no_update[sea",
+    ),
     "recipes/test_election_processes.py": (
         "test_leaders_that_are_killed_and_frozen_are_followed_and_no_epoch_comes_twice[sea",
         "test_what_a_frozen_leader_writes_when_it_wakes_is_refused[sea",
@@ -69,12 +90,17 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_plan_that_is_stale_leaves_no_lock",
     ),
     "lock/test_processes.py": (
+        "test_processes_that_increment_a_plain_counter_never_meet_and_lose_nothing[sea",
+        "test_after_kill_9_the_next_gets_in_when_the_lease_has_lapsed_and_finishes_what_was_decided[sea",
+        "test_a_holder_that_is_stopped_in_the_middle_of_a_publish_finds_it_refused[sea",
+        "test_a_contender_an_hour_ahead_takes_over_but_two_never_publish[sea",
         "test_after_kill_9_before_the_commit_nothing_of_it_ever_appears[sea",
         "test_a_holder_that_is_stopped_past_its_lease_knows_when_it_wakes_up[sea",
         "test_a_holder_whose_wall_clock_is_stepped_by_an_hour_keeps_the_lock_and_can_publish[sea",
         "test_threads_that_increment_a_plain_counter_never_meet_and_lose_nothing[sea",
     ),
     "lockprovider/commands/test_commands.py": (
+        "test_run_holds_the_lock_while_the_command_runs[sea",
         "test_a_killed_run_takes_its_command_with_it_and_the_lock_lapses_to_the_next[sea",
         "test_status_tells_the_life_of_a_lock[sea",
         "test_the_command_is_ended_with_its_children_when_the_lock_is_broken[sea",
@@ -84,12 +110,19 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_the_audit_takes_only_the_files_written_last",
     ),
     "fsspec_cas/test_cli.py": (
+        "test_probe_prints_a_verdict[seaweedfs-json",
         "test_put_get_and_rm_as_a_shell_user_does_it[sea",
         "test_json_says_the_same[sea",
         "test_probe_prints_a_verdict[seaweedfs-table",
         "test_a_large_file_is_streamed[sea",
     ),
     "fsspec_cas/filesystem/test_filesystem.py": (
+        "test_every_way_to_create_is_exclusive[seaweedfs-by_pipe_file",
+        "test_every_way_to_create_is_exclusive[seaweedfs-by_pipe]",
+        "test_every_way_to_create_is_exclusive[seaweedfs-by_write_bytes",
+        "test_every_way_to_create_is_exclusive[seaweedfs-by_put_file",
+        "test_every_way_to_create_is_exclusive[seaweedfs-by_open_text",
+        "test_another_process_gets_it_by_pickle[sea",
         "test_every_way_to_create_is_exclusive[ministack",
         "test_every_way_to_create_is_exclusive[azurite",
         "test_every_way_to_create_is_exclusive[fake_gcs",
@@ -103,6 +136,12 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "TestSeaweedFS::test_get_glob_edge_cases",
     ),
     "conformance/test_behind_a_gateway.py": (
+        "TestLeanS3::test_a_wrong_answer_for_good_is_never_a_result[after",
+        "TestLeanS3::test_a_wrong_answer_that_comes_once_changes_no_outcome[instead",
+        "TestInsideTheClient::test_a_wrong_answer_for_good_is_never_a_result[over_obstore-instead",
+        "TestInsideTheClient::test_a_wrong_answer_that_comes_once_changes_no_outcome[over_obstore-instead",
+        "TestAzure::test_a_wrong_answer_that_comes_once_changes_no_outcome[instead",
+        "TestGcs::test_a_wrong_answer_that_comes_once_changes_no_outcome[instead",
         "TestS3::test_a_wrong_answer_for_good_is_never_a_result[after",
         "TestS3::test_a_wrong_answer_that_comes_once_changes_no_outcome",
         "TestAzure::test_a_wrong_answer_for_good_is_never_a_result[after",
@@ -111,6 +150,11 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "TestInsideTheClient::test_a_wrong_answer_that_comes_once_changes_no_outcome[seaweedfs",
     ),
     "faults/test_interrupted.py": (
+        "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[seaweedfs-match-lost",
+        "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[azurite-create-applied",
+        "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[azurite-match",
+        "test_ctrl_c_during_a_delete_is_unknown[applied",
+        "test_ctrl_c_in_asyncio_run_is_unknown_inside_and_keyboard_interrupt_outside[lost",
         "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[fake",
         "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[seaweedfs-create",
     ),
@@ -136,6 +180,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_stream_fails_when_its_table_gets_a_column_and_goes_on_with_it",
     ),
     "table/engines/spark/source/test_writing_with_hudi_options.py": (
+        "test_a_table_with_buckets_and_one_with_logs_are_upserted_too",
         "test_a_stream_makes_its_table_and_upserts_each_batch_once",
         "test_another_python_on_the_executors_is_recognised",
         "test_merge_schema_adds_fields_inside_a_struct",
@@ -145,17 +190,27 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "table/engines/spark/test_log_source.py": ("test_what_is_in_a_log_is_read_by_its_columns",),
     "table/engines/spark/test_buckets.py": (
+        "test_an_append_goes_into_the_buckets_too_and_a_missing_column",
         "test_an_upsert_goes_on_in_the_file_groups_that_are_there",
         "test_an_overwrite_starts_new_file_groups_of_the_same_buckets",
     ),
     "table/engines/spark/test_functions.py": ("test_threads_write_one_table_and_lose_nothing",),
-    "table/engines/spark/test_frames.py": ("test_columns_may_have_any_name",),
+    "table/engines/spark/test_frames.py": (
+        "test_columns_may_have_any_name",
+        "test_read_of_no_columns_has_rows[False",
+    ),
     "table/engines/spark/session/test_native_reads.py": (
         "test_folders_of_any_name_have_their_rows_and_no_columns",
         "test_tables_of_the_jvm_s_have_the_same_rows_with_all_columns",
     ),
-    "table/engines/spark/session/test_batch_size.py": ("test_fewer_rows_that_the_session_asks_for",),
-    "table/engines/spark/test_merge_on_read_in_spark.py": ("test_base_files_alone_are_read_if_asked_for",),
+    "table/engines/spark/session/test_batch_size.py": (
+        "test_fewer_rows_that_the_session_asks_for",
+        "test_bytes_that_the_session_says_stay",
+    ),
+    "table/engines/spark/test_merge_on_read_in_spark.py": (
+        "test_base_files_alone_are_read_if_asked_for",
+        "test_an_overwrite_replaces_partitions_and_no_others",
+    ),
     "table/test_conflict_matrix.py": (
         "test_each_pair_in_a_bucket_table_ends_as_its_buckets_ask[clean",
         "test_each_pair_in_a_bucket_table_ends_as_its_buckets_ask[first",
@@ -168,10 +223,12 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_a_non_blocking_commit_into_sixteen_buckets_is_one_put_for_each_and_eleven_requests[s3",
     ),
     "table/services/test_services.py": (
+        "test_whatever_the_last_request_of_a_service_was_the_next_one_finishes_it[clean",
         "test_whatever_the_last_request_of_a_service_was_the_next_one_finishes_it[delete",
         "test_whatever_the_last_request_of_a_service_was_the_next_one_finishes_it[savepoint",
     ),
     "table/engines/spark/source/test_ways_to_save.py": (
+        "test_way_to_save_works_or_is_refused_by_name[insertInto",
         "test_way_to_save_works_or_is_refused_by_name[bucketBy",
         "test_way_to_save_works_or_is_refused_by_name[ignore",
         "test_way_to_save_works_or_is_refused_by_name[insertInto, overwrite",
@@ -188,9 +245,16 @@ MORE: Mapping[str, tuple[str, ...]] = {
     "test_everything.py": ("test_run_goes_on_after_a_failure_and_writes_each_row",),
     "table/test_service_histories.py": ("test_all_readers_have_the_same_rows_after_each_step[1-",),
     "table/test_listed_histories.py": ("test_all_readers_have_the_same_rows_after_each_step[by event",),
-    "table/test_wide_histories.py": ("test_all_readers_have_the_same_rows_after_each_step[by commit",),
+    "table/test_wide_histories.py": (
+        "test_all_readers_have_the_same_rows_after_each_step[by commit",
+        "test_all_readers_have_the_same_rows_after_each_step[copy on write",
+    ),
     "test_reference.py": ("test_the_reference_is_built_without_a_warning",),
     "table/test_jvm_merge_on_read.py": (
+        "test_who_consumes_commit_by_commit_ends_with_the_table[mor_avro_v9_txns_simple_nometa-begin",
+        "test_who_consumes_commit_by_commit_ends_with_the_table[mor_v8_compacted_later_logs",
+        "test_a_filter_is_applied_after_the_merge[mor_v8_deletes",
+        "test_a_filter_is_applied_after_the_merge[mor_v8_nbcc",
         "test_who_consumes_commit_by_commit_ends_with_the_table[mor_v8_cleaned",
         "test_who_consumes_commit_by_commit_ends_with_the_table[mor_v8_clustering_pending",
         "test_who_consumes_commit_by_commit_ends_with_the_table[mor_v8_composite",
@@ -216,6 +280,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "table/read/test_filters.py": ("test_a_filter_has_the_rows_that_it_has_of_the_whole_table[by_pyarrow",),
     "model/test_group_commit.py": (
+        "test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end[a holder, and threads",
         "test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end[a JVM writer",
         "test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end[three, of which",
         "test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end[two that meet",
@@ -232,6 +297,8 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_a_store_that_does_not_answer_is_given_up_in_time_and_can_be_locked_later[trusted",
     ),
     "lockprovider/storage_lock/test_async_lock.py": (
+        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[1",
+        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[3",
         "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[2",
         "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[4",
         "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[5",
@@ -256,14 +323,71 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "TestMinistack::test_of_many_that_replace_exactly_one_wins",
     ),
     "table/engines/spark/source/test_staged.py": (
+        "test_staged_changes_come_to_the_same_as_given_ones[merge on read",
         "test_staged_changes_come_to_the_same_as_given_ones[buckets]",
         "test_staged_changes_come_to_the_same_as_given_ones[ordered",
         "test_staged_changes_come_to_the_same_as_given_ones[unpart",
     ),
     "table/state/test_stale.py": ("test_a_spark_write_that_meets_a_cleaned_file_is_run_again_and_its_error_is_typed",),
+    "model/test_appearance.py": ("test_no_reader_takes_a_commit_without_those_before_it_and_none_is_missed[three",),
+    "model/test_broker.py": ("test_what_is_handed_over_is_done_once_or_its_client_knows[one puts, one works",),
+    "model/test_non_blocking.py": (
+        "test_the_greatest_value_wins_in_every_history[and overwrites",
+        "test_the_greatest_value_wins_in_every_history[ours",
+    ),
+    "fsspec_cas/test_exclusive_lost_answers.py": (
+        "test_a_completion_that_hangs_is_unknown_and_resolve_finds_it[azurite",
+        "test_a_completion_that_hangs_is_unknown_and_resolve_finds_it[gcs",
+        "test_resolving_a_stream_that_never_arrived_writes_nothing[azurite",
+        "test_resolving_a_stream_that_never_arrived_writes_nothing[gcs",
+    ),
+    "recipes/test_interrupts.py": (
+        "test_interrupted_call_can_be_made_again_and_the_process_ends[Wal",
+        "test_interrupted_call_can_be_made_again_and_the_process_ends[Election",
+        "test_interrupted_call_can_be_made_again_and_the_process_ends[Queue",
+    ),
+    "table/test_histories.py": ("test_overlapping_writers_are_as_if_one_after_the_other[local",),
+    "lock/test_known_bugs.py": (
+        "test_t74_a_renewal_gets_through_while_all_connections_of_the_store_are_busy[azurite",
+        "test_t74_a_renewal_gets_through_while_all_connections_of_the_store_are_busy[fake",
+    ),
 }
+
+
+# Files, by a pattern, and what is more there.
+ALIKE: Mapping[str, str] = {
+    # The verbs of sync callers are those of async ones, run by a bridge: both run in memory, on local files and on
+    # SeaweedFS, and the sync ones on every server.
+    r"conformance/test_(ministack|azurite|fake_gcs|gcs_double|obstore)": r".*\[async\b",
+    r"fsspec_cas/test_exclusive\.py": r".*\[async-(ministack|azurite|gcs_double)\b",
+    # All verbs get a server's refusals by one gate: one that reads and one that writes show it on each server.
+    r"conformance/test_(ministack|azurite|fake_gcs|gcs_double|obstore|seaweedfs)": (
+        r".*::test_(wrong_credentials_are|a_missing_bucket_is|an_endpoint_that_nobody)\w*\[(?!(read|put_if_absent)\])"
+    ),
+    # The theory of outcomes is one for all stores: all of it on SeaweedFS, each fault of a true condition elsewhere.
+    r"faults/test_outcomes.py": (
+        r".*\[(azurite|fake_gcs|over_obstore)-(async-|sync-.*-(create taken|once taken|match gone)\])"
+    ),
+    # Ministack is a second S3: conformance and the races run on both.
+    r"fsspec_cas/filesystem/test_(filesystem|conditions)": r"(?!.*race).*\[ministack\b",
+    r"fsspec_cas/test_exclusive.py": r"(?!.*(one_wins|whoever_closes)).*\[(sync-)?ministack\b",
+    # Three requests with a fault each: by default those where one of the three has none.
+    r"lockprovider/recipes/": r"test_each_triple_of_faults_of_puts\w*\[(?!.*Pass)",
+    # Kinds of tables: by commit as by event; with buckets the other one.
+    r"table/test_clustering.py": r".*\[by commit\b",
+    r"table/test_(compaction|merge_on_read).py": r".*\[(by commit|by event, buckets)\]",
+    # Rows against rows: each pair of writers; of services, each beside a writer that is first, and one that is second.
+    r"table/test_conflict_matrix.py": (
+        r"test_each_pair_ends_as_rfc_22_asks\[(clean|rollback|savepoint)-(clean|rollback|savepoint)\]"
+        r"|test_each_pair_in_a_bucket_table\w*\[(?!(insert|upsert)-(insert|upsert|delete|overwrite|first)\])"
+        r"|test_each_operation_beside_a_clustering\[(clean|rollback|savepoint)-"
+        r"|test_each_operation_beside_a_non_blocking_writer\[(?!(gone-(gone|compact|log)|log-|.*-log))"
+    ),
+}
+_ALIKE = {re.compile(file): re.compile(name) for file, name in ALIKE.items()}
 
 
 def is_more(file: str, name: str) -> bool:
     """Whether the test `name` (with its class and parameters) of `file` (below `tests/`) runs as a soak test only."""
-    return name.startswith(MORE.get(file, ()))
+    alike = any(file_is.match(file) and name_is.match(name) for file_is, name_is in _ALIKE.items())
+    return alike or name.startswith(MORE.get(file, ()))

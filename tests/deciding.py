@@ -64,7 +64,7 @@ RULES = Rules()
 def begin(lock: Lock, path: str = "first") -> None:
     """Let the lock have a log, with one publish in it."""
     with lock.acquire(keeps_log=True) as lease:
-        lease.publish_new(lock.enclose(path, b"", sole=True), b"")
+        lease.publish(lock.stage(path, b"", sole=True), b"", new=True)
 
 
 def wanted(store: Store, name: str, body: bytes = b"-") -> Intent:

@@ -26,8 +26,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, overload
 
 from fsspec_cas import CasError, Machine, Store, World
 from fsspec_cas.bridge.tasks import on_thread
@@ -244,11 +245,11 @@ class AsyncLock:
         return await on_thread(self._lock.locked)
 
     async def stage(self, path: str, data: bytes) -> Pending:
-        """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet.
+        """See `Lock.stage`.
 
         >>> pending = await lock.stage("state/7", b"seven")
         >>> async with lock.acquire() as lease:
-        ...     await lease.publish_staged(pending)
+        ...     await lease.publish(pending)
         """
         return await on_thread(lambda: self._lock.stage(path, data), undo=self._lock.unstage)
 
@@ -381,19 +382,16 @@ class AsyncLease:
             said = f"the lease of epoch {self.epoch} is lost: it was released"
             raise LeaseLost(f"{said}; {LeaseLost.next_step}", reason=LossReason.RELEASED, why="it was released")
 
-    async def publish(self, path: str, data: bytes) -> None:
+    @overload
+    async def publish(self, path: str, data: bytes, *, new: bool = False) -> None: ...
+    @overload
+    async def publish(self, path: Pending, data: bytes | None = None, *, new: bool = False) -> None: ...
+    async def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
         """See `Lease.publish`. Cancelled, it goes on unseen: it may happen, but not after `release` has returned.
 
         >>> await lease.publish("state/7", b"seven")
         """
-        await self._call(self._inner.publish, path, data)
-
-    async def publish_staged(self, pending: Pending) -> None:
-        """See `Lease.publish_staged`.
-
-        >>> await lease.publish_staged(await lock.stage("state/7", b"seven"))
-        """
-        await self._call(self._inner.publish_staged, pending)
+        await self._call(partial(self._inner.publish, path, data, new=new))
 
     async def renew(self) -> bool:
         """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known.

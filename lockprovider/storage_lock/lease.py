@@ -15,9 +15,9 @@ import weakref
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, overload
 
-from fsspec_cas import AlreadyExists, CasError, World
+from fsspec_cas import AlreadyExists, CasError, World, check_bytes
 from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import (
     LeaseLost,
@@ -188,57 +188,50 @@ class Lease:
         if self._client.held() is None:
             raise self._lost(_RELEASING)
 
-    def publish(self, path: str, data: bytes) -> None:
+    @overload
+    def publish(self, path: str, data: bytes, *, new: bool = False) -> None: ...
+    @overload
+    def publish(self, path: Pending, data: bytes | None = None, *, new: bool = False) -> None: ...
+    def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
         """Create `path` with `data`, if and only if this lease still is the newest.
 
-        Three requests, where the bytes fit into the lock record (6144, deflated); else six, as they are staged first.
+        Three requests, where the bytes fit into the lock record (6144, deflated); else five, as they are staged first.
+        What was staged ahead (`Lock.stage`) is published by its handle: `data` spares reading its staged copy again.
         Once this returns, `path` is there. No clock is involved: see `lockprovider.storage_lock.steps`.
+
+        `new`: you know that nothing is at the path, so it is not looked at, one request less; and a copy that was
+        staged ahead is left to you to remove (`Lock.unstage`), once the lock is released. If other bytes are at the
+        path all the same, they stay; but whoever looked at the record or its log in between has seen the publish as
+        decided. It is set aside (see `AlreadyExists`), and the log ends.
 
         Raises:
             LeaseLost: somebody took over before the commit point; `path` was not and will not be written.
-            AlreadyExists: `path` is there with other bytes; nothing was written.
+            AlreadyExists: `path` is there with other bytes, and it never will be published. Nothing was written; with
+                `new`, what is known of it is kept, as the message says.
+            LockError: `data` is not what was staged, or that is gone; nothing was sent.
             PublishUnknown: neither could be found out; read `path` after the next acquisition.
 
         >>> lease.publish("state/7", b"seven")
         >>> Store.from_url("memory://docs/lock").read("state/7").data
         b'seven'
+        >>> staged = lock.stage("state/8", b"eight")  # may come before the lock is needed
+        >>> lease.publish(staged)
         """
-        self.publish_staged(self._client.publisher.enclose(path, data))
-
-    def publish_staged(self, pending: Pending) -> None:
-        """The second half of `publish`: commit and apply.
-
-        >>> lease.publish_staged(lock.stage("state/7", b"seven"))
-        """
-        self._publish(pending, lambda: self._commit(pending, None))
-        self._discard(pending)
-
-    def publish_new(self, pending: Pending, data: bytes) -> None:
-        """As `publish_staged`, when the caller knows that nothing is at the path and `data` was staged: no looks.
-
-        A staged copy is left to the caller to remove (`Lock.unstage`), once the lock is released.
-
-        If other bytes are at the path all the same, they stay; but whoever looked at the record or its log in between
-        has seen the publish as decided. It is set aside (see `AlreadyExists`), and the log ends.
-
-        Raises:
-            LeaseLost, PublishUnknown: as `publish`.
-            AlreadyExists: other bytes are at the path, and it never will be published. What is known of it is kept, as
-                the message says.
-            LockError: `data` is not what was staged; nothing was sent.
-
-        >>> lease.publish_new(lock.stage("state/7", b"seven", sole=True), b"seven")
-        """
-        given = must_match(pending, data)
-        self._publish(pending, lambda: self._commit(pending, given))
-
-    def _publish(self, pending: Pending, decide: Callable[[], object]) -> None:
+        publisher = self._client.publisher
+        if isinstance(path, Pending):
+            pending, given = path, path.data if data is None else must_match(path, data)
+        else:
+            given = check_bytes(path, data)
+            pending = publisher.stage(path, given)
         with self._client.telling():
-            self._publish_or_say(pending, decide)
+            self._publish(pending, given, new=new)
+        if pending is not path or not new:
+            with contextlib.suppress(CasError):  # an orphan, not an error
+                publisher.discard(pending)
 
-    def _publish_or_say(self, pending: Pending, decide: Callable[[], object]) -> None:
+    def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
         try:
-            decide()
+            self._decide(pending, data, new=new)
         except (AlreadyExists, LeaseLost, PublishUnknown):
             raise
         except (CasError, MalformedRecord, Unappliable) as error:
@@ -248,19 +241,15 @@ class Lease:
                 raise
             raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
 
-    def _commit(self, pending: Pending, data: bytes | None) -> None:
-        self._decide(lambda: self._client.publisher.commit(pending, data), pending)
-
-    def _decide(self, send: Callable[[], Done | Ended | None], pending: Pending) -> bool:
-        """Whether it was decided by this very answer; else it had to be found out, after the end of the lease."""
+    def _decide(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
         while True:
-            self._must_be_open()
-            answer = send()
+            if self._closed:
+                self.check()
+            answer = self._client.publisher.commit(pending, data, new=new)
             if isinstance(answer, Done) and answer.what == "committed":
-                return True
+                return None
             if isinstance(answer, Ended) or answer is None:
-                self._settle(pending, answer)
-                return False
+                return self._settle(pending, answer)
             if self._lapsed():  # a copy of the commit may be on its way still
                 raise PublishUnknown(f"the publish of {pending.path!r} was not answered while the lease lived")
 
@@ -384,10 +373,6 @@ class Lease:
         """Released, or not of this process: the lock's machine is not ours to move."""
         return self.turn is None or self._pid != os.getpid()
 
-    def _must_be_open(self) -> None:
-        if self._closed:
-            self.check()
-
     def _lapsed(self) -> bool:
         if not self._closed:
             self._learn(self._client.tick())
@@ -406,10 +391,6 @@ class Lease:
                 self.check()
             case "unknown":
                 raise PublishUnknown(f"a commit of {pending.path!r} may still be on its way, and the lease has lapsed")
-
-    def _discard(self, pending: Pending) -> None:
-        with contextlib.suppress(CasError):  # an orphan, not an error
-            self._client.publisher.discard(pending)
 
     def _lost(self, ended: Ended) -> LeaseLost:
         said = f"the lease of {self.owner} on {self._client.where!r} (epoch {self.epoch}) is lost: {ended.why}"

@@ -350,24 +350,19 @@ class Lock:
         self._of_this_process().committer.discard(paths)
 
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
-        """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet.
+        """Get a later publish ready; the lock is not needed yet. The handle is for `Lease.publish`.
+
+        What is small goes along in the lock record itself, and nothing is asked of the store. The rest is put into the
+        store now, and stays there until it is published or unstaged.
 
         `sole`: a promise that nobody ever writes anything else to `path`. If it is broken, whoever finishes the publish
         for its writer takes what it finds there for it, without a look at the bytes; the writer itself does look.
 
         >>> pending = lock.stage("state/7", b"seven")  # before the lock is needed
         >>> with lock as lease:
-        ...     lease.publish_staged(pending)
+        ...     lease.publish(pending)
         """
         return self._of_this_process().publisher.stage(path, data, sole=sole)
-
-    def enclose(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
-        """As `stage`; but what is small goes along in the lock record itself, and nothing is asked of the store.
-
-        >>> with lock as lease:
-        ...     lease.publish_staged(lock.enclose("state/8", b"eight"))
-        """
-        return self._of_this_process().publisher.enclose(path, data, sole=sole)
 
     def unstage(self, pending: Pending) -> None:
         """Remove bytes that were staged and will not be published after all, or are there.

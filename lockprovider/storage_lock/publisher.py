@@ -53,12 +53,11 @@ class Publisher:
         self._tried = {pending: version for pending, version in self._tried.items() if version == known}
 
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
-        """Put the bytes of a later publish into the store."""
+        """Enclose what is small enough to travel in the lock record; put the rest into the store."""
+        enclosed = steps.enclose(path, data, sole=sole)
+        if enclosed is not None:
+            return enclosed
         return steps.stage(self._store, self._folder, self._world.new_id(), path, data, sole=sole)
-
-    def enclose(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
-        """What is small travels in the lock record; the rest is staged."""
-        return steps.enclose(path, data, sole=sole) or self.stage(path, data, sole=sole)
 
     def unstage(self, pending: Pending) -> None:
         """Remove them again.
@@ -83,25 +82,25 @@ class Publisher:
         """Remove what was staged for a publish that is there."""
         steps.discard(self._store, pending)
 
-    def commit(self, pending: Pending, data: bytes | None = None) -> Done | Ended | None:
+    def commit(self, pending: Pending, data: bytes | None, *, new: bool) -> Done | Ended | None:
         """Try to pass the commit point once, and apply; None if nothing is held. Renewals go on all the while.
 
-        `data`, if the caller has it at hand and knows that nothing is at the path.
+        `data`, if the caller has it at hand; `new`: nothing is at the path, as the caller knows.
         """
-        driver = self._driver
+        driver, ready = self._driver, new and data is not None
         with self.one_publish:
             while True:
                 with driver.one_step:
                     ended = self.finish_in_flight()
                     if not isinstance(driver.state, (Held, Rolling)):
                         return ended
-                    if isinstance(driver.state, Held) and data is not None:
+                    if isinstance(driver.state, Held) and ready:
                         self._tried[pending] = driver.state.version
                         answer = driver.feed(Commit(pending, driver.moment()))
                         break
                 self.apply_left(self.left_s)
-                if data is None:
-                    data = steps.prepare(self._store, pending, self.left_s)
+                if not ready:
+                    data, ready = steps.prepare(self._store, pending, data, self.left_s), True
             if isinstance(answer, Apply):
                 began_s = driver.world.monotonic_s()
                 self.set_aside.pop(pending.path, None)

@@ -82,10 +82,11 @@ def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
         return None
 
 
-def prepare(store: Store, pending: Pending, left_s: Left = ample) -> bytes:
-    """The staged bytes, once it is sure that they can be applied; asked under the lease, before the commit point.
+def prepare(store: Store, pending: Pending, data: bytes | None = None, left_s: Left = ample) -> bytes:
+    """The bytes, once it is sure that they can be applied; asked under the lease, before the commit point.
 
-    A decided publish that cannot be applied would stop every later holder.
+    The staged copy is read, unless its maker has `data` at hand. A decided publish that cannot be applied would stop
+    every later holder.
 
     Raises:
         AlreadyExists: another object is at the path.
@@ -99,7 +100,7 @@ def prepare(store: Store, pending: Pending, left_s: Left = ample) -> bytes:
         )
     try:
         path = pending.path if there else pending.staged
-        data = store.read(path, timeout=_look_s(left_s)).data if pending.data is None else pending.data
+        data = store.read(path, timeout=_look_s(left_s)).data if data is None else data
     except ObjectNotFound:
         raise LockError(f"nothing is staged at {pending.staged!r} for {pending.path!r}; stage it again") from None
     must_match(pending, data)

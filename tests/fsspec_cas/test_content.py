@@ -83,19 +83,18 @@ def test_the_filesystem_refuses_it_too(url):
 @pytest.mark.parametrize("wrong", [5, "text", None, [1]], ids=lambda value: type(value).__name__)
 def test_a_lock_publishes_bytes_only(url, wrong):
     held, inside = lock(url), Store.from_url(url)
-    right = held.enclose("state/right", b"right")
+    right = held.stage("state/right", b"right")
     with held.acquire(keeps_log=True) as lease:
         before = inside.list("")
         for call in (
             lambda: lease.publish("state/1", wrong),
             lambda: held.stage("state/1", wrong),
-            lambda: held.enclose("state/1", wrong),
-            lambda: lease.publish_new(right, wrong),
+            *([lambda: lease.publish(right, wrong, new=True)] if wrong is not None else []),  # None: those of `right`
         ):
             with pytest.raises(NotBytes):
                 call()
         assert inside.list("") == before
-        lease.publish_new(right, b"right")
+        lease.publish(right, b"right", new=True)
     with pytest.raises(NotBytes):
         held.commit(Intent("log", 0, "state/1", wrong), None)  # refused before anybody is asked
 

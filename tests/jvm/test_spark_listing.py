@@ -159,14 +159,14 @@ def died_at_the_decision(table: Table, monkeypatch: pytest.MonkeyPatch, *, done:
     """A writer died right before it; or halfway through its end, which a JVM writer that takes the lock forgets."""
     dead = Table.open(table.url, storage_options=table.storage_options, settings=KEEPS)
 
-    def dies(lease: Lease, pending: Pending, data: bytes) -> None:
-        del lease, data
+    def dies(lease: Lease, pending: Pending, data: bytes, *, new: bool) -> None:
+        del lease, data, new
         if done:
             assert pending.first is not None
             dead.store.put_if_absent(pending.first.path, pending.first.data or b"").unwrap()
         raise Died
 
-    monkeypatch.setattr(Lease, "publish_new", dies)
+    monkeypatch.setattr(Lease, "publish", dies)
     txn = Transaction(dead)
     engine.write(txn, upserts=rows((1, "a", 666), (7, "c", 666)))
     with pytest.raises(Died):

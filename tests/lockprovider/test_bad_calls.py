@@ -163,7 +163,7 @@ LOCKS: list[tuple[str, Call, type[Exception], list[str]]] = [
     ("Lock: path", lambda p: Lock(store(p), None), InvalidInput, ["None"]),
     ("Lock: settings", lambda p: Lock(store(p), settings=60), Bad, ["settings=60", "LockSettings"]),
     ("Lock: stage", lambda p: Lock(store(p)).stage(None, b""), InvalidInput, ["None"]),
-    ("Lock: enclose", lambda p: Lock(store(p)).enclose("../a", b""), InvalidInput, ["'../a'"]),
+    ("Lock: stage: dots", lambda p: Lock(store(p)).stage("../a", b""), InvalidInput, ["'../a'"]),
     ("lease: publish", lambda p: holding(p, lambda lease: lease.publish(5, b"")), InvalidInput, ["5", "no text"]),
     ("settings: text", lambda _: LockSettings(validity="60"), Bad, ["validity='60'", "numbers"]),
     ("settings: none", lambda _: LockSettings(timeout=None), Bad, ["timeout=None"]),

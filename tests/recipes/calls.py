@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -79,7 +80,7 @@ CALLS: dict[str, Call] = {
     "Lock.acquire": lambda m: m.lock.acquire(),
     "Lock.status": lambda m: m.lock.status(),
     "Lock.locked": lambda m: m.lock.locked(),
-    "Lock.stage": lambda m: m.lock.stage("staged", b"1"),
+    "Lock.stage": lambda m: m.lock.stage("staged", os.urandom(10_000)),
     "State.read": lambda m: m.state.read(),
     "State.update": lambda m: m.state.update(added),
     "State.put": lambda m: m.state.put([2]),
@@ -125,12 +126,9 @@ _JOB = "after Queue.claim, in its `with`"
 ELSEWHERE = {
     **{f"Job.{name}": _JOB for name in ("ack", "nack", "bury", "extend", "leave")},
     **{f"Lease.{name}": "after Lock.acquire, in its `with`" for name in ("release", "renew", "end")},
-    **{
-        f"Lease.{name}": "a publish is asked of the lock's tests"
-        for name in ("publish", "publish_staged", "publish_new")
-    },
+    "Lease.publish": "a publish is asked of the lock's tests",
     **{f"Lock.{name}": "as Lock.acquire" for name in ("release", "try_lock", "require_safe_store", "look", "commit")},
-    **{f"Lock.{name}": "as Lock.stage" for name in ("enclose", "unstage", "discard", "wait_for_late", "sweep_intents")},
+    **{f"Lock.{name}": "as Lock.stage" for name in ("unstage", "discard", "wait_for_late", "sweep_intents")},
     "State.unlock": "as State.who",
     "State.settle": "as State.read",
     "Queue.jobs": "as Queue.claim",

@@ -295,8 +295,8 @@ class History:
         if self.rng.random() < 0.4:
             lease.publish(path, data)
             return
-        pending = client.lock.enclose(path, data, sole=True)
-        lease.publish_new(pending, data)
+        pending = client.lock.stage(path, data, sole=True)
+        lease.publish(pending, data, new=True)
 
     def _read_and_publish(self, client: Client, lease: Lease, path: str) -> None:
         known = {path for path, there in self.done.items() if there}

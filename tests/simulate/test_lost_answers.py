@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -65,7 +66,7 @@ def test_a_commit_with_a_lost_answer_is_published_once(town: Town, fault: LoseAn
     with client.lock.acquire() as lease:
         staged = client.lock.stage("state/1", b"data")
         town.plan(client, {"put": [fault]})
-        lease.publish_staged(staged)
+        lease.publish(staged)
         assert client.faulty.fired == [("put", fault)]
         assert town.store.read("state/1").data == b"data"
         lease.publish("state/2", b"more")
@@ -81,15 +82,15 @@ def test_a_commit_that_may_still_land_is_reported_as_unknown_and_not_as_lost(tow
     town.plan(client, {"put": [DeliverLate(10**6), *silence], "head": silence})
     client.way.before = lambda operation, *_: town.lapse() if operation == "head" else None
     with pytest.raises(PublishUnknown):
-        lease.publish_staged(staged)
+        lease.publish(staged)
     client.way.before = lambda *_: None
     with pytest.raises(PublishUnknown):
-        lease.publish_staged(staged)  # asked again, it is still not known
+        lease.publish(staged)  # asked again, it is still not known
     asyncio.run(client.faulty.deliver_late())  # and now it lands
     with other.lock.acquire(0):
         assert town.store.read("state/1").data == b"data", "the next holder rolls it forward"
     town.plan(client, {})
-    lease.publish_staged(staged)  # asked once more, it is known
+    lease.publish(staged)  # asked once more, it is known
 
 
 def test_a_publish_that_was_decided_under_a_lease_that_then_ended_is_reported_as_published(town: Town) -> None:
@@ -107,7 +108,7 @@ def test_a_publish_that_was_decided_under_a_lease_that_then_ended_is_reported_as
     client.way.before = lambda operation, *_: (
         meanwhile() if operation in ("head", "get") and town.record.pending else None
     )
-    lease.publish_staged(staged)
+    lease.publish(staged)
     assert client.faulty.fired == [("put", LoseAnswer())]
     assert town.record.owner == other.lock.owner
     assert lease.lost.is_set()
@@ -131,10 +132,10 @@ def test_a_publish_to_a_path_that_is_taken_is_refused_before_it_is_decided_and_t
 def test_staged_bytes_that_are_gone_are_noticed_before_the_commit_point(town: Town) -> None:
     client, other = town.client(), town.client()
     with client.lock.acquire() as lease:
-        staged = client.lock.stage("state/1", b"data")
+        staged = client.lock.stage("state/1", random.Random(1).randbytes(20_000))
         client.lock.unstage(staged)
         with pytest.raises(LockError, match="stage it again"):
-            lease.publish_staged(staged)
+            lease.publish(staged)
     other.lock.acquire(0).release()
 
 
@@ -259,7 +260,7 @@ def test_a_roll_forward_that_fails_at_acquire_gives_the_lock_back(town: Town) ->
     staged = dead.lock.stage("state/1", b"data")
     dead.pause_before("state/1", lambda: town.plan(dead, {"put": silence, "head": silence, "get": silence}))
     with pytest.raises(PublishUnknown):
-        lease.publish_staged(staged)
+        lease.publish(staged)
     town.lapse()
     client.way.before = _no_space_for("state/1")
     with pytest.raises(StoreError, match="no space left"):

@@ -64,8 +64,8 @@ def jvm_takes_over(town: Town) -> None:
 
 @pytest.mark.parametrize(
     ("operation", "path_ends"),
-    [("get", "state/1"), ("get", "staged"), ("put", "state/1")],
-    ids=["is the path free", "the staged bytes", "the object itself"],
+    [("put", "staged"), ("get", "state/1"), ("put", "state/1")],
+    ids=["the staged bytes", "is the path free", "the object itself"],
 )
 def test_a_publish_whose_every_request_is_slow_is_renewed_meanwhile(town: Town, operation: str, path_ends: str) -> None:
     client = town.client()
@@ -314,6 +314,6 @@ def test_a_commit_whose_answer_is_lost_and_that_a_jvm_writer_drops_is_reported_a
 
     holder.way.before = meanwhile
     with pytest.raises(LeaseLost):
-        lease.publish_staged(staged)
+        lease.publish(staged)
     assert holder.faulty.fired == [("put", LoseAnswer())]
     assert not town.has("state/1")

@@ -95,7 +95,7 @@ def complete(
     if listed:
         first, completion = listing.begin_listing(table, lease, begin, listed, now, again=True)
     name = Instant(begin, action, InstantState.COMPLETED, completion).file_name
-    lease.publish_staged(replace(table.lock.stage(f"{TIMELINE}/{name}", data), first=first))
+    lease.publish(replace(table.lock.stage(f"{TIMELINE}/{name}", data), first=first))
     return completion
 
 

@@ -90,7 +90,7 @@ class Committing:
             NotAcquired, CasError: the lock or the store.
         """
         lock = self._table.lock
-        staged = lock.enclose(f"{TIMELINE}/{self._proposal.begin}", self._data, sole=True)
+        staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._data, sole=True)
         self._mine.in_doubt = True
         try:
             return self._in_some_try(staged), self._waited_s
@@ -242,10 +242,10 @@ class Committing:
         name = proposal.completed(completion).file_name
         data, left = self._carrying(now), ""
         if data is not self._data:
-            staged = table.lock.enclose(staged.path, data, sole=True)
+            staged = table.lock.stage(staged.path, data, sole=True)
             left = staged.staged
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
-        lease.publish_new(replace(staged, path=f"{TIMELINE}/{name}", first=first), data)
+        lease.publish(replace(staged, path=f"{TIMELINE}/{name}", first=first), data, new=True)
         table.lock.discard(*filter(None, [left]))
         table.memory.remember(name, data)
         table.memory.committed_s[name] = table.world.monotonic_s()

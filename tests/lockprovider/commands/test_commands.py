@@ -222,7 +222,7 @@ def test_break_of_what_is_not_there_or_no_record_writes_nothing(local):
 
 def test_break_frees_a_lock_that_nobody_can_take_and_says_where_it_has_put_what_was_in_the_way(local):
     lock = Lock(local.store)
-    pending = lock.stage("state/1", b"decided")
+    pending = lock.stage("state/1", os.urandom(10_000))  # does not fit into the record
     lock.acquire().release()
     record = replace(local.record(), expired=False, handed=True, pending=pending)
     local.store.update(HUDI_LOCK_PATH, lambda _: record.encode())

@@ -260,7 +260,7 @@ async def test_a_staged_publish_works_as_with_threads(store: Store) -> None:
     kept, dropped = await lock.stage("state/1", b"done"), await lock.stage("state/2", b"never")
     await lock.unstage(dropped)
     async with lock.acquire() as lease:
-        await lease.publish_staged(kept)
+        await lease.publish(kept)
     assert store.read("state/1").data == b"done"
     assert [entry.path for entry in store.list(".hoodie/.locks/")] == [HUDI_LOCK_PATH]
 

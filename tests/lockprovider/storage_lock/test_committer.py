@@ -184,7 +184,7 @@ def test_the_lock_is_to_be_held_where_a_publish_by_the_way_would_not_do(store: S
         case "held until it lapsed":
             rewritten(store, expired=False, handed=False, validUntil=1)
         case _:
-            pending = Lock(store).stage("second", b"second", sole=True)
+            pending = Lock(store).stage("second", os.urandom(10_000), sole=True)
             fields = {"path": "second", "staged": pending.staged, "digest": pending.digest, "sole": True}
             rewritten(store, pending=fields)
     came = client(store).commit(intent, RULES)
@@ -261,7 +261,7 @@ def test_one_that_holds_the_lock_is_waited_for_and_decides_nothing_meanwhile(sto
         assert refusal.value.owner == lease.record.owner
         assert not waiting.done()
         assert there(store) == {"first"}
-        lease.publish_new(Lock(store).enclose("third.1", b"", sole=True), b"")
+        lease.publish(Lock(store).stage("third.1", b"", sole=True), b"", new=True)
     assert waiting.result(SOON_S) == Decided("second.2")
     assert there(store) == {"first", "second", "third"}
 

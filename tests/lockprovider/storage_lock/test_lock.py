@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
+import random
 import subprocess
 import sys
 import threading
@@ -31,6 +31,7 @@ from lockprovider import (
 )
 
 SHORT = LockSettings(validity=10, renew=1, timeout=0.3, poll=0.05)
+SMALL, LARGE = b"small", random.Random(1).randbytes(10_000)  # fits into the record; does not, and is staged
 
 
 class Counting:
@@ -94,14 +95,44 @@ def test_acquire_and_release_cost_three_requests_cold_and_two_when_the_own_recor
     assert backend.asked == ["put", "put", "put"], "take, renew, release"
 
 
-def test_publish_of_what_fits_into_the_record_costs_three_requests(store: Store, backend: Counting) -> None:
+@pytest.mark.parametrize(
+    ("data", "new", "asked"),
+    [
+        (SMALL, False, ["get", "put", "put"]),  # is the path free, commit, apply
+        (SMALL, True, ["put", "put"]),
+        (LARGE, False, ["put", "get", "put", "put", "delete"]),  # stage, ..., remove the staged copy
+        (LARGE, True, ["put", "put", "put", "delete"]),
+    ],
+    ids=["small", "small and new", "large", "large and new"],
+)
+def test_publish_makes_so_many_requests(
+    store: Store, backend: Counting, data: bytes, *, new: bool, asked: list[str]
+) -> None:
     with client(store).acquire() as lease:
         backend.asked.clear()
-        lease.publish("state/1", b"small")
-        assert backend.asked == ["get", "put", "put"], "is it free, commit, apply"
-        lease.publish("state/2", os.urandom(10_000))
-    assert store.read("state/1").data == b"small"
-    assert len(store.read("state/2").data) == 10_000
+        lease.publish("state/1", data, new=new)
+        assert backend.asked == asked
+    assert store.read("state/1").data == data
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+def test_publish_of_what_was_staged_ahead_makes_so_many_requests(store: Store, backend: Counting, data: bytes) -> None:
+    lock = client(store)
+    staged = [lock.stage(f"state/{number}", data) for number in range(3)]
+    assert backend.asked == (["put"] * 3 if data is LARGE else [])
+    with lock.acquire() as lease:
+        backend.asked.clear()
+        lease.publish(staged[0])
+        assert backend.asked == (["get", "get", "put", "put", "delete"] if data is LARGE else ["get", "put", "put"])
+        backend.asked.clear()
+        lease.publish(staged[1], data)
+        assert backend.asked == (["get", "put", "put", "delete"] if data is LARGE else ["get", "put", "put"])
+        backend.asked.clear()
+        lease.publish(staged[2], data, new=True)
+        assert backend.asked == ["put", "put"], "its staged copy is removed after the release"
+    lock.unstage(staged[2])
+    assert [store.read(f"state/{number}").data for number in range(3)] == [data] * 3
+    assert not store.list(".hoodie/.locks/staged/")
 
 
 def test_acquire_after_a_lost_lease_is_refused_until_it_is_released(store: Store) -> None:
@@ -190,17 +221,17 @@ def test_whoever_takes_over_first_finishes_what_was_decided(store: Store) -> Non
     """The holder passed the commit point and died before it applied the publish."""
     dead = client(store)
     dead.acquire()
-    pending: Pending = dead.stage("log/1", b"decided")
+    pending: Pending = dead.stage("log/1", LARGE)
     rewritten(store, validUntil=0, pending={"path": pending.path, "staged": pending.staged, "digest": pending.digest})
     assert not store.list("log/")
     with client(store).acquire():
-        assert store.read("log/1").data == b"decided"
+        assert store.read("log/1").data == LARGE
 
 
 def test_what_was_never_decided_never_appears(store: Store) -> None:
     dead = client(store)
     dead.acquire()
-    dead.stage("log/1", b"only staged")
+    dead.stage("log/1", LARGE)
     rewritten(store, validUntil=0)
     with client(store).acquire():
         assert not store.list("log/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -331,7 +332,7 @@ def test_other_troubles_and_the_data_beside_the_lock_are_no_throttling(town: Tow
     with lock.acquire():
         assert backend.answers == []
         backend.answers += PATIENCE
-        lock.stage("state/1", b"data")
+        lock.stage("state/1", os.urandom(10_000))
         assert backend.answers == []
     assert "lock.throttled" not in counters.values
 

@@ -58,7 +58,7 @@ def test_what_is_published_where_others_have_written_is_not_reported_as_publishe
     lock = of_another_process(store)
     with lock.acquire(keeps_log=True) as lease:
         with pytest.raises(AlreadyExists, match="was not published"):
-            lease.publish_new(lock.enclose("state1", b"mine", sole=sole), b"mine")
+            lease.publish(lock.stage("state1", b"mine", sole=sole), b"mine", new=True)
         assert not record(store).unapplied
         assert record(store).log is None, "who goes by the log would take it for published"
         lease.publish("state3", b"the lease goes on")
@@ -95,10 +95,10 @@ def test_what_was_decided_together_with_others_and_finds_its_path_taken_stops_no
 
 def test_bytes_that_are_not_those_of_the_publish_are_refused_before_it_is_decided(store: Store) -> None:
     lock = of_another_process(store)
-    pending = lock.enclose("state1", b"mine")
+    pending = lock.stage("state1", b"mine")
     with lock.acquire() as lease:
         with pytest.raises(LockError, match="given for 'state1' are not those of digest"):
-            lease.publish_new(pending, b"others")
+            lease.publish(pending, b"others", new=True)
         assert not record(store).unapplied
 
 
@@ -109,7 +109,7 @@ def in_doubt(store: Store, backend: Noting) -> tuple[Lock, Lease, Pending]:
     lease = lock.acquire()
     backend.down = True
     with pytest.raises(PublishUnknown):
-        lease.publish_new(pending, LARGE)
+        lease.publish(pending, LARGE, new=True)
     backend.down = False
     return lock, lease, pending
 
@@ -134,7 +134,7 @@ def test_what_is_staged_for_a_commit_that_may_land_yet_is_not_removed(store: Sto
     lease = lock.acquire()
     backend.loses = "request"
     with pytest.raises(PublishUnknown):
-        lease.publish_new(pending, LARGE)
+        lease.publish(pending, LARGE, new=True)
     backend.loses, backend.out_of_reach = "", False
     with pytest.raises(LockError, match="or may be yet"):
         lock.unstage(pending)

@@ -390,12 +390,12 @@ def test_a_writer_that_wakes_up_after_its_rollback_completes_nothing_there(
 ) -> None:
     """D4: what is completed in the metadata table alone is listed, and its files are gone."""
     (folder.parent / "elsewhere").symlink_to(folder)  # another process, as far as the lock's queue is concerned
-    table, publish = open_(folder), Lease.publish_new
+    table, publish = open_(folder), Lease.publish
     txn = Transaction(table)
     engine.write(txn, upserts=rows((1, "a", "late", 9)))
 
-    def wakes_late(lease: Lease, pending: Pending, data: bytes) -> None:
-        monkeypatch.setattr(Lease, "publish_new", publish)
+    def wakes_late(lease: Lease, pending: Pending, data: bytes, *, new: bool) -> None:
+        monkeypatch.setattr(Lease, "publish", publish)
         let_time_pass(folder)
         other = open_(folder.parent / "elsewhere")
         other.sweep()
@@ -403,9 +403,9 @@ def test_a_writer_that_wakes_up_after_its_rollback_completes_nothing_there(
         if not fenced:
             assert pending.first is not None and pending.first.data is not None  # noqa: PT018
             (folder / pending.first.path).write_bytes(pending.first.data)
-        publish(lease, pending, data)
+        publish(lease, pending, data, new=new)
 
-    monkeypatch.setattr(Lease, "publish_new", wakes_late)
+    monkeypatch.setattr(Lease, "publish", wakes_late)
     if not fenced:
         monkeypatch.setattr(listing, "unlist", lambda *_: None)
     with pytest.raises(Aborted):

@@ -94,13 +94,13 @@ def test_a_commit_between_the_first_look_and_the_lock_is_compared_too(
     slow = table.transaction()
     engine.write(slow, upserts=rows((1, "a", 1)))
     other = Table.open(table.url, settings=CHECKED)
-    stage = table.lock.enclose
+    stage = table.lock.stage
 
     def late(path: str, data: bytes, *, sole: bool) -> object:
         upsert(other, (1, "a", 2))
         return stage(path, data, sole=sole)
 
-    monkeypatch.setattr(table.lock, "enclose", late)
+    monkeypatch.setattr(table.lock, "stage", late)
     with pytest.raises(WriteConflict, match="both inserted key '1'"):
         slow.commit()
     slow.rollback()

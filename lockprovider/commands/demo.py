@@ -14,7 +14,7 @@ from fsspec_cas import CasError
 from fsspec_cas.command import BAD_INPUT, DONE, INTERRUPTED, REFUSED, add_storage_options, complain, storage_options
 from lockprovider.commands.place import Commands
 
-FAST_MONTHS = (1, 2, 3)
+MONTHS = tuple(range(1, 13))
 
 
 def add(commands: Commands) -> None:
@@ -58,19 +58,16 @@ def _run_demo(chosen: Any) -> int:
         return _refuse("--serve starts a store of its own: leave out --url")
     if chosen.keep and not chosen.serve:
         return _refuse("--keep lets the server of --serve run: give both; a table elsewhere stays anyway")
-    from lockprovider.demo import flights, run  # noqa: PLC0415 - seconds of import below
-    from lockprovider.demo.serve import SeaweedFS  # noqa: PLC0415
+    from lockprovider.demo.run import Job, run, s3_server  # noqa: PLC0415 - seconds of import below
     from lockprovider.table.engines.java import NoJava  # noqa: PLC0415
     from lockprovider.table.errors import TableError  # noqa: PLC0415
 
     with ExitStack() as stack:
-        url, options = chosen.url, storage_options(chosen)
-        months = FAST_MONTHS if chosen.fast else flights.ALL_MONTHS
+        url, options = chosen.url or "", storage_options(chosen)
         try:
             if chosen.serve:
-                server = stack.enter_context(SeaweedFS())
-                url, options = f"s3://{server.bucket}/flights", server.storage_options
-            result = run.run(run.Settings(url, options, months, chosen.out, chosen.merge_on_read))
+                url, options = stack.enter_context(s3_server())
+            result = run(Job(url, options, MONTHS[:3] if chosen.fast else MONTHS, chosen.merge_on_read), chosen.out)
         except (NoJava, CasError, TableError) as reason:
             return _refuse(str(reason))
         print(json.dumps(result.to_json(), indent=2, default=str) if chosen.json else result.text())

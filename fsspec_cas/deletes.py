@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from fsspec_cas.answer import Applied, Missing, NoAnswer, WriteAnswer
 from fsspec_cas.backends import Backend
-from fsspec_cas.backends.s3.api import is_amazon
+from fsspec_cas.backends.s3 import is_amazon
 from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
 from fsspec_cas.outcome import Write
 from fsspec_cas.send.sender import Sender

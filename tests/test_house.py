@@ -104,7 +104,9 @@ PURE: dict[str, set[str]] = {
     "fsspec_cas.outcome": set(),
     "fsspec_cas.answer": set(),
     "fsspec_cas.capability": set(),
-    **{f"fsspec_cas.backends.http.{name}": set() for name in ("reply", "headers", "meaning", "s3", "gcs", "azure")},
+    "fsspec_cas.backends.reply": set(),
+    "fsspec_cas.backends.meaning": set(),
+    **{f"fsspec_cas.backends.{name}.answers": set() for name in ("s3", "gcs", "azure")},
     "fsspec_cas.send.resolve": set(),
     "fsspec_cas.cached.read_state": set(),
     "fsspec_cas.send.retry": set(),
@@ -320,21 +322,21 @@ def test_pure_modules_touch_nothing(module: str) -> None:
     assert own <= {*pure}
 
 
-DIALECTS = {f"fsspec_cas.backends.http.{name}" for name in ("s3", "gcs", "azure")}
-OPENED_BY = DIALECTS | {"fsspec_cas.backends.http.reply"}
-MEANT_BY = {"fsspec_cas.backends.http.meaning"}
+DIALECTS = {f"fsspec_cas.backends.{name}.answers" for name in ("s3", "gcs", "azure")}
+OPENED_BY = DIALECTS | {"fsspec_cas.backends.reply"}
+MEANT_BY = {"fsspec_cas.backends.meaning"}
 # What a caller acts on -> who may build it among the backends that speak HTTP.
 BUILT_BY = {
     **dict.fromkeys(("Applied", "Denied", "Missing", "Unchanged", "Gone"), MEANT_BY),
     **dict.fromkeys(("Page", "Seen"), DIALECTS),
-    "Upload": DIALECTS | {"fsspec_cas.backends.azure.backend"},  # nothing is asked to begin one there
+    "Upload": DIALECTS | {"fsspec_cas.backends.azure.client"},  # nothing is asked to begin one there
     "Spoken": DIALECTS,
 }
 
 
 def test_no_backend_believes_an_answer_by_its_status() -> None:
     """Only a dialect opens a reply, and what it has not heard cannot become an answer that a caller acts on."""
-    vendors = ("http", "s3", "gcs", "azure")
+    vendors = ("http", "reply", "meaning", "wire", "s3", "gcs", "azure", "obstore")
     spoken = {m for m in MODULES if m.startswith(tuple(f"fsspec_cas.backends.{name}" for name in vendors))}
     wrong = []
     for module in spoken:

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from fsspec_cas.answer import FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
 from fsspec_cas.attributes import Attributes
-from fsspec_cas.backends.attributes import AttributeRules, attributes_of
-from fsspec_cas.backends.base import WRITE_ID_KEY, Backend, PartRules, Uploads
+from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules, Backend, PartRules, Uploads, attributes_of
 from fsspec_cas.bridge.drive import Inline
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.capability import Capabilities
@@ -47,13 +46,13 @@ _BACKENDS = {
     "file": ("local", "LocalBackend", ""),
     "local": ("local", "LocalBackend", ""),
     "memory": ("memory", "MemoryBackend", ""),
-    "s3": ("s3.backend", "S3Backend", "s3"),
-    "s3a": ("s3.backend", "S3Backend", "s3"),
-    "gs": ("gcs.backend", "GcsBackend", "gcs"),
-    "gcs": ("gcs.backend", "GcsBackend", "gcs"),
-    "az": ("azure.backend", "AzureBackend", "azure"),
-    "abfs": ("azure.backend", "AzureBackend", "azure"),
-    "abfss": ("azure.backend", "AzureBackend", "azure"),
+    "s3": ("s3.client", "S3Backend", "s3"),
+    "s3a": ("s3.client", "S3Backend", "s3"),
+    "gs": ("gcs.client", "GcsBackend", "gcs"),
+    "gcs": ("gcs.client", "GcsBackend", "gcs"),
+    "az": ("azure.client", "AzureBackend", "azure"),
+    "abfs": ("azure.client", "AzureBackend", "azure"),
+    "abfss": ("azure.client", "AzureBackend", "azure"),
 }
 _OBSTORE = "obstore"
 # Names that Hadoop users know -> what fsspec calls the same store.
@@ -137,7 +136,7 @@ def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, st
         raise NotSupported(
             f"{url!r} is an access point, which needs s3fs: leave client='obstore' out, or use its alias"
         )
-    kind = import_module("fsspec_cas.backends.s3.lean").S3OverObstore
+    kind = import_module("fsspec_cas.backends.obstore.client").S3OverObstore
     return kind(**options), kind._strip_protocol(url)  # noqa: SLF001 - fsspec's own calls it so
 
 
@@ -152,7 +151,7 @@ def backend_for(fs: Any) -> Backend:
     if own is not None:
         return own
     if any(kind.__module__ == "obstore.fsspec" for kind in type(fs).__mro__):
-        served: Backend = import_module("fsspec_cas.backends.s3.lean").LeanS3Backend(fs)
+        served: Backend = import_module("fsspec_cas.backends.obstore.client").LeanS3Backend(fs)
         return served
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
     for protocol in protocols:

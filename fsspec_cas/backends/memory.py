@@ -27,8 +27,7 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.attributes import Attributes
-from fsspec_cas.backends.attributes import AttributeRules
-from fsspec_cas.backends.base import PartRules
+from fsspec_cas.backends.base import AttributeRules, PartRules
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import StoreError
 from fsspec_cas.version import ABSENT, Absent, Condition, Version

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import aiohttp
 
-from fsspec_cas.backends.http.reply import HttpReply
+from fsspec_cas.backends.reply import HttpReply
 from fsspec_cas.bridge.drive import close_from_any_thread
 from fsspec_cas.errors import NotSupported
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import pytest
 
 from fsspec_cas import Lost, Store, Unavailable, Unknown, Won
-from fsspec_cas.backends.http.reply import HttpReply, StoreRequest
+from fsspec_cas.backends.reply import HttpReply, StoreRequest
 from fsspec_cas.testing import WRONG_ANSWERS, Gateway, Rule
 
 ANSWERS = ("404 text", "200 html etag", "200 empty etag", "204", "302 redirect", "304", "412 page", "403 page")

@@ -1,6 +1,7 @@
 """Azure Blob Storage.
 
-    backend  through the SDK, with the account and credential of an adlfs filesystem
+    client   sends requests through the SDK, with the account and credential of an adlfs filesystem
+    answers  what the store says; pure
 
-May import: `fsspec_cas.backends.http` and below.
+May import: what vendors share, one level up.
 """

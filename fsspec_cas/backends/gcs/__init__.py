@@ -1,6 +1,7 @@
 """Cloud Storage, over its JSON API.
 
-    backend  requests with the credentials and settings of a gcsfs filesystem
+    client   sends requests, with the credentials and settings of a gcsfs filesystem
+    answers  what the store says; pure
 
-May import: `fsspec_cas.backends.http` and below.
+May import: what vendors share, one level up.
 """

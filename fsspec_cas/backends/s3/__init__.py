@@ -1,7 +1,122 @@
-"""S3 and its kin, by two clients.
+"""S3 and its kin: what its clients have in common, here and in `backends/obstore`.
 
-    backend  through aiobotocore, with the settings of an s3fs filesystem
-    client   aiobotocore's client: sends once, and hands each reply over before the library parses it
+    client   through aiobotocore, with the settings of an s3fs filesystem
+    answers  what the store says; pure
 
-May import: `fsspec_cas.backends.http` and below.
+May import: what vendors share, one level up.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from fsspec_cas.answer import Applied, WriteAnswer
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.base import PartRules
+from fsspec_cas.backends.http import HttpBackend
+from fsspec_cas.backends.reply import StoreRequest, Verb
+from fsspec_cas.backends.s3.answers import S3Dialect
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.errors import NotSupported
+from fsspec_cas.version import Absent, Condition, Version
+
+S3_CAPABILITIES = Capabilities(
+    create=True,
+    match=True,
+    delete_match=True,
+    read_changed=True,
+    unique_versions=False,  # the ETag is a hash of the content
+    keeps_write_id=True,
+    own_clock=True,
+)
+S3_PARTS = PartRules(least_bytes=5 * 1024 * 1024, most_parts=10_000, tail_with_finish=False)
+_AMAZON = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
+
+
+def is_amazon(endpoint: str) -> bool:
+    """Whether this is Amazon's own S3, in any region and through any of its gateways."""
+    host = urlsplit(endpoint).hostname or ""
+    return any(host == amazon or host.endswith(f".{amazon}") for amazon in _AMAZON)
+
+
+class S3Api(HttpBackend):
+    """What both clients of S3 have in common."""
+
+    name = "s3"
+    capabilities = S3_CAPABILITIES
+    part_rules = S3_PARTS
+
+    def __init__(self) -> None:
+        super().__init__(S3Dialect())
+        self._quoted = True
+        self._batches = True
+        self._proved: bool | None = None  # the form in which a condition was last seen to hold
+
+    async def put(
+        self,
+        path: str,
+        data: bytes,
+        condition: Condition,
+        write_id: str,
+        *,
+        timeout_s: float,
+        attributes: Attributes | None = None,
+    ) -> WriteAnswer:
+        """PutObject with If-None-Match: * or If-Match."""
+        quoted = self._quoted
+        answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s, attributes=attributes)
+        if isinstance(answer, Applied) and not isinstance(condition, Absent):
+            self._proved = quoted
+        return answer
+
+    async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
+        """DeleteObject, with If-Match where there is a condition.
+
+        A store without request ids is asked by DeleteObjects: its answer is a document.
+        """
+        if condition is None and self._listener.signs is False and self._batches:
+            try:
+                return await self.delete_batch([path], timeout_s=timeout_s)
+            except NotSupported:
+                pass
+        return await super().delete(path, condition, timeout_s=timeout_s)
+
+    async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
+        """DeleteObjects; all of one bucket.
+
+        Raises:
+            NotSupported: this store has no such request, or wants it in another form; nothing was deleted.
+            StoreError: the store refused some of them, which are named.
+        """
+        if not self._batches:
+            raise NotSupported(f"the store at {paths[0]!r} takes no DeleteObjects")
+        try:
+            answer: WriteAnswer = await self._listener.ask(
+                StoreRequest(Verb.DELETE_MANY, paths[0], paths=tuple(paths)), timeout_s
+            )
+        except NotSupported:
+            self._batches = False
+            raise
+        return answer
+
+    def adapt(self, refused: str = "") -> bool:
+        """Quote the ETag in If-Match or not: Ceph 16, Spaces and Hetzner accept only the form they did not send.
+
+        Callers share what is learned: the first of many that find out must not be undone by the next.
+        """
+        if refused in ("", _form(quoted=self._quoted)):
+            known = self._proved
+            self._quoted = not self._quoted if known is None or known == self._quoted else known
+        return True
+
+    def _form(self, path: str, condition: Condition) -> str:
+        del path
+        return "" if isinstance(condition, Absent) else _form(quoted=self._quoted)
+
+    def _etag(self, version: Version) -> str:
+        return version.token if self._quoted else version.token.strip('"')
+
+
+def _form(*, quoted: bool) -> str:
+    return "quoted" if quoted else "unquoted"

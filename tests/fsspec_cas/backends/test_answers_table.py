@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fsspec_cas.backends.http.azure import AZURE_CODES, AZURE_STATUSES
-from fsspec_cas.backends.http.gcs import GCS_STATUSES, KINDS
-from fsspec_cas.backends.http.meaning import ANSWERS
-from fsspec_cas.backends.http.reply import Says, Verb
-from fsspec_cas.backends.http.s3 import FORMS, S3_CODES
+from fsspec_cas.backends.azure.answers import AZURE_CODES, AZURE_STATUSES
+from fsspec_cas.backends.gcs.answers import GCS_STATUSES, KINDS
+from fsspec_cas.backends.meaning import ANSWERS
+from fsspec_cas.backends.reply import Says, Verb
+from fsspec_cas.backends.s3.answers import FORMS, S3_CODES
 
 README = Path(__file__).parents[3] / "fsspec_cas" / "README.md"
 AGAIN = (Says.DONE, Says.CONFLICT, Says.BUSY)

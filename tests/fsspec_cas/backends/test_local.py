@@ -17,7 +17,7 @@ from patience import said_at_once
 
 from fsspec_cas import ABSENT, AccessDenied, Lost, NotSupported, ObjectNotFound, Store, StoreError, Won
 from fsspec_cas.backends import local
-from fsspec_cas.backends.local_names import TEMPORARY
+from fsspec_cas.backends.local import TEMPORARY
 
 PROCESSES = 16
 ROUNDS = 10

@@ -16,8 +16,8 @@ import pytest
 from patience import said_at_once
 
 from fsspec_cas import AsyncStore, Lost, NotSupported, ObjectNotFound, Store, StoreError, Unavailable, Won
-from fsspec_cas.backends import local, local_names
-from fsspec_cas.backends.local_names import TEMPORARY
+from fsspec_cas.backends import local
+from fsspec_cas.backends.local import TEMPORARY
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_an_owner_that_cannot_be_kept_is_no_failure(tmp_path, store, monkeypatch
         raise PermissionError(1, "Operation not permitted")
 
     version = store.put_if_absent("a", b"1").unwrap()
-    monkeypatch.setattr(local_names.os, "chown", refuse)
+    monkeypatch.setattr(local.os, "chown", refuse)
     assert isinstance(store.put_if_match("a", b"2", version), Won)
 
 

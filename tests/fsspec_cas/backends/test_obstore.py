@@ -19,7 +19,7 @@ from servers.wire import Wire, http
 from fsspec_cas import ABSENT, AccessDenied, AsyncStore, InvalidInput, NotSupported, Store, Won
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends import backend_for
-from fsspec_cas.backends.s3.lean import LeanS3Backend
+from fsspec_cas.backends.obstore.client import LeanS3Backend
 
 OPTIONS = {"client": "obstore", "access_key_id": "k", "secret_access_key": "s", "client_options": {"allow_http": True}}
 DATE = "Sat, 21 Nov 2026 04:00:00 GMT"

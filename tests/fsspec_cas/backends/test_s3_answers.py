@@ -14,8 +14,8 @@ from botocore.parsers import create_parser
 from botocore.session import Session
 
 from fsspec_cas.answer import Entry, Page
-from fsspec_cas.backends.http.reply import HttpReply, Says, Spoken, StoreRequest, Unproven, Verb
-from fsspec_cas.backends.http.s3 import S3Dialect, version_of
+from fsspec_cas.backends.reply import HttpReply, Says, Spoken, StoreRequest, Unproven, Verb
+from fsspec_cas.backends.s3.answers import S3Dialect, version_of
 
 SPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 ENTRY = "<Contents><Key>{}</Key><LastModified>{}</LastModified><ETag>&quot;e&quot;</ETag><Size>{}</Size></Contents>"

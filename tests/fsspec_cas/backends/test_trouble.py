@@ -20,11 +20,11 @@ from servers.wire import Wire, http, said
 from fsspec_cas import AccessDenied, NotSupported, Store, StoreError, Unavailable, Version
 from fsspec_cas.answer import NoAnswer, NotNow, Unchanged
 from fsspec_cas.backends import backend_for, split_url
-from fsspec_cas.backends.http.azure import AzureDialect
-from fsspec_cas.backends.http.meaning import meaning
-from fsspec_cas.backends.http.reply import HttpReply, Spoken, StoreRequest, Verb
-from fsspec_cas.backends.http.s3 import S3Dialect
-from fsspec_cas.backends.reach import patience_s
+from fsspec_cas.backends.azure.answers import AzureDialect
+from fsspec_cas.backends.http import patience_s
+from fsspec_cas.backends.meaning import meaning
+from fsspec_cas.backends.reply import HttpReply, Spoken, StoreRequest, Verb
+from fsspec_cas.backends.s3.answers import S3Dialect
 
 DATE = "Sat, 21 Nov 2026 04:00:00 GMT"
 

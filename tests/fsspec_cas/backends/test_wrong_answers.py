@@ -15,10 +15,10 @@ from google.oauth2.credentials import Credentials
 from fsspec_cas import ABSENT, Unavailable, Version
 from fsspec_cas.answer import NoAnswer, NotNow, Upload
 from fsspec_cas.backends import backend_for, split_url
-from fsspec_cas.backends.http.azure import AzureDialect
-from fsspec_cas.backends.http.gcs import GcsDialect
-from fsspec_cas.backends.http.reply import HttpReply, Spoken, StoreRequest, Verb
-from fsspec_cas.backends.http.s3 import S3Dialect
+from fsspec_cas.backends.azure.answers import AzureDialect
+from fsspec_cas.backends.gcs.answers import GcsDialect
+from fsspec_cas.backends.reply import HttpReply, Spoken, StoreRequest, Verb
+from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.testing import WRONG_ANSWERS, Gateway, Rule
 
 ACCOUNT = "AccountName=a;AccountKey=a2V5;DefaultEndpointsProtocol=http;"

@@ -23,7 +23,7 @@ from servers.azurite import Azurite
 import lockprovider
 from fsspec_cas import CasError, InvalidUrl, NotSupported, Store
 from fsspec_cas.backends import Backend
-from fsspec_cas.backends.s3.api import is_amazon
+from fsspec_cas.backends.s3 import is_amazon
 from lockprovider import (
     HUDI_LOCK_PATH,
     AsyncLock,

@@ -26,10 +26,10 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
 from fsspec_cas.answer import Entry, Page, Seen, Upload
-from fsspec_cas.backends.http.headers import Headers, header_flaw, http_date_ms, iso_ms, later_s, one
-from fsspec_cas.backends.http.reply import (
+from fsspec_cas.backends.reply import (
     Carried,
     Confirm,
+    Headers,
     Heard,
     HttpReply,
     Refusals,
@@ -38,6 +38,11 @@ from fsspec_cas.backends.http.reply import (
     StoreRequest,
     Unproven,
     Verb,
+    header_flaw,
+    http_date_ms,
+    iso_ms,
+    later_s,
+    one,
 )
 from fsspec_cas.version import Version
 

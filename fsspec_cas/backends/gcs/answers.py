@@ -17,8 +17,21 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fsspec_cas.answer import Entry, Page, Seen, Upload
-from fsspec_cas.backends.http.headers import Headers, header_flaw, http_date_ms, iso_ms, later_s, one
-from fsspec_cas.backends.http.reply import Confirm, Heard, HttpReply, Says, Spoken, StoreRequest, Verb
+from fsspec_cas.backends.reply import (
+    Confirm,
+    Headers,
+    Heard,
+    HttpReply,
+    Says,
+    Spoken,
+    StoreRequest,
+    Verb,
+    header_flaw,
+    http_date_ms,
+    iso_ms,
+    later_s,
+    one,
+)
 from fsspec_cas.version import Version
 
 _ID = "x-guploader-uploadid"

@@ -15,8 +15,19 @@ from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
 from fsspec_cas.answer import Entry, Page, Seen, Upload
-from fsspec_cas.backends.http.headers import header_flaw, http_date_ms, later_s, one
-from fsspec_cas.backends.http.reply import Confirm, Heard, HttpReply, Says, Spoken, StoreRequest, Verb
+from fsspec_cas.backends.reply import (
+    Confirm,
+    Heard,
+    HttpReply,
+    Says,
+    Spoken,
+    StoreRequest,
+    Verb,
+    header_flaw,
+    http_date_ms,
+    later_s,
+    one,
+)
 from fsspec_cas.version import Version
 
 _ID = "x-ms-request-id"

@@ -34,14 +34,13 @@ from obstore.fsspec import FsspecStore
 
 from fsspec_cas.answer import NoAnswer, NotNow
 from fsspec_cas.attributes import Attributes
-from fsspec_cas.backends.attributes import AttributeRules
-from fsspec_cas.backends.base import WRITE_ID_KEY
-from fsspec_cas.backends.http.reply import HttpReply, StoreRequest, Verb
-from fsspec_cas.backends.http.s3 import S3Dialect
+from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules
+from fsspec_cas.backends.http import patience_s, unreached
 from fsspec_cas.backends.last_byte import signs_bodies
-from fsspec_cas.backends.reach import patience_s, unreached
-from fsspec_cas.backends.s3.api import S3Api, is_amazon
-from fsspec_cas.backends.s3.connections import Connections, NeverSent, Times
+from fsspec_cas.backends.obstore.connections import Connections, NeverSent, Times
+from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
+from fsspec_cas.backends.s3 import S3Api, is_amazon
+from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, NotSupported
 
 # S3's names -> HTTP's.

@@ -28,12 +28,10 @@ from yarl import URL
 
 from fsspec_cas.answer import NoAnswer, NotNow, Upload
 from fsspec_cas.attributes import Attributes
-from fsspec_cas.backends.attributes import AttributeRules
-from fsspec_cas.backends.base import WRITE_ID_KEY, PartRules
-from fsspec_cas.backends.http.backend import HttpBackend
-from fsspec_cas.backends.http.gcs import GcsDialect
-from fsspec_cas.backends.http.reply import HttpReply, StoreRequest, Verb
-from fsspec_cas.backends.reach import patience_s, unreached
+from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules, PartRules
+from fsspec_cas.backends.gcs.answers import GcsDialect
+from fsspec_cas.backends.http import HttpBackend, patience_s, unreached
+from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.wire import AIOHTTP_UNSENT, PerLoop, sends_once, within
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied

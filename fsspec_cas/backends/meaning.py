@@ -22,8 +22,7 @@ from fsspec_cas.answer import (
     Unchanged,
     Upload,
 )
-from fsspec_cas.backends.http.headers import http_date_ms
-from fsspec_cas.backends.http.reply import Refusals, Says, Spoken, StoreRequest, Verb
+from fsspec_cas.backends.reply import Refusals, Says, Spoken, StoreRequest, Verb, http_date_ms
 from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, NotSupported, StoreError
 
 Heeded = Applied | Denied | Gone | Missing | Unchanged | Page | Seen | Upload | NotNow | NoAnswer

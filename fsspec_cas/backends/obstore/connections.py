@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from fsspec_cas.backends.http.reply import HttpReply
 from fsspec_cas.backends.last_byte import held_here
+from fsspec_cas.backends.reply import HttpReply
 from fsspec_cas.clock import Machine
 
 _CLOCK = Machine()

@@ -1,0 +1,299 @@
+"""What the backends that speak HTTP have in common: each call is one `StoreRequest` of a `Listener`.
+
+`HttpBackend` makes the request, and a vendor's client sends it. The `Listener` hears the reply by the vendor's dialect,
+confirms where a reply alone proves nothing, and lets `meaning` say what it came to. `patience_s` and `unreached` are
+for clients: how long a connection may keep silent, and why a store could not be reached.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any, ClassVar
+
+from fsspec_cas.answer import (
+    FinishAnswer,
+    ListAnswer,
+    NoAnswer,
+    NotNow,
+    ReadAnswer,
+    Upload,
+    UploadAnswer,
+    WriteAnswer,
+)
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.base import AttributeRules, PartRules
+from fsspec_cas.backends.meaning import meaning
+from fsspec_cas.backends.reply import Confirm, Dialect, Heard, HttpReply, Says, Spoken, StoreRequest, Verb
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.clock import Machine
+from fsspec_cas.errors import Unavailable
+from fsspec_cas.version import Absent, Condition, Version
+
+
+class HttpBackend:
+    """Sends by `exchange`, which a subclass has: one request, once."""
+
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+    attribute_rules: ClassVar[AttributeRules]
+    part_rules: ClassVar[PartRules]
+    blocking = False
+
+    def __init__(self, dialect: Dialect, *, signs: bool | None = None) -> None:
+        self._listener = Listener(dialect, self._exchange, signs=signs)
+
+    async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
+        raise NotImplementedError
+
+    @property
+    def uploads(self) -> HttpUploads:
+        """Uploads in parts."""
+        return HttpUploads(self._listener, self.part_rules)
+
+    def _form(self, path: str, condition: Condition) -> str:
+        """How a condition is written now; see `Backend.adapt`."""
+        del path, condition
+        return ""
+
+    async def put(
+        self,
+        path: str,
+        data: bytes,
+        condition: Condition,
+        write_id: str,
+        *,
+        timeout_s: float,
+        attributes: Attributes | None = None,
+    ) -> WriteAnswer:
+        """Write the whole object if the condition holds."""
+        verb = Verb.CREATE if isinstance(condition, Absent) else Verb.MATCH
+        form = self._form(path, condition)
+        asked = StoreRequest(verb, path, data, condition, write_id, attributes=attributes, dialect=form)
+        answer: WriteAnswer = await self._listener.ask(asked, timeout_s)
+        return answer
+
+    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
+        """The object's version, size, time and identity; no body."""
+        answer: ReadAnswer = await self._listener.ask(StoreRequest(Verb.HEAD, path), timeout_s)
+        return answer
+
+    async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
+        """Body and version out of one response; `Unchanged` if the version is still `unless`."""
+        answer: ReadAnswer = await self._listener.ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
+        return answer
+
+    async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
+        """Remove the object (if it is at this version)."""
+        verb = Verb.DELETE if condition is None else Verb.DELETE_MATCH
+        asked = StoreRequest(verb, path, condition=condition)
+        answer: WriteAnswer = await self._listener.ask(asked, timeout_s)
+        return answer
+
+    async def list_page(
+        self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
+    ) -> ListAnswer:
+        """Objects whose path starts with `prefix` and comes after `start_after`: the first page, or `token`'s."""
+        asked = StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token)
+        answer: ListAnswer = await self._listener.ask(asked, timeout_s)
+        return answer
+
+    def adapt(self, refused: str = "") -> bool:
+        """There is one dialect."""
+        del refused
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class HttpUploads:
+    """Objects in parts."""
+
+    listener: Listener
+    rules: PartRules
+
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
+        """Open an upload."""
+        asked = StoreRequest(Verb.BEGIN, path, write_id=write_id, attributes=attributes)
+        answer: UploadAnswer = await self.listener.ask(asked, timeout_s)
+        return answer
+
+    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
+        """Send the next part."""
+        asked = StoreRequest(Verb.PART, upload.path, data, write_id=upload.write_id, upload=upload)
+        answer: UploadAnswer = await self.listener.ask(asked, timeout_s)
+        return answer
+
+    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
+        """Make the object out of the parts and `tail`, if nothing is there."""
+        if tail and not self.rules.tail_with_finish:
+            raise ValueError("this store takes the last bytes as a part of their own")
+        asked = StoreRequest(Verb.FINISH, upload.path, tail, write_id=upload.write_id, upload=upload)
+        answer: FinishAnswer = await self.listener.ask(asked, timeout_s)
+        return answer
+
+    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
+        """Drop the parts, as far as the store can be reached; its answer is used for nothing."""
+        await self.listener.send(StoreRequest(Verb.ABORT, upload.path, upload=upload), timeout_s)
+
+
+_CLOCK = Machine()
+
+Exchange = Callable[[StoreRequest, float], Awaitable[HttpReply | NotNow | NoAnswer]]
+
+
+class Listener:
+    """What a backend knows of the store that it talks to, and how it hears it.
+
+    `exchange` sends one request, once. `signs` is True where the store is documented to give request ids.
+    """
+
+    def __init__(self, dialect: Dialect, exchange: Exchange, *, signs: bool | None = None) -> None:
+        self._dialect = dialect
+        self._exchange = exchange
+        self._pinned = signs is not None
+        self.signs = signs
+        self.proven = False
+
+    def expect_signatures(self) -> None:
+        """From now on only answers with a request id count as such: the store is documented to give one."""
+        self.signs, self._pinned = True, True
+
+    async def ask(self, asked: StoreRequest, timeout_s: float) -> Any:
+        """What the request came to. At most two more requests, within `timeout_s`, confirm what proves nothing.
+
+        Raises:
+            StoreError: the store refuses, and no second send mends that. `NotSupported`: it does not implement it.
+        """
+        deadline_s = _CLOCK.monotonic_s() + timeout_s
+        reply = await self._exchange(asked, timeout_s)
+        if not isinstance(reply, HttpReply):
+            return reply
+        heard = self._hear(asked, reply)
+        if isinstance(heard, Confirm) and heard.by == "sign":
+            listed = await self._exchange(asked.as_short_list(), _left(deadline_s))
+            if isinstance(listed, HttpReply):
+                self._hear(asked.as_short_list(), listed)
+            heard = self._hear(asked, reply)
+        if isinstance(heard, Confirm) and heard.by != "sign" and not asked.verb.writes:
+            return await self._confirmed(asked, heard, deadline_s)
+        return self._answer(asked, heard)
+
+    async def send(self, asked: StoreRequest, timeout_s: float) -> None:
+        """Send a request whose reply is used for nothing."""
+        await self._exchange(asked, timeout_s)
+
+    def _hear(self, asked: StoreRequest, reply: HttpReply) -> Heard:
+        heard = self._dialect.hear(asked, reply, signs=self.signs)
+        if isinstance(heard, Spoken):
+            self.proven = True
+            if heard.telling and not self._pinned and (self.signs is not False):
+                self.signs = heard.signed
+        return heard
+
+    def _answer(self, asked: StoreRequest, heard: Heard) -> Any:
+        if isinstance(heard, Spoken):
+            return self._meaning(asked, heard)
+        if isinstance(heard, Confirm):
+            return self._nothing(heard.why)  # a write to a bare store: only the object can show it, and `resolve` looks
+        if heard.next_step:
+            raise Unavailable(f"no store answers for {asked.path!r}: {heard.why}; {heard.next_step}", path=asked.path)
+        if heard.throttled:
+            return NotNow(heard.why, heard.retry_after_s)
+        return self._nothing(heard.why, heard.retry_after_s)
+
+    def _nothing(self, why: str, retry_after_s: float | None = None) -> NoAnswer:
+        return NoAnswer(why, retry_after_s, stranger=not self.proven)
+
+    def _meaning(self, asked: StoreRequest, spoken: Spoken) -> Any:
+        now = datetime.fromtimestamp(_CLOCK.now_ms() / 1000, timezone.utc).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        return meaning(asked, spoken, self._dialect.vendor, now)
+
+    async def _confirmed(self, asked: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
+        """Of a look, a delete, or a read: a plain read or a look decides."""
+        other = asked.as_read() if confirm.by == "get" else asked.as_head()
+        reply = await self._exchange(other, _left(deadline_s))
+        if not isinstance(reply, HttpReply):
+            return NoAnswer(reply.why, reply.retry_after_s)
+        heard = self._hear(other, reply)
+        if not isinstance(heard, Spoken):
+            return self._nothing(confirm.why)
+        if heard.says is not Says.DONE:
+            return self._meaning(asked, heard)
+        answer = self._meaning(other, heard)
+        if asked.verb is Verb.HEAD:
+            return replace(answer, data=None)
+        if asked.verb is not Verb.GET or other.verb is not Verb.GET:
+            return self._nothing(confirm.why)  # what was to be gone is there
+        return self._meaning(asked, replace(heard, says=Says.UNCHANGED)) if answer.version == asked.version else answer
+
+
+def _left(deadline_s: float) -> float:
+    return max(0.05, deadline_s - _CLOCK.monotonic_s())
+
+
+_SMALL_BYTES = 1 << 20
+_LEAST_PATIENCE_S = 1.0
+_NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+
+
+def patience_s(timeout_s: float, asked: StoreRequest) -> float:
+    """How long one connection may keep silent: a third of the time, so that a dead one leaves time for another.
+
+    All of it where the store has work to do first, with many bytes or many parts.
+    """
+    if len(asked.data) > _SMALL_BYTES or asked.verb is Verb.FINISH:
+        return timeout_s
+    return min(timeout_s, max(_LEAST_PATIENCE_S, timeout_s / 3))
+
+
+def unreached(
+    error: BaseException, hint: str, path: str, *, proven: bool, unsent: tuple[type[BaseException], ...] = ()
+) -> str | None:
+    """Why the store was not reached, if nothing was sent; None if something may have been.
+
+    `hint` names the options for trusted certificates. `proven`: the store has answered before, so its address is right.
+    `unsent`: the client library's errors that say so.
+
+    Raises:
+        Unavailable: the address or a certificate is wrong, which no second send mends.
+    """
+    causes = list(_causes(error))
+    wrong = next(filter(None, (_misconfigured(cause, hint) for cause in causes)), None)
+    if wrong is not None and not proven:
+        raise Unavailable(f"{path!r} cannot be reached, and nothing was sent: {wrong}", path=path) from error
+    if wrong is not None or any(isinstance(one, (*unsent, socket.gaierror, ConnectionRefusedError)) for one in causes):
+        return f"could not connect: {error}"
+    return None
+
+
+def _misconfigured(cause: BaseException, hint: str) -> str | None:
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({getattr(cause, 'verify_message', cause)}): {hint}"
+    if isinstance(cause, ssl.SSLError) and getattr(cause, "reason", "") in (
+        "WRONG_VERSION_NUMBER",
+        "RECORD_LAYER_FAILURE",
+    ):
+        return "what listens there speaks no TLS: write http:// in place of https:// in the endpoint"
+    if isinstance(cause, socket.gaierror) and cause.errno in _NO_HOST:
+        return f"there is no such host ({cause}): check the endpoint and the region"
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what led to it, wherever a library keeps that."""
+    left: list[object] = [error]
+    seen: set[int] = set()
+    while left:
+        one = left.pop(0)
+        if not isinstance(one, BaseException) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        kept = getattr(one, "kwargs", None)
+        left += [one.__cause__, kept.get("error") if isinstance(kept, dict) else None]
+        left += [getattr(one, name, None) for name in ("os_error", "certificate_error", "inner_exception")]

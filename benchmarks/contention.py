@@ -22,7 +22,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from fsspec_cas import ABSENT, Version
-from fsspec_cas.send.retry import delay_s
+from fsspec_cas.sender import delay_s
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.line import joined
 from lockprovider.storage_lock.machine import refused, step

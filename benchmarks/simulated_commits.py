@@ -32,10 +32,9 @@ from benchmarks.lock import jain
 from benchmarks.shaped_s3 import ROOT
 from benchmarks.table_children import ROWS, SCHEMA, rows
 from fsspec_cas import Store, Version, store
-from fsspec_cas.answer import Applied, Denied, Entry, Missing, NotNow, Page, Seen, Unchanged
+from fsspec_cas.answer import Applied, Capabilities, Denied, Entry, Missing, NotNow, Page, Seen, Unchanged
 from fsspec_cas.backends.base import AttributeRules
-from fsspec_cas.capability import Capabilities
-from fsspec_cas.version import Absent, Condition
+from fsspec_cas.outcome import Absent, Condition
 from lockprovider.table import Table, TableSpec
 
 sys.path.insert(0, str(ROOT / "tests"))

@@ -9,12 +9,10 @@
 
 from typing import Any
 
-from fsspec_cas.answer import Content, Entry, Info
+from fsspec_cas.answer import Capabilities, Content, Entry, Info
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.cached import AsyncCached, Cached
-from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.content import Bytes, check_bytes
 from fsspec_cas.errors import (
     AccessDenied,
     AlreadyExists,
@@ -32,11 +30,11 @@ from fsspec_cas.errors import (
     Unavailable,
     VersionMismatch,
 )
+from fsspec_cas.given import Bytes, check_bytes
 from fsspec_cas.naming import check_path, check_url
-from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
+from fsspec_cas.outcome import ABSENT, Absent, Condition, Lost, Outcome, Unknown, Version, Won
 from fsspec_cas.probe.proof import require_safe_for_locks
 from fsspec_cas.store import Store
-from fsspec_cas.version import ABSENT, Absent, Condition, Version
 
 __all__ = [
     "ABSENT",

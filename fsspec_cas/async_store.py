@@ -11,22 +11,28 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsspec_cas.answer import Content, Entry, Info, ListAnswer, Missing, Page, Seen, Unchanged, WriteAnswer
-from fsspec_cas.attributes import Attributes
+from fsspec_cas.answer import (
+    Capabilities,
+    Content,
+    Entry,
+    Info,
+    ListAnswer,
+    Missing,
+    Page,
+    Seen,
+    Unchanged,
+    WriteAnswer,
+)
 from fsspec_cas.backends import Backend, attributes_of, backend_for, off_thread, split_url
 from fsspec_cas.bridge.drive import Inline, OnLoop, OwnLoop
-from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.content import Bytes, check_bytes
 from fsspec_cas.deletes import Deletes, deletes_of
 from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
-from fsspec_cas.given import seconds, several
+from fsspec_cas.given import Bytes, check_bytes, seconds, several
 from fsspec_cas.naming import check_path, check_prefix, check_root, check_start, url_of
-from fsspec_cas.outcome import Lost, Outcome, Unknown, Write
-from fsspec_cas.send.retry import delay_s
-from fsspec_cas.send.sender import Sender
-from fsspec_cas.version import ABSENT, Condition, Version
+from fsspec_cas.outcome import ABSENT, Attributes, Condition, Lost, Outcome, Unknown, Version, Write
+from fsspec_cas.sender import Sender, delay_s
 
 TIMEOUT_S = 60.0
 Entries = list[Entry]  # named here: in the class `list` is a verb

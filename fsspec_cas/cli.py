@@ -23,12 +23,10 @@ from fsspec_cas.command import (
     storage_options,
 )
 from fsspec_cas.errors import CasError, InvalidInput
-from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
-from fsspec_cas.probe.bench import Finding
-from fsspec_cas.probe.checks import CHECKS, THOROUGH
+from fsspec_cas.outcome import ABSENT, Lost, Outcome, Unknown, Version, Won
+from fsspec_cas.probe.checks import CHECKS, THOROUGH, Finding
 from fsspec_cas.probe.probe import RACERS, Report, probe
 from fsspec_cas.store import Store
-from fsspec_cas.version import ABSENT, Version
 
 _CHUNK_BYTES = 1024 * 1024
 

@@ -16,9 +16,8 @@ from fsspec_cas.answer import Applied, Missing, NoAnswer, WriteAnswer
 from fsspec_cas.backends import Backend
 from fsspec_cas.backends.s3 import is_amazon
 from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
-from fsspec_cas.outcome import Write
-from fsspec_cas.send.sender import Sender
-from fsspec_cas.version import ABSENT, Version
+from fsspec_cas.outcome import ABSENT, Version, Write
+from fsspec_cas.sender import Sender
 
 _DIRECTORY = "--x-s3"  # how the name of a directory bucket ends
 _SILENCES = 3  # after which a look has to tell

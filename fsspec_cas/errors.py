@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fsspec_cas.outcome import Outcome, Unknown
-    from fsspec_cas.version import Condition, Version
+    from fsspec_cas.outcome import Condition, Outcome, Unknown, Version
 
 
 class CasError(Exception):

@@ -20,12 +20,10 @@ from typing import Any
 from fsspec_cas.answer import Denied, NoAnswer, NotNow, Seen, Upload
 from fsspec_cas.backends import Uploads
 from fsspec_cas.bridge.drive import Drive, sync
-from fsspec_cas.content import Bytes, check_buffer
 from fsspec_cas.errors import CasError, InvalidInput
-from fsspec_cas.given import whole
-from fsspec_cas.outcome import Lost, Outcome, Won, Write
-from fsspec_cas.send.sender import Sender
-from fsspec_cas.version import ABSENT
+from fsspec_cas.given import Bytes, check_buffer, whole
+from fsspec_cas.outcome import ABSENT, Lost, Outcome, Won, Write
+from fsspec_cas.sender import Sender
 
 PART_BYTES = 8 * 1024 * 1024
 _ABORT_S = 10.0

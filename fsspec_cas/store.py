@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from fsspec_cas.answer import Capabilities
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore, check_backend
 from fsspec_cas.backends import Backend, backend_for, is_remote, place_of, split_url
 from fsspec_cas.bridge.background import BACKGROUND, done
 from fsspec_cas.bridge.drive import drive_of, sync
-from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.exclusive import PART_BYTES, Exclusive
 from fsspec_cas.naming import url_of

@@ -26,13 +26,13 @@ MODULES = {
 # From the ground up; what stands in one line does not know its neighbours.
 FLOORS: dict[str, list[tuple[str, ...]]] = {
     "fsspec_cas": [
-        ("waiting",),
-        ("attributes", "capability", "clock"),
-        ("errors", "outcome", "version"),  # three nouns that are tied by annotations
-        ("answer", "command", "content", "given", "naming"),
-        ("bridge",),
+        ("waiting", "read_state"),
+        ("clock",),
+        ("errors", "outcome"),  # nouns that are tied by annotations
+        ("answer", "command", "given", "naming"),
+        ("bridge", "resolve"),
         ("backends",),
-        ("send", "testing"),
+        ("sender", "testing"),
         ("deletes", "exclusive"),
         ("async_store",),
         ("store",),
@@ -94,22 +94,18 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
 }
 
 # Nouns of which each is an annotation of the other.
-TIED = ({"errors", "outcome", "version"}, {"client", "lease"})
+TIED = ({"errors", "outcome"}, {"client", "lease"})
 
 # Decisions and codecs, by folder or module: no store, no clock, no thread. Which foreign libraries they may have.
 PURE: dict[str, set[str]] = {
-    "fsspec_cas.version": set(),
-    "fsspec_cas.attributes": set(),
     "fsspec_cas.errors": set(),
     "fsspec_cas.outcome": set(),
     "fsspec_cas.answer": set(),
-    "fsspec_cas.capability": set(),
+    "fsspec_cas.resolve": set(),
+    "fsspec_cas.read_state": set(),
     "fsspec_cas.backends.reply": set(),
     "fsspec_cas.backends.meaning": set(),
     **{f"fsspec_cas.backends.{name}.answers": set() for name in ("s3", "gcs", "azure")},
-    "fsspec_cas.send.resolve": set(),
-    "fsspec_cas.cached.read_state": set(),
-    "fsspec_cas.send.retry": set(),
     "lockprovider.bounded": {"fsspec_cas"},
     "lockprovider.errors": set(),
     "lockprovider.holder": set(),
@@ -238,8 +234,7 @@ def test_what_stands_below_knows_nothing_of_the_packages_above() -> None:
 INNER = {
     "fsspec_cas.command": "commands of both packages end, complain and take storage options alike",
     "fsspec_cas.backends": "large files of a table are read through the filesystem that its store is opened on",
-    "fsspec_cas.bridge.background": "threads that cannot be started any more at the end of the interpreter",
-    "fsspec_cas.bridge.later": "a result that another thread waits for is set as those of calls in the background",
+    "fsspec_cas.bridge.background": "a result that another thread waits for is set as those of calls in the background",
     "fsspec_cas.bridge.tasks": "tasks call what blocks in the same way, in all packages",
     "fsspec_cas.given": "numbers that a caller gave are refused in the same words",
     "fsspec_cas.outcome": "a write of a state that is settled later is told as one of the store's",
@@ -249,7 +244,7 @@ INNER = {
     "lockprovider.recipes.values": "a fence is given to tables as to the recipes",
     "lockprovider.wal": "Spark reads a log as a stream",
     "fsspec_cas.waiting": "threads of all packages wait for each other by the same signal",
-    "fsspec_cas.send.retry": "a transaction that lost waits as a request does",
+    "fsspec_cas.sender": "a transaction that lost waits as a request does",
 }
 
 

@@ -14,16 +14,14 @@ from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
 
-from fsspec_cas.answer import FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
-from fsspec_cas.attributes import Attributes
+from fsspec_cas.answer import Capabilities, FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
 from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules, Backend, PartRules, Uploads, attributes_of
 from fsspec_cas.bridge.drive import Inline
 from fsspec_cas.bridge.tasks import on_thread
-from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, InvalidUrl, NotSupported, Unavailable
 from fsspec_cas.naming import check_root, check_url
-from fsspec_cas.version import Condition, Version
+from fsspec_cas.outcome import Attributes, Condition, Version
 
 __all__ = [
     "WRITE_ID_KEY",

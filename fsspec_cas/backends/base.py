@@ -15,11 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fsspec_cas.answer import FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
-from fsspec_cas.attributes import Attributes
-from fsspec_cas.capability import Capabilities
+from fsspec_cas.answer import Capabilities, FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
 from fsspec_cas.errors import InvalidInput, NotSupported
-from fsspec_cas.version import Condition, Version
+from fsspec_cas.outcome import Attributes, Condition, Version
 
 WRITE_ID_KEY = "cas-id"  # the user metadata that carries a write's identity
 

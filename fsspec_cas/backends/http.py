@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar
 
 from fsspec_cas.answer import (
+    Capabilities,
     FinishAnswer,
     ListAnswer,
     NoAnswer,
@@ -24,14 +25,12 @@ from fsspec_cas.answer import (
     UploadAnswer,
     WriteAnswer,
 )
-from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends.base import AttributeRules, PartRules
 from fsspec_cas.backends.meaning import meaning
 from fsspec_cas.backends.reply import Confirm, Dialect, Heard, HttpReply, Says, Spoken, StoreRequest, Verb
-from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine
 from fsspec_cas.errors import Unavailable
-from fsspec_cas.version import Absent, Condition, Version
+from fsspec_cas.outcome import Absent, Attributes, Condition, Version
 
 
 class HttpBackend:

@@ -30,6 +30,7 @@ from typing import Any
 
 from fsspec_cas.answer import (
     Applied,
+    Capabilities,
     Denied,
     Entry,
     FinishAnswer,
@@ -46,12 +47,10 @@ from fsspec_cas.answer import (
     UploadAnswer,
     WriteAnswer,
 )
-from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends.base import AttributeRules, PartRules
-from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, time_ns
 from fsspec_cas.errors import AccessDenied, NotSupported, StoreError
-from fsspec_cas.version import Absent, Condition, Version
+from fsspec_cas.outcome import Absent, Attributes, Condition, Version
 
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # between two tries to get a folder's lock
 _CAPABILITIES = Capabilities(

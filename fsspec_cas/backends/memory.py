@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from fsspec_cas.answer import (
     Applied,
+    Capabilities,
     Denied,
     Entry,
     FinishAnswer,
@@ -26,11 +27,9 @@ from fsspec_cas.answer import (
     UploadAnswer,
     WriteAnswer,
 )
-from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends.base import AttributeRules, PartRules
-from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import StoreError
-from fsspec_cas.version import ABSENT, Absent, Condition, Version
+from fsspec_cas.outcome import ABSENT, Absent, Attributes, Condition, Version
 
 _CAPABILITIES = Capabilities(
     create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=True

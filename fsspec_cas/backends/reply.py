@@ -15,8 +15,7 @@ from enum import Enum
 from typing import Literal, Protocol, TypeVar, final
 
 from fsspec_cas.answer import Page, Seen, Upload
-from fsspec_cas.attributes import Attributes
-from fsspec_cas.version import Condition, Version
+from fsspec_cas.outcome import Attributes, Condition, Version
 
 D = TypeVar("D")
 

@@ -1,4 +1,4 @@
-"""What `cas` has and its target has not: writes, copies and removals under a condition.
+"""What `cas` has and its target has not: writes, copies and removals under a condition, and the version of each file.
 
 `_name` is the coroutine of `name`.
 """
@@ -14,14 +14,14 @@ from fsspec.asyn import AsyncFileSystem
 
 from fsspec_cas.answer import Content, Info
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
+from fsspec_cas.backends import Backend
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.errors import InvalidInput, ObjectNotFound, OutcomeUnknown, Unavailable
 from fsspec_cas.exclusive import PART_BYTES
 from fsspec_cas.filesystem.forward import plain
 from fsspec_cas.naming import with_colons
-from fsspec_cas.outcome import Outcome, Unknown
+from fsspec_cas.outcome import Outcome, Unknown, Version
 from fsspec_cas.store import Store
-from fsspec_cas.version import Version
 
 T = TypeVar("T")
 
@@ -272,3 +272,64 @@ def _refuse(kwargs: dict[str, Any]) -> None:
     named = sorted(name for name, value in kwargs.items() if value is not None)
     if named:
         raise InvalidInput(f"cp_file with if_absent=True takes no {', '.join(named)}: leave it out")
+
+
+# What the target calls the version; of the other kinds a look is asked for, which costs no request.
+_VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
+
+
+class Versions(ConditionalCalls):
+    """What shows versions. That of a listing is as old as the listing, which a target may keep (s3fs: `refresh=True`).
+
+    A condition on a version that is old is refused by the store, and nothing is written; then the listing is dropped.
+    """
+
+    cas_backend: Backend
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """The target's, with "version" (text) for a file; out of the same answer where the target shows it.
+
+        The store is asked, whatever listings the target has kept.
+        """
+        self._changed(self._full(path))
+        return self._with_version(self.fs.info(plain(path), **kwargs))
+
+    async def _info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        self._changed(self._full(path))
+        return self._with_version(await self.fs._info(plain(path), **kwargs))  # noqa: SLF001
+
+    def ls(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        """The target's; with `detail`, each file has its "version" (text), as the listing showed it."""
+        return self._all_with_versions(self.fs.ls(plain(path), *args, **kwargs))
+
+    async def _ls(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        return self._all_with_versions(await self.fs._ls(plain(path), *args, **kwargs))  # noqa: SLF001
+
+    def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        """The target's; with `detail`, each file has its "version" (text), as the listing showed it."""
+        return self._all_with_versions(self.fs.find(plain(path), *args, **kwargs))
+
+    async def _find(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        return self._all_with_versions(await self.fs._find(plain(path), *args, **kwargs))  # noqa: SLF001
+
+    def _all_with_versions(self, found: Any) -> Any:
+        if isinstance(found, dict):
+            return {name: self._with_version(one) for name, one in found.items()}
+        return [self._with_version(one) if isinstance(one, dict) else one for one in found]
+
+    def _with_version(self, info: dict[str, Any]) -> dict[str, Any]:
+        if info.get("type") != "file":
+            return info
+        kind = self.cas_backend.name
+        if kind in _VERSION_KEYS:
+            token = info.get(_VERSION_KEYS[kind])
+            return {**info, "version": str(_version(kind, str(token)))} if token else info
+        try:
+            return {**info, "version": str(self.store.head(info["name"]).version)}
+        except (ObjectNotFound, InvalidInput):  # removed in between; or no conditional call takes such a name
+            return info
+
+
+def _version(kind: str, token: str) -> Version:
+    bare = kind != "gcs" and not token.startswith(('"', "W/"))  # Azure lists an ETag without its quotes
+    return Version(kind, f'"{token}"' if bare else token)

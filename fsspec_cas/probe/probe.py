@@ -25,8 +25,7 @@ from fsspec_cas.backends import off_thread
 from fsspec_cas.bridge.drive import OnLoop
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.errors import CasError, NotSupported
-from fsspec_cas.probe.bench import BROKEN, Bench, Check, Finding, Use
-from fsspec_cas.probe.checks import CHECKS
+from fsspec_cas.probe.checks import BROKEN, CHECKS, Bench, Check, Finding, Use
 from fsspec_cas.store import Store
 
 RACERS = 8

@@ -1,22 +1,39 @@
-"""Whether a store must prove that it obeys conditions before a lock is kept in it, and whether it has done so.
+"""Whether a store must prove that it obeys conditions before a lock is kept in it, and the proof.
 
 The S3 API is spoken by many stores, and some of them say 200 to a condition that does not hold. Amazon S3, GCS, Azure,
-local files and memory are documented, and not asked.
+local files and memory are documented, and not asked. The conditions must hold for writers that come at one moment, too.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar
 
+from fsspec_cas.answer import Applied, Denied
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
+from fsspec_cas.backends.last_byte import raced
 from fsspec_cas.bridge.drive import OnLoop, drive_of
-from fsspec_cas.clock import Machine
+from fsspec_cas.clock import Machine, World
 from fsspec_cas.deletes import undocumented
+from fsspec_cas.errors import CasError, NotSupported, OutcomeUnknown, Unavailable
 from fsspec_cas.given import seconds
+from fsspec_cas.outcome import ABSENT, Absent, Condition, Version, Won
+from fsspec_cas.sender import delay_s
 from fsspec_cas.store import Store
 
+if TYPE_CHECKING:
+    from fsspec_cas.probe.checks import Bench
+
+_ROUNDS = 2
+_MATCHES = 2  # races of matches in a round
+_PAIRS = 4  # of writers, each pair at a path of its own: more at one path find no more, and wait for each other
 _TIMEOUT_S = 30.0
+_TRIES = 8  # silences in a row
+_AFTER_S = 0.5  # its own requests end before it, and say why
+_CLEAN_S = 2.0
 
 
 class _Proved:
@@ -46,8 +63,94 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     )
     if place is None or place in _Proved.buckets:
         return
-    from fsspec_cas.probe.race import require_conditions  # noqa: PLC0415 - documented stores prove nothing
-
     racing = AsyncStore(off_thread(store.backend), store.root)
     OnLoop().run(require_conditions(racing, timeout=timeout))
     _Proved.buckets.add(place)
+
+
+async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
+    """Race creates and matches, then try a stale match: 56 requests, in ten steps, on objects that are removed again.
+
+    `timeout` is for all of it; the removal has up to 2 s more.
+
+    Raises:
+        NotSupported: the store ignores a condition, or lets two writers win. A lock kept there would have two holders.
+        StoreError: the store cannot be used; `Unavailable`: it did not answer in time.
+    """
+    from fsspec_cas.probe.checks import Bench  # noqa: PLC0415 - documented stores prove nothing
+
+    path = f"cas-probe-{(world or Machine()).new_id()}"
+    try:
+        await asyncio.wait_for(_require(Bench(store, 2, timeout), path), timeout + _AFTER_S)
+    except (asyncio.TimeoutError, OutcomeUnknown) as error:  # nobody else wants to know what came of its own writes
+        outcome = error.outcome if isinstance(error, OutcomeUnknown) else None
+        why = "it took too long" if outcome is None else outcome.why
+        said = f"the store did not show within {timeout:g} s that it refuses what it must, as locks need it: {why}"
+        raise Unavailable(said, path=path) from error
+    finally:
+        with suppress(CasError):
+            await store.delete_all([path, *(one for n in range(_ROUNDS) for one in _paths(path, n))], timeout=_CLEAN_S)
+
+
+def _paths(path: str, number: int) -> list[str]:
+    """Those of one round."""
+    return [f"{path}-{number}-{pair}" for pair in range(_PAIRS)]
+
+
+async def _require(bench: Bench, path: str) -> None:
+    first = await bench.made(path)
+    outcome = await bench.match(path, first)  # not raced: it finds out in which form the store takes a version
+    if not isinstance(outcome, Won):
+        raise _unsafe(bench.store, "a match at the right version was refused")
+    await _require_refusal(bench, path, first, "a match at a stale version")
+    for number in range(_ROUNDS):
+        paths = _paths(path, number)
+        made = await _winners(bench, dict.fromkeys(paths, ABSENT), "creates of one object")
+        last = made
+        for _ in range(_MATCHES):
+            last = await _winners(bench, last, "matches at one version")
+    await asyncio.gather(*(_require_current(bench, one, version) for one, version in last.items()))
+
+
+async def _winners(bench: Bench, at: Mapping[str, Condition], what: str) -> dict[str, Version]:
+    """Race a pair of writes at each path; the version at which each path is then."""
+    pairs = [one for one in at for _ in range(2)]
+    answers = await raced(lambda: [bench.send(one, at[one]) for one in pairs])
+    won: dict[str, Version] = {}
+    for one in at:
+        mine = [answer for path, answer in zip(pairs, answers, strict=True) if path == one]
+        applied = [answer.version for answer in mine if isinstance(answer, Applied)]
+        if len(applied) > 1:
+            raise _unsafe(bench.store, f"two {what} at once were both told that they won")
+        if not applied and all(isinstance(answer, Denied) for answer in mine):
+            raise _unsafe(bench.store, f"two {what} at once were both refused")
+        won[one] = applied[0] if applied and applied[0] else await _settled(bench, one, at[one])
+    return won
+
+
+async def _settled(bench: Bench, path: str, condition: Condition) -> Version:
+    """The version after a race in which nothing was heard of the winner, written now if nothing had come of it."""
+    outcome = await (bench.create(path) if isinstance(condition, Absent) else bench.match(path, condition))
+    return outcome.unwrap() if isinstance(outcome, Won) else (await bench.store.head(path)).version
+
+
+async def _require_current(bench: Bench, path: str, version: Version) -> None:
+    seen = await bench.store.head(path, timeout=bench.timeout)
+    if seen.version != version:
+        raise _unsafe(bench.store, "after a race another write is there than the one that was told that it won")
+
+
+async def _require_refusal(bench: Bench, path: str, condition: Version, what: str) -> None:
+    """A write under a condition that is false; it is sent again until there is an answer, for that does no harm."""
+    for failures in range(1, _TRIES + 1):
+        answer = await bench.send(path, condition)
+        if isinstance(answer, Denied):
+            return
+        if isinstance(answer, Applied):
+            raise _unsafe(bench.store, f"{what} was not refused")
+        await asyncio.sleep(delay_s(failures, bench.world.random()))
+    raise Unavailable(f"the store did not say whether {what} is refused: {answer}", path=path)
+
+
+def _unsafe(store: AsyncStore, why: str) -> NotSupported:
+    return NotSupported(f"no lock can be kept in {store.root!r}: {why}; `fsspec-cas probe` shows all that it does")

@@ -16,9 +16,8 @@ a fault that did not happen has tested nothing.
         store = Store.from_url("s3://bucket/tests", {"endpoint_url": gateway.endpoint})
         assert store.read("a").data == b"1"                   # "404 page not found" is not the store's word
 
-    faulty         `ManualClock`, `Faulty` and its faults
-    wrong_answers  `WRONG_ANSWERS`
-    gateway        `Gateway`, `Rule`
+    faulty   `ManualClock`, `Faulty` and its faults
+    gateway  `Gateway`, `Rule`, `WRONG_ANSWERS`
 """
 
 from fsspec_cas.testing.faulty import (
@@ -35,8 +34,7 @@ from fsspec_cas.testing.faulty import (
     Pass,
     Refuse,
 )
-from fsspec_cas.testing.gateway import Gateway, Rule
-from fsspec_cas.testing.wrong_answers import WRONG_ANSWERS
+from fsspec_cas.testing.gateway import WRONG_ANSWERS, Gateway, Rule
 
 __all__ = [
     "WRONG_ANSWERS",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from fsspec_cas.answer import (
+    Capabilities,
     FinishAnswer,
     ListAnswer,
     NoAnswer,
@@ -17,11 +18,9 @@ from fsspec_cas.answer import (
     UploadAnswer,
     WriteAnswer,
 )
-from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends import AttributeRules, Backend, PartRules, Uploads
-from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import World
-from fsspec_cas.version import Condition, Version
+from fsspec_cas.outcome import Attributes, Condition, Version
 
 A = TypeVar("A")
 Ask = Callable[[], Coroutine[Any, Any, A]]

@@ -14,7 +14,7 @@ from conformance.suite import Conformance
 from fsspec_cas import Store
 from fsspec_cas.answer import Applied, Denied, Missing, Page, Seen
 from fsspec_cas.backends.memory import MemoryBackend
-from fsspec_cas.version import ABSENT, Version
+from fsspec_cas.outcome import ABSENT, Version
 
 
 class IgnoresConditions(MemoryBackend):

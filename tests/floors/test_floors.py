@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.floors, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ["pytest>=8.2", "pytest-asyncio>=0.24", "pytest-timeout>=2.3", "hypothesis>=6.100"]
-ANY = ["tests/fsspec_cas/test_content.py", "tests/fsspec_cas/send/test_resolve.py", "tests/fsspec_cas/test_outcome.py"]
+ANY = ["tests/fsspec_cas/test_content.py", "tests/fsspec_cas/test_resolve.py", "tests/fsspec_cas/test_outcome.py"]
 RUNS = {
     "": ([], ["tests/conformance/test_memory.py", "tests/conformance/test_local.py"], "memory or local"),
     "s3": ([], ["tests/conformance/test_ministack.py", "tests/fsspec_cas/backends/test_s3_client.py"], "ministack"),

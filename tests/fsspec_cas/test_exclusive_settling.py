@@ -11,8 +11,8 @@ import pytest
 from fsspec_cas import ABSENT, Lost, Store, Unavailable, Unknown, Won
 from fsspec_cas.answer import Denied, Gone, Missing, NoAnswer, NotNow, Seen
 from fsspec_cas.backends.memory import MemoryBackend
-from fsspec_cas.outcome import Write
-from fsspec_cas.send.resolve import Inconclusive, ReadHead, Send, WriteProgress, on_look_answer, on_write_answer
+from fsspec_cas.outcome import Version, Write
+from fsspec_cas.resolve import Inconclusive, ReadHead, Send, WriteProgress, on_look_answer, on_write_answer
 from fsspec_cas.testing import (
     DeliverLate,
     DeliverTwice,
@@ -22,7 +22,6 @@ from fsspec_cas.testing import (
     ManualClock,
     Refuse,
 )
-from fsspec_cas.version import Version
 
 
 @pytest.fixture

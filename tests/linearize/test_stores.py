@@ -21,8 +21,8 @@ from faults.conftest import is_look, is_write
 from fsspec_cas import Store
 from fsspec_cas.answer import Denied, Seen
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.outcome import ABSENT
 from fsspec_cas.testing import WRONG_ANSWERS, Gateway, Rule
-from fsspec_cas.version import ABSENT
 from linearize.checker import check
 from linearize.history import Kind, Op, Result
 from linearize.recording import Call, Client, record, to_history

@@ -26,8 +26,8 @@ from simulate.town import FOR_LONG, SETTINGS, SOON_S, Client, Clock, Town, commi
 from fsspec_cas import CasError, Store, StoreError, Unavailable
 from fsspec_cas.answer import Applied, ReadAnswer, Seen, Unchanged, WriteAnswer
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.outcome import Condition, Version
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
-from fsspec_cas.version import Condition, Version
 from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, Lock, LockSettings, LossReason, NotAcquired
 from lockprovider.storage_lock import polling
 from lockprovider.storage_lock.heartbeat import Heartbeat

@@ -15,8 +15,8 @@ import pytest
 from fsspec_cas import Store
 from fsspec_cas.answer import ReadAnswer, Seen, WriteAnswer
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.outcome import Condition, Version
 from fsspec_cas.testing import Fault, Faulty, Operation
-from fsspec_cas.version import Condition, Version
 from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord, LockSettings, OnLost
 
 SETTINGS = LockSettings(validity=100, renew=10, timeout=5)  # so the margin is 10 s

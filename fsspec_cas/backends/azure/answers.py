@@ -28,7 +28,7 @@ from fsspec_cas.backends.reply import (
     later_s,
     one,
 )
-from fsspec_cas.version import Version
+from fsspec_cas.outcome import Version
 
 _ID = "x-ms-request-id"
 _CODE = "x-ms-error-code"

@@ -38,16 +38,14 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.blob import BlobBlock, ContentSettings
 from azure.storage.blob.aio import BlobServiceClient
 
-from fsspec_cas.answer import Denied, Gone, NoAnswer, NotNow, Upload, UploadAnswer, WriteAnswer
-from fsspec_cas.attributes import Attributes
+from fsspec_cas.answer import Capabilities, Denied, Gone, NoAnswer, NotNow, Upload, UploadAnswer, WriteAnswer
 from fsspec_cas.backends.azure.answers import BLOB_ID_KEY, AzureDialect, block_id
 from fsspec_cas.backends.base import AttributeRules, PartRules
 from fsspec_cas.backends.http import HttpBackend, HttpUploads, patience_s, unreached
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.wire import AIOHTTP_UNSENT, Answered, PerLoop, Trip, sends_once, within
-from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput
-from fsspec_cas.version import Absent, Condition
+from fsspec_cas.outcome import Absent, Attributes, Condition
 
 _CAPABILITIES = Capabilities(
     create=True,

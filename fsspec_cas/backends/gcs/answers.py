@@ -32,7 +32,7 @@ from fsspec_cas.backends.reply import (
     later_s,
     one,
 )
-from fsspec_cas.version import Version
+from fsspec_cas.outcome import Version
 
 _ID = "x-guploader-uploadid"
 _META = "x-goog-meta-"

@@ -26,16 +26,14 @@ import google.auth.exceptions
 from gcsfs.retry import HttpError, NonRetryableError
 from yarl import URL
 
-from fsspec_cas.answer import NoAnswer, NotNow, Upload
-from fsspec_cas.attributes import Attributes
+from fsspec_cas.answer import Capabilities, NoAnswer, NotNow, Upload
 from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules, PartRules
 from fsspec_cas.backends.gcs.answers import GcsDialect
 from fsspec_cas.backends.http import HttpBackend, patience_s, unreached
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.wire import AIOHTTP_UNSENT, PerLoop, sends_once, within
-from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied
-from fsspec_cas.version import Absent
+from fsspec_cas.outcome import Absent, Attributes
 
 _CAPABILITIES = Capabilities(
     create=True,

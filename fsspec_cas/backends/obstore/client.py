@@ -33,7 +33,6 @@ from obstore.exceptions import BaseError
 from obstore.fsspec import FsspecStore
 
 from fsspec_cas.answer import NoAnswer, NotNow
-from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules
 from fsspec_cas.backends.http import patience_s, unreached
 from fsspec_cas.backends.last_byte import signs_bodies
@@ -42,6 +41,7 @@ from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.s3 import S3Api, is_amazon
 from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, NotSupported
+from fsspec_cas.outcome import Attributes
 
 # S3's names -> HTTP's.
 _HEADERS = {

@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from fsspec_cas.answer import Applied, WriteAnswer
-from fsspec_cas.attributes import Attributes
+from fsspec_cas.answer import Applied, Capabilities, WriteAnswer
 from fsspec_cas.backends.base import PartRules
 from fsspec_cas.backends.http import HttpBackend
 from fsspec_cas.backends.reply import StoreRequest, Verb
 from fsspec_cas.backends.s3.answers import S3Dialect
-from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import NotSupported
-from fsspec_cas.version import Absent, Condition, Version
+from fsspec_cas.outcome import Absent, Attributes, Condition, Version
 
 S3_CAPABILITIES = Capabilities(
     create=True,

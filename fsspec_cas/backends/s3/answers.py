@@ -44,7 +44,7 @@ from fsspec_cas.backends.reply import (
     later_s,
     one,
 )
-from fsspec_cas.version import Version
+from fsspec_cas.outcome import Version
 
 _IDS = ("x-amz-request-id", "x-amz-id-2")
 _IDENTITY = "x-amz-meta-cas-id"

@@ -43,7 +43,6 @@ from botocore.exceptions import (
 from s3fs import S3FileSystem
 
 from fsspec_cas.answer import NoAnswer, NotNow
-from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules
 from fsspec_cas.backends.http import patience_s, unreached
 from fsspec_cas.backends.last_byte import held, signs_bodies
@@ -52,6 +51,7 @@ from fsspec_cas.backends.s3 import S3Api, is_amazon
 from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.backends.wire import AIOHTTP_UNSENT, Answered, PerLoop, Refusing, Trip, sends_once, within
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput
+from fsspec_cas.outcome import Attributes
 
 _OURS = ("Bucket", "Key", "Body", "IfMatch", "IfNoneMatch", "UploadId", "PartNumber", "MultipartUpload")
 _OF_ALL = "later looks at the object need it too, so give it to all requests, in s3_additional_kwargs"

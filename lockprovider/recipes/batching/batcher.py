@@ -26,7 +26,7 @@ from concurrent.futures import TimeoutError as NotYet
 from typing import Any, Generic, TypeVar
 
 from fsspec_cas import World
-from fsspec_cas.bridge.later import Later
+from fsspec_cas.bridge.background import Later
 from fsspec_cas.waiting import SLICE_S, Signal, Worker
 from lockprovider.recipes.batching.line import Line, pace_at
 from lockprovider.recipes.errors import CoordinationError, Overloaded

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from fsspec_cas import InvalidInput, World
-from fsspec_cas.bridge.later import Later
+from fsspec_cas.bridge.background import Later
 from lockprovider.recipes.broker.frames import BrokenLink, NoFrame, has_hung_up, receive_frame, send_frame
 from lockprovider.recipes.broker.handing import (
     Bundle,

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import CasError, InvalidInput, World
-from fsspec_cas.bridge.later import Later
+from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import LARGEST_NUMBER, check_text, seconds
 from fsspec_cas.waiting import Signal, Worker
 from lockprovider.recipes.errors import ClaimLost, CoordinationError, TooLarge

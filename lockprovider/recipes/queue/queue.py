@@ -26,7 +26,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from fsspec_cas import InvalidInput, Machine, Store, World, check_path
-from fsspec_cas.bridge.later import Later
+from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import function, seconds, several, whole
 from fsspec_cas.waiting import Signal
 from lockprovider.recipes.batching import Batcher

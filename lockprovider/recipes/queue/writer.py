@@ -22,7 +22,7 @@ from fsspec_cas import (
     World,
     require_safe_for_locks,
 )
-from fsspec_cas.send.retry import delay_s
+from fsspec_cas.sender import delay_s
 from fsspec_cas.waiting import Signal
 from lockprovider.recipes.batching import Numbers
 from lockprovider.recipes.batching.line import NumberOf

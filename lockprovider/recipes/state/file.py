@@ -24,7 +24,7 @@ from fsspec_cas import (
     World,
 )
 from fsspec_cas.outcome import Write
-from fsspec_cas.send.retry import delay_s
+from fsspec_cas.sender import delay_s
 from lockprovider.recipes.state.document import Document, decode
 from lockprovider.recipes.state.turn import Todo, Turn
 

@@ -23,7 +23,7 @@ from contextvars import ContextVar
 from typing import Any, Generic, Literal, TypeVar
 
 from fsspec_cas import InvalidInput, Lost, Machine, OutcomeUnknown, Store, World, check_path
-from fsspec_cas.bridge.later import Later
+from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import check_text, seconds, whole
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict

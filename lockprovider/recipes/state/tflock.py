@@ -40,7 +40,7 @@ from fsspec_cas import (
     require_safe_for_locks,
 )
 from fsspec_cas.given import check_text, seconds
-from fsspec_cas.send.retry import delay_s
+from fsspec_cas.sender import delay_s
 from lockprovider.bounded import parse_object
 from lockprovider.recipes.errors import StateConflict, StateLocked
 from lockprovider.recipes.place import me, open_at, repr_at

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsspec_cas import Content, Unavailable, require_safe_for_locks
-from fsspec_cas.send.retry import delay_s
+from fsspec_cas.sender import delay_s
 from lockprovider.errors import NotAcquired
 from lockprovider.recipes.errors import StateLocked
 from lockprovider.recipes.place import me

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import Bytes, CasError, InvalidInput, check_bytes
-from fsspec_cas.bridge.later import Later
+from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import several, whole
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Bundle

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from fsspec_cas import Bytes, InvalidInput, Machine, Store, World, check_path
-from fsspec_cas.bridge.later import Later
+from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import seconds, whole
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, Bundle, check_broker

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fsspec_cas import CasError, OutcomeUnknown, Unavailable, Won
-from fsspec_cas.send.retry import delay_s
+from fsspec_cas.sender import delay_s
 from lockprovider.recipes.batching import Numbers
 from lockprovider.recipes.batching.line import NumberOf
 from lockprovider.recipes.broker import Broker, Bundle, Foreign, NotHere, flat, left_in_doubt, own, regrouped

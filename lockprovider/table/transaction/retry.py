@@ -12,7 +12,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import whole
-from fsspec_cas.send.retry import delay_s
+from fsspec_cas.sender import delay_s
 from lockprovider.table.errors import PropertiesChanged
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.stale import is_stale

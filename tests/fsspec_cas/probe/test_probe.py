@@ -27,7 +27,7 @@ from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.bridge.drive import OnLoop
 from fsspec_cas.probe.checks import CHECKS, THOROUGH
 from fsspec_cas.probe.probe import async_probe, probe
-from fsspec_cas.probe.race import require_conditions
+from fsspec_cas.probe.proof import require_conditions
 
 ALL = {check.name for check in CHECKS}
 FACTS = {"match form", "equal bytes", "a-b-a"}

@@ -37,7 +37,7 @@ from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest, ManualClock
 
-TESTS = Path(__file__).resolve().parents[2]
+TESTS = Path(__file__).resolve().parents[1]
 CALLERS = 8
 
 
@@ -355,7 +355,7 @@ def test_a_call_on_fsspecs_own_loop_is_refused_and_does_not_wait_for_itself(tmp_
 
 FORKED = """
 import os, signal, sys
-sys.path[:0] = [".", "fsspec_cas/cached"]
+sys.path[:0] = [".", "fsspec_cas"]
 from test_cached import Callers, Gated, written
 from fsspec_cas import Cached, Store
 

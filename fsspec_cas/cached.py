@@ -26,15 +26,13 @@ from typing import Any
 from fsspec_cas.answer import Content
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
 from fsspec_cas.bridge.drive import refuse_on_fsspecs_loop
-from fsspec_cas.cached.read_state import Failed, LookResult, ReadState, SharedLook
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.content import Bytes, check_bytes
 from fsspec_cas.errors import InvalidInput
-from fsspec_cas.given import seconds
+from fsspec_cas.given import Bytes, check_bytes, seconds
 from fsspec_cas.naming import check_path
-from fsspec_cas.outcome import Outcome, Won
+from fsspec_cas.outcome import Outcome, Version, Won
+from fsspec_cas.read_state import Failed, LookResult, ReadState, SharedLook
 from fsspec_cas.store import Store
-from fsspec_cas.version import Version
 from fsspec_cas.waiting import SLICE_S, Signal
 
 

@@ -50,8 +50,7 @@ from fsspec_cas.answer import (
     Seen,
     Unchanged,
 )
-from fsspec_cas.outcome import Lost, Won, Write
-from fsspec_cas.version import ABSENT, Absent, Condition, Version
+from fsspec_cas.outcome import ABSENT, Absent, Condition, Lost, Version, Won, Write
 
 _CONTRADICTIONS = 4  # more than the dialects there are, and than races are likely to make in a row
 

@@ -1,4 +1,4 @@
-"""Each row of the table in `fsspec_cas.send.resolve`, for a create, a create-once and a match."""
+"""Each row of the table in `fsspec_cas.resolve`, for a create, a create-once and a match."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from fsspec_cas import ABSENT, Lost, Version, Won
 from fsspec_cas.answer import Applied, Denied, Missing, NoAnswer, NotNow, Seen, Unchanged
 from fsspec_cas.outcome import Write
-from fsspec_cas.send.resolve import (
+from fsspec_cas.resolve import (
     Adapt,
     Contradicts,
     Inconclusive,

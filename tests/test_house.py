@@ -147,7 +147,6 @@ PURE: dict[str, set[str]] = {
     "lockprovider.table.html": {"html"},
     "lockprovider.table.format": {"numpy", "pyarrow", "fastavro", "fsspec_cas", "io"},
     "lockprovider.table.timeline": {"pyarrow", "fsspec_cas"},
-    "lockprovider.table.state.events": set(),
     "lockprovider.table.transaction.proposal": set(),
     "lockprovider.commands.table.picture": set(),
 }
@@ -155,13 +154,11 @@ IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio"
 
 # Services know each other through `plans` alone, but for these.
 SERVICES = {
-    "clean": {"savepoint"},
+    "clean": {"restore"},
     "plans": {"listing"},
-    "restore": {"archive_files", "metadata_table", "savepoint"},
-    "recover": {"restore", "rollback"},
-    "rollback": {"listing"},
-    "savepoint": {"archive_files"},
-    "archive": {"archive_files", "recover"},
+    "restore": {"archive_files", "metadata_table"},
+    "rollback": {"listing", "restore"},
+    "archive": {"archive_files", "rollback"},
 }
 
 

@@ -26,17 +26,15 @@ from lockprovider.table.read.changes import Changes
 from lockprovider.table.read.consistent import Commit, CommitHistory
 from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.spec import TableSpec
-from lockprovider.table.state.events import TableEvent, Watcher
-from lockprovider.table.state.progress import ShowProgress
+from lockprovider.table.state.events import ShowProgress, TableEvent, Watcher
 from lockprovider.table.table import Table
 from lockprovider.table.table_scan import Scan
 from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.archival import KeepActive
-from lockprovider.table.timeline.clustering_plan import ClusterEvery
-from lockprovider.table.timeline.compaction_plan import CompactEvery
-from lockprovider.table.timeline.incremental import Order
 from lockprovider.table.timeline.liveness import HeartbeatSettings
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
+from lockprovider.table.timeline.rewrite_plan import ClusterEvery, CompactEvery
+from lockprovider.table.timeline.versions import Order
 from lockprovider.table.timeline.view import AsOf, FileSlice, Snapshot
 from lockprovider.table.transaction.proposal import CommitResult
 

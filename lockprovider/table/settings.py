@@ -18,12 +18,16 @@ from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.format.properties import BUCKET, BUCKET_ENGINE, BUCKETS, HASH_FIELD, INDEX, SIMPLE, TableConfig
 from lockprovider.table.format.writer_settings import FAILED_KEYS, METADATA_KEY, MODE_KEY, NON_BLOCKING, OPTIMISTIC
 from lockprovider.table.timeline.archival import KeepActive
-from lockprovider.table.timeline.clustering_plan import ClusterEvery
-from lockprovider.table.timeline.compaction_plan import LOG_COMPACTION_KEYS, CompactEvery
-from lockprovider.table.timeline.conflict import Resolution, by_file_group, by_partition, prefer_writer
+from lockprovider.table.timeline.conflict import (
+    Resolution,
+    by_file_group,
+    by_partition,
+    prefer_writer,
+    refuse_unless_possible,
+)
 from lockprovider.table.timeline.liveness import HeartbeatSettings
-from lockprovider.table.timeline.non_blocking import refuse_unless_possible
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
+from lockprovider.table.timeline.rewrite_plan import LOG_COMPACTION_KEYS, ClusterEvery, CompactEvery
 
 CARRIED_KEY = "hoodie.write.meta.key.prefixes"
 _CARRIED_KEYS = CARRIED_KEY, "hoodie.write.rolling.metadata.keys"  # of Hudi before 1.1, and of 1.2

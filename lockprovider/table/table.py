@@ -40,15 +40,7 @@ from lockprovider.table.read.scan import Where
 from lockprovider.table.rewrite import clustering, compaction, inline
 from lockprovider.table.rewrite.clustering import ClusteringResult
 from lockprovider.table.rewrite.compaction import CompactionResult
-from lockprovider.table.services import (
-    adopt_buckets,
-    archive,
-    clean,
-    metadata_table,
-    recover,
-    restore,
-    savepoint,
-)
+from lockprovider.table.services import archive, clean, metadata_table, restore, rollback, share
 from lockprovider.table.services import share as sharing
 from lockprovider.table.services.archive import ArchiveResult
 from lockprovider.table.services.clean import CleanResult
@@ -60,11 +52,10 @@ from lockprovider.table.state.events import Watcher, nobody
 from lockprovider.table.table_scan import Scan, short_for
 from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.archival import KeepActive
-from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, ClusteringRule
-from lockprovider.table.timeline.incremental import Order, latest_checkpoint
 from lockprovider.table.timeline.retention import Policy
+from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.versions import TableVersion
+from lockprovider.table.timeline.versions import Order, TableVersion, latest_checkpoint
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction import define, retry
 from lockprovider.table.transaction.retry import WHOLE_RETRIES
@@ -624,7 +615,7 @@ class Table(TableContext):
         >>> table.sweep()  # nobody has died
         ()
         """
-        return (*recover.sweep(self), *(done.instant for done in clean.finish_dead(self)))
+        return (*rollback.sweep(self), *(done.instant for done in clean.finish_dead(self)))
 
     def roll_back(self, instant: str, *, force: bool = False) -> None:
         """Remove a pending write of a dead writer; with `force` that of a living one too, which gets `Aborted`.
@@ -639,7 +630,7 @@ class Table(TableContext):
         ...
         lockprovider.table.errors.HistoryGone: 20260101000000000 is no pending write; to take back commits, use restore
         """
-        recover.roll_back_dead(self, instant, force=force)
+        rollback.roll_back_dead(self, instant, force=force)
 
     def savepoint(self, version: TableVersion | None = None, *, user: str = "", comment: str = "") -> str:
         """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`.
@@ -657,7 +648,7 @@ class Table(TableContext):
         >>> kept == first.instant, table.to_arrow(as_of=kept).num_rows, table.changes(after=kept).commits
         (True, 2, ())
         """
-        return savepoint.save(self, version, user=user, comment=comment)[0]
+        return restore.save(self, version, user=user, comment=comment)[0]
 
     def savepoints(self) -> dict[str, Savepoint]:
         """All savepoints by the begin time of their commit, oldest first.
@@ -669,7 +660,7 @@ class Table(TableContext):
         >>> table.savepoints()[instant].comment
         'before the migration'
         """
-        return savepoint.savepoints(self, self.timeline())
+        return restore.savepoints(self, self.timeline())
 
     def delete_savepoint(self, version: TableVersion) -> bool:
         """Let the files of a commit's savepoint be cleaned again; False if it has none.
@@ -682,7 +673,7 @@ class Table(TableContext):
         >>> table.delete_savepoint(table.savepoint())
         True
         """
-        return savepoint.delete_savepoint(self, version)
+        return restore.delete_savepoint(self, version)
 
     def restore(self, version: TableVersion) -> RestoreResult:
         """Undo: take back every commit that completed after a version, see `version`; which, the result says.
@@ -718,7 +709,7 @@ class Table(TableContext):
 
         >>> Table.create("memory://docs/none", TableSpec("none", rows, "id")).adopt_bucket_index(4)
         """
-        adopt_buckets.adopt_bucket_index(self, buckets, bucket_by)
+        share.adopt_bucket_index(self, buckets, bucket_by)
 
     def share(self, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
         """Let the properties tell JVM Hudi's writers in Spark how to share the table; what changed. Safe to repeat.

@@ -18,7 +18,7 @@ from lockprovider.table.read.scan import Where, given_columns, to_reader
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.versions import check_version
 from lockprovider.table.timeline.view import FileSlice, given_partitions
-from lockprovider.table.transaction.handle import AnyTransaction
+from lockprovider.table.transaction.transaction import AnyTransaction
 
 _Of = TypeVar("_Of")
 _Asked = ParamSpec("_Asked")

@@ -26,8 +26,7 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.read.scan import Where
 from lockprovider.table.table_scan import Scan, short_for
 from lockprovider.table.timeline.view import given_partitions
-from lockprovider.table.transaction.handle import TransactionHandle
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.transaction.transaction import CommitResult, Transaction, TransactionHandle
 
 
 class TableTransaction(TransactionHandle):

@@ -22,7 +22,7 @@ from lockprovider.recipes.wal.slot import Head, Producer, Slot, decode_slot, enc
 from lockprovider.storage_lock.audit import AuditRecord
 from lockprovider.table.files.footers.notes import FooterNote, decode_notes, encode_notes
 from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.timeline.checkpoint import Checkpoint
+from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline
 
 PATH = "folder/object-of-this-test"

@@ -17,7 +17,7 @@ from lockprovider.table.engines import arrow
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.format.lsm import parse_file
 from lockprovider.table.state import archive_index
-from lockprovider.table.transaction.exactly_once import BatchId
+from lockprovider.table.state.fence import BatchId
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
 

@@ -28,8 +28,7 @@ from jvm.test_spark_without_settings import MADE, PLAIN
 from lockprovider.table import Table
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.format.writer_settings import FAILED_KEYS, LOCK_KEY, MODE_KEY, SHARED
-from lockprovider.table.state.metadata_table import own_timeline
-from lockprovider.table.timeline.metadata_listing import compacted_at
+from lockprovider.table.state.metadata_table import compacted_at, own_timeline
 
 if TYPE_CHECKING:
     from pathlib import Path

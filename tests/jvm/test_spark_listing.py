@@ -18,10 +18,9 @@ from lockprovider.table import KeepActive, KeepCommits, Table
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import METADATA_TABLE
-from lockprovider.table.services import compact_listing
-from lockprovider.table.services.compact_listing import MOST_LOGS
-from lockprovider.table.state.metadata_table import own_timeline
-from lockprovider.table.timeline.metadata_listing import compacted_at
+from lockprovider.table.services import metadata_table
+from lockprovider.table.services.metadata_table import MOST_LOGS
+from lockprovider.table.state.metadata_table import compacted_at, own_timeline
 from lockprovider.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def test_they_go_on_after_our_compaction_of_it_and_after_one_that_died(
 
     monkeypatch.setattr(Lease, "publish", dies)
     with table.lock.acquire() as lease, pytest.raises(Died):
-        compact_listing.compact(table, lease, own_timeline(table.store))
+        metadata_table.compact(table, lease, own_timeline(table.store))
     monkeypatch.undo()
     assert same(hudi, table) == found
     for turn in range(4):

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.timeline.appearance import Decisions, taken
-from lockprovider.table.timeline.incremental import Order, window
-from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
+from lockprovider.table.timeline.versions import Order, window
 from model.search import BrokenPromise
 
 PROMISES = frozenset({"prefix", "seen", "miss"})

@@ -21,8 +21,7 @@ from lockprovider.table.format.bucket import bucket_of, file_id, fixed_file_id
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import BaseFile, LogFile
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
-from lockprovider.table.timeline import non_blocking
-from lockprovider.table.timeline.compaction_plan import compaction_plan
+from lockprovider.table.timeline import conflict
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
     Resolution,
@@ -31,6 +30,7 @@ from lockprovider.table.timeline.conflict import (
     completed_since,
 )
 from lockprovider.table.timeline.conflict import non_blocking as beside
+from lockprovider.table.timeline.rewrite_plan import compaction_plan
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, snapshot_of
 
@@ -50,9 +50,9 @@ class Rules:
 
     blind: Resolution = beside
     ordinary: Resolution = by_file_group
-    bare: Callable[..., Any] = non_blocking.bare_buckets
-    left_bare: Callable[..., Any] = non_blocking.left_bare
-    anchor_id: Callable[..., str] = non_blocking.anchor_id
+    bare: Callable[..., Any] = conflict.bare_buckets
+    left_bare: Callable[..., Any] = conflict.left_bare
+    anchor_id: Callable[..., str] = conflict.anchor_id
     next_time: Callable[[Timeline, int, str], str] = Timeline.next_time
     by_event_time: bool = True
     plans_pending: bool = False

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lockprovider.table.format.instant import after
-from lockprovider.table.timeline.appearance import Decisions, taken
-from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
 from model.appearance import Appearance, Rules
 from model.search import explore
 

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from lockprovider.demo import proof
 from lockprovider.table import HistoryGone, Table
 from lockprovider.table.engines.spark import data_source
-from lockprovider.table.state.stale import misses_file
+from lockprovider.table.state.as_of import misses_file
 from soak.market import LISTS, Market, lists
 
 if TYPE_CHECKING:

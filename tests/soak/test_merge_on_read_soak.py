@@ -32,7 +32,7 @@ from lockprovider.table import (
 )
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.transaction.handle import inside
+from lockprovider.table.transaction.transaction import inside
 from soak.living import Soak, living
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from table.test_non_blocking import BLIND, SPEC, another
 from table.test_service_histories import KINDS, SERVICES, WRITES, History, Ordinary, play
 
 from lockprovider.table import Table, TableSpec
-from lockprovider.table.services import compact_listing
+from lockprovider.table.services import metadata_table
 from lockprovider.table.state.metadata_table import own_timeline
 
 READS = replace(SETTINGS, read_from_metadata=True)
@@ -31,7 +31,7 @@ class _Listed(History):
     def compact_listing(self) -> None:
         table = self.fresh()
         with table.lock.acquire() as lease:
-            compact_listing.compact(table, lease, own_timeline(table.store))
+            metadata_table.compact(table, lease, own_timeline(table.store))
 
     def look(self) -> None:
         super().look()

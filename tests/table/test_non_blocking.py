@@ -45,7 +45,7 @@ from lockprovider.table.format.service_metadata import (
 )
 from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.services import anchors
-from lockprovider.table.timeline import non_blocking, retention
+from lockprovider.table.timeline import conflict, retention
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction import proposal, transaction
@@ -120,7 +120,7 @@ def test_n1_it_is_refused_where_something_is_missing_which_is_named(
 def test_n1_twin_by_commit_time_what_a_compaction_comes_between_changes_the_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(non_blocking, "missing", lambda _: ())
+    monkeypatch.setattr(conflict, "missing", lambda _: ())
     came_to = []
     for is_compacted in (False, True):
         table = Table.create(str(tmp_path / str(is_compacted)), replace(SPEC, ordering=None), settings=BLIND)

@@ -27,7 +27,7 @@ from fsspec_cas import CasError, Store
 from lockprovider import NotAcquired, PublishUnknown
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.transaction.handle import inside
+from lockprovider.table.transaction.transaction import inside
 
 BEFORE: list[Row] = [(n, "a", "old", 1) for n in range(6)]
 UPSERTED: list[Row] = [*((n, "a", "dying", 5) for n in range(1, 5)), *((n, "b", "dying", 5) for n in range(4))]

@@ -16,8 +16,8 @@ from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.state.as_of import reached
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive
-from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
+from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES
 from lockprovider.table.timeline.versions import commit_of
 
 _CLUSTERED = ("instant", "completion", "partition", "file_group", "state")

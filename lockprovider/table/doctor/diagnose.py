@@ -32,9 +32,8 @@ from lockprovider.table.format.properties import TableConfig, parse_properties
 from lockprovider.table.format.service_metadata import decode_restore
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.heartbeat import last_beats
-from lockprovider.table.state.metadata_table import listed_files
+from lockprovider.table.state.metadata_table import ListingDifferences, differences, listed_files
 from lockprovider.table.timeline.liveness import dead
-from lockprovider.table.timeline.metadata_listing import ListingDifferences, differences
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
 

@@ -11,7 +11,7 @@ from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.timeline.metadata_listing import ListingDifferences
+from lockprovider.table.state.metadata_table import ListingDifferences
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
 

@@ -38,12 +38,11 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import ScanPlan, Where, to_table
 from lockprovider.table.state.context import TableContext
+from lockprovider.table.state.events import counted
 from lockprovider.table.state.parallel import in_order
-from lockprovider.table.state.progress import counted
 from lockprovider.table.timeline.view import FileSlice, Snapshot
-from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.transaction.transaction import AnyTransaction, CommitResult, Transaction, inside
 
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
 BYTES_PER_FILE = ROW_GROUP_BYTES  # in memory; so that an upsert beside large rows holds few of them

@@ -49,11 +49,10 @@ from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_tabl
 from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
 from lockprovider.table.rewrite.executor import RewriteTask
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, ClusteringRule
+from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.view import FileSlice
-from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.transaction.transaction import AnyTransaction, CommitResult, Transaction, inside
 
 Frame = Any  # a dask.dataframe.DataFrame
 _Pieces = dict[str, PartitionChanges]

@@ -22,20 +22,20 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.read.scan import SCAN_BATCH_ROWS, ScanPlan, given_columns, plan_scan, read_slice
-from lockprovider.table.state.as_of import reached, refuse_archived, refuse_gone
+from lockprovider.table.state.as_of import reached, refuse_archived, refuse_gone, unless_stale
 from lockprovider.table.state.look_again import look_again
-from lockprovider.table.state.stale import unless_stale
-from lockprovider.table.timeline.incremental import (
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.versions import (
     OPERATION,
     Order,
+    TableVersion,
     Window,
     changed_rows,
+    checkpoint_of,
     latest_checkpoint,
     touched,
     window,
 )
-from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.versions import TableVersion, checkpoint_of
 from lockprovider.table.timeline.view import Snapshot, given_partitions
 
 if TYPE_CHECKING:

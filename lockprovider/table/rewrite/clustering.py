@@ -48,8 +48,8 @@ from lockprovider.table.rewrite import executor
 from lockprovider.table.services import checkpoint, plans
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.heartbeat import WriterHeartbeat
-from lockprovider.table.timeline.clustering_plan import ClusteringRule, bytes_of, clustering_plan, is_full
 from lockprovider.table.timeline.conflict import ConcurrentOperation
+from lockprovider.table.timeline.rewrite_plan import ClusteringRule, bytes_of, clustering_plan, is_full
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 from lockprovider.table.transaction.validate import pending_writes

@@ -36,7 +36,7 @@ from lockprovider.table.format.service_metadata import (
 from lockprovider.table.rewrite import executor
 from lockprovider.table.services import checkpoint, plans
 from lockprovider.table.state.context import writable_config
-from lockprovider.table.timeline.compaction_plan import compaction_plan
+from lockprovider.table.timeline.rewrite_plan import compaction_plan
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
 

@@ -20,7 +20,7 @@ from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.format.instant import Action
 from lockprovider.table.rewrite.clustering import cluster_table
 from lockprovider.table.rewrite.compaction import compact_table
-from lockprovider.table.services import archive, compact_listing
+from lockprovider.table.services import archive, metadata_table
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def run_due(table: TableContext) -> None:
         with _told(table, "archival"):
             archive.archive_if_due(table)
     with _told(table, "compaction of the metadata table"):
-        compact_listing.compact_if_due(table)
+        metadata_table.compact_if_due(table)
     if compaction is not None:
         with _told(table, "compaction"):
             if _commits_since(table.listed_timeline(), Action.COMPACTION) >= compaction.commits:

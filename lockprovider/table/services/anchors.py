@@ -24,7 +24,7 @@ from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.services import plans
 from lockprovider.table.state.parallel import in_order
-from lockprovider.table.timeline.non_blocking import Bucket, anchor_id, bare_buckets
+from lockprovider.table.timeline.conflict import Bucket, anchor_id, bare_buckets
 from lockprovider.table.timeline.view import Snapshot, ended_groups
 
 if TYPE_CHECKING:

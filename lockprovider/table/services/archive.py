@@ -28,7 +28,7 @@ from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import MARKERS, TIMELINE
 from lockprovider.table.format.lsm import Archived
 from lockprovider.table.format.metadata import decode_rollback_plan
-from lockprovider.table.services import archive_files, plans, recover
+from lockprovider.table.services import archive_files, plans, rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.metadata_table import last_compaction
@@ -81,7 +81,7 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
     if not surplus(now, earliest, keep) and archive_index.reach(table.archived).begin < now.first_active:
         return ArchiveResult(())  # also nothing that a dead archiver has left
     if _may_have_dead(now):
-        recover.sweep(table)
+        rollback.sweep(table)
     names: list[str] = []
     while True:
         with table.locked() as lease:

@@ -195,7 +195,7 @@ def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
 #
 # Pending states go first, of all of them: without its completed file an instant looks pending, and its rows are gone.
 # Then the completed files, one by one, oldest first, so that at every moment what is there is younger than what is
-# gone. A listing that goes on meanwhile can still miss one behind another that it has seen; `stale.has_gone_stale`
+# gone. A listing that goes on meanwhile can still miss one behind another that it has seen; `as_of.has_gone_stale`
 # tells.
 #
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.

@@ -17,9 +17,9 @@ from lockprovider.table.format.instant import format_ms
 from lockprovider.table.format.layout import data_file_at
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.state import checkpoint
+from lockprovider.table.state.as_of import has_gone_stale
 from lockprovider.table.state.cache import KnownView
-from lockprovider.table.state.stale import has_gone_stale
-from lockprovider.table.timeline.checkpoint import Checkpoint
+from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.timeline.view import FileSlice
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from lockprovider.table.format.service_metadata import (
     encode_clean_plan,
 )
 from lockprovider.table.services import plans
-from lockprovider.table.services.savepoint import savepoints
+from lockprovider.table.services.restore import savepoints
 from lockprovider.table.settings import check_retention
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.timeline.retention import Policy, removable

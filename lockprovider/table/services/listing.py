@@ -8,7 +8,7 @@ A reader passes over what is pending in either. A writer that dies before the de
 the rollback of its instant, ours or theirs, takes that back, too.
 
 Promised: what is completed in the table by a writer that uses this is listed. NOT promised: a compaction; see
-`compact_listing`.
+`metadata_table`.
 
 Source: Hudi `HoodieBackedTableMetadataWriter`, `BaseHoodieWriteClient.commitStats`.
 """
@@ -25,9 +25,8 @@ from lockprovider.table.errors import Aborted
 from lockprovider.table.format.instant import after
 from lockprovider.table.format.layout import METADATA_TABLE, hfile_at
 from lockprovider.table.format.metadata_table import OWN_TIMELINE, FilesRecord, ListingCommit
-from lockprovider.table.state.metadata_table import own_schema, own_slices, own_timeline
+from lockprovider.table.state.metadata_table import compacted_at, own_schema, own_slices, own_timeline, uncompacted
 from lockprovider.table.state.parallel import at_once
-from lockprovider.table.timeline.metadata_listing import compacted_at, uncompacted
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -15,11 +15,23 @@ Not promised: that there is one. Without it the table is listed.
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise, repeat
+from operator import add
+from typing import Any
 from urllib.parse import quote
 
 from fsspec_cas import Store
 from lockprovider import Lock, Log
-from lockprovider.table.timeline.checkpoint import Checkpoint
+from lockprovider.bounded import Undecodable, inflate, parse_json, plausible, text_in, whole_in
+from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.layout import parse_base_file, parse_log_file
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice, SliceLog
 
 CHECKPOINTS = ".hoodie/.locks/checkpoints/"
 EVERY = 64  # places: a record of small commits goes back further than that
@@ -66,3 +78,128 @@ def remove_ended(store: Store, lock: Lock) -> None:
 
 def _of_log(log: str) -> str:
     return f"{CHECKPOINTS}{quote(log, safe='')}/"
+
+
+# A checkpoint: what a table consists of at one place of the lock's log, and its bytes.
+#
+# JSON, deflated. File groups, begin times and the kinds of files are in the names of the files. Of writes that are
+# done, which most instants are, only how far each is behind the one before and how long it took: a fifth of their
+# names.
+_VERSION = 2
+_LEVEL = 1  # most of it are random ids
+_DIGITS = 17  # of a time; a shorter one, of a second, is kept by its name
+
+_Log = tuple[str, int, str]  # path, size in bytes, completion time
+_Slice = tuple[str, int, tuple[_Log, ...]]  # path of the base file, empty if there is none; its size; the log files
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The table at the place `place` of the log `log`.
+
+    Attributes:
+        timeline: all that is completed, and what was pending.
+        files: the latest slice of each file group, by partition.
+    """
+
+    log: str
+    place: int
+    timeline: Timeline
+    files: Mapping[str, tuple[_Slice, ...]]
+
+    @classmethod
+    def of(cls, log: str, place: int, timeline: Timeline, slices: Iterable[FileSlice]) -> Checkpoint:
+        """What is known of a table."""
+        files: dict[str, list[_Slice]] = {}
+        for one in sorted(slices):
+            logs = tuple((log.path, log.size, log.completion) for log in one.logs)
+            files.setdefault(one.partition, []).append((one.path, one.size, logs))
+        return cls(log, place, timeline, {partition: tuple(rows) for partition, rows in files.items()})
+
+    @cached_property
+    def slices(self) -> tuple[FileSlice, ...]:
+        """The latest of each file group."""
+        return tuple(_slice(partition, row) for partition, rows in self.files.items() for row in rows)
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        done, others = _parted(self.timeline)
+        said = {
+            "version": _VERSION,
+            "log": self.log,
+            "place": self.place,
+            "done": {action: _differences(times) for action, times in done.items()},
+            "instants": others,
+            "files": dict(self.files),
+        }
+        return zlib.compress(json.dumps(said, separators=(",", ":")).encode(), _LEVEL)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Checkpoint | None:
+        """Read it; None if it is none, or one of another version: then the table is listed."""
+        try:
+            most = plausible(data)
+            said = parse_json(inflate(data, most=most), most=most, items=most)
+            if said["version"] != _VERSION:
+                return None
+            done = [one for action, times in said["done"].items() for one in _instants(Action(action), *times)]
+            timeline = Timeline.of_done(done, said["instants"])
+            found = cls(text_in(said, "log"), whole_in(said, "place"), timeline, _files(said["files"]))
+            found.slices  # noqa: B018 - one whose files nobody can name is none
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, zlib.error):
+            return None
+        return found
+
+
+def _files(said: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:
+    for rows in said.values():
+        for path, size, logs in rows:
+            if type(path) is not str or type(size) is not int or type(logs) is not list or not (path or logs):
+                raise Undecodable(f"a slice is {path!r}")
+            for name, length, done in logs:
+                if type(name) is not str or type(length) is not int or type(done) is not str:
+                    raise Undecodable(f"a log file is {name!r}")
+    return said
+
+
+def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
+    """The times of writes that are simply done, by action, and the file names of all else that counts."""
+    unsure, done, others = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
+    for one in timeline.instants:
+        if one in unsure:
+            others.append(one.file_name)
+        elif one.is_completed:
+            begin, completion = one.begin, one.completion or ""
+            if one.changes_rows and len(begin) == len(completion) == _DIGITS and begin[0] > "0":
+                action = one.file_name.rpartition(".")[2]
+                done.setdefault(action, []).append((int(begin), int(completion)))
+            else:
+                others.append(one.file_name)
+    return done, others
+
+
+def _differences(times: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """How far each begin is behind the one before, and each completion behind its begin; as numbers of their digits."""
+    begins = [0, *(begin for begin, _ in times)]
+    return [b - a for a, b in pairwise(begins)], [completion - begin for begin, completion in times]
+
+
+def _instants(action: Action, behind: list[int], took: list[int]) -> Iterator[Instant]:
+    begins = [*accumulate(behind)]
+    completions = map(str, map(add, begins, took))
+    return map(Instant, map(str, begins), repeat(action), repeat(InstantState.COMPLETED), completions)
+
+
+def _slice(partition: str, row: _Slice) -> FileSlice:
+    path, size, rows = row
+    logs = tuple(
+        SliceLog(file, name, taken, done) for name, taken, done in rows if (file := parse_log_file(_name(name)))
+    )
+    base = parse_base_file(_name(path))
+    if base is None:
+        return FileSlice.of_logs(partition, logs[0].file.file_id, logs)
+    return FileSlice(partition, base.file_id, base.begin, path, size, logs)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -46,12 +46,11 @@ from lockprovider.table.format.writer_settings import appears_at_once
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import Archive, completions, reach
 from lockprovider.table.state.cache import KnownView, Memory
+from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.state.look_again import Stale, look_again
 from lockprovider.table.state.metadata_table import listed_files
 from lockprovider.table.state.parallel import at_once
-from lockprovider.table.timeline.appearance import Decisions, taken
-from lockprovider.table.timeline.checkpoint import Checkpoint
-from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
 from lockprovider.table.timeline.view import Snapshot, archived_logs, ended_groups, snapshot_of
 
 _LOG = logging.getLogger("lockprovider.table")
@@ -146,7 +145,7 @@ class CurrentState:
     def visible(self, *, noted: bool = False) -> Timeline:
         """The timeline as a reader takes it: no commit without those that were decided before it.
 
-        All readers go by this; see `timeline.appearance`. `noted`: what was seen is remembered, with the properties.
+        All readers go by this; see `timeline.taken`. `noted`: what was seen is remembered, with the properties.
         """
         return look_again(partial(self._visible, noted=noted))
 

@@ -11,13 +11,15 @@ they publish is refused if somebody else has had it since. Those whose instant i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsspec_cas import InvalidInput
 from lockprovider.recipes.errors import Fenced
 from lockprovider.recipes.values import check_fence
+from lockprovider.table.errors import AlreadyCommitted, WrongCheckpoint
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata import batches_by_stream, noted
 from lockprovider.table.state import archive_index
@@ -26,6 +28,7 @@ from lockprovider.table.timeline.timeline import Timeline
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
     from lockprovider.table.timeline.timeline import Timeline
+
 
 _STREAM = "lockprovider.fence/"
 
@@ -127,3 +130,119 @@ def refuse_passed_in(table: TableContext, now: Timeline, fences: Iterable[Fence]
     for fence in fences:
         last = last_batch(table, now, fence.stream)
         fence.must_be_newest(0 if last is None else last[0])
+
+
+# Exactly once: a batch that is written again after a crash is found in the table, and left out.
+#
+# A commit names the batch that it is, under the key and in the form of Hudi's own streaming sink. The check and the
+# commit are one atomic step. The check also finds commits that were archived.
+#
+# Four things make a batch known: the stream, the run (the checkpoint that numbers the batches; Spark's query id), the
+# number, and which write of this batch it is. A stream writes its batches in the order of their numbers, and the writes
+# of one batch one after the other.
+#
+# Source: Hudi `HoodieStreamingSink`, `CommitUtils.getValidCheckpointForCurrentWriter`.
+T = TypeVar("T")
+
+_KEY = re.compile(r"(?P<stream>[^@#]+)@(?P<run>[^@#]*)#(?P<write>[0-9]+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchId:
+    """One write of one batch of a stream.
+
+    Attributes:
+        stream: the stream's name, without `@` and `#`.
+        batch: the number of the batch, from 0 on.
+        run: what numbers the batches: the id of Spark's query, which its checkpoint keeps. Empty: the caller does.
+        write: which write of this batch, from 1 on.
+    """
+
+    stream: str
+    batch: int
+    run: str = ""
+    write: int = 1
+
+    @classmethod
+    def of(cls, stream: object, batch: object, run: str = "", write: int = 1) -> BatchId:
+        """The same of what a user gave.
+
+        Raises:
+            InvalidInput: the stream is no such name, or the batch no number.
+        """
+        if not isinstance(stream, str) or not stream or {"@", "#"} & {*stream}:
+            raise InvalidInput(f"stream_id={stream!r} must be a text without '@' and '#': give each stream its own")
+        if not isinstance(batch, int) or isinstance(batch, bool) or batch < 0:
+            raise InvalidInput(f"batch={batch!r} must be a whole number from 0 on")
+        return cls(stream, batch, run, write)
+
+    def __str__(self) -> str:
+        again = f"write {self.write} of " if self.write > 1 else ""
+        return f"{again}batch {self.batch} of stream {self.stream}"
+
+    @property
+    def key(self) -> str:
+        """The name under which a commit notes the number of the batch."""
+        return f"{self.stream}@{self.run}#{self.write}" if self.run or self.write > 1 else self.stream
+
+    def note(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """The entry for a commit's extra metadata, with the batches of other streams that are noted there."""
+        return noted(extra, self.key, self.batch)
+
+    def committed_by(self, notes: Iterable[tuple[T, Mapping[str, int]]]) -> T | None:
+        """The commit that has this batch; None if none has. `notes`: commits and their batches by key, newest first.
+
+        Raises:
+            WrongCheckpoint: the stream's last commit is of another run, or of a later batch of this one.
+        """
+        for commit, batches in notes:
+            others = [other for key, batch in batches.items() if (other := _parsed(key, batch)).stream == self.stream]
+            for other in others:
+                if other.run != self.run:
+                    raise WrongCheckpoint(self._of_another_run(other))
+                if other.batch > self.batch:
+                    if self.run:
+                        raise WrongCheckpoint(self._behind(other))
+                    return commit
+                if other.batch == self.batch and other.write == self.write:
+                    return commit
+            if any(other.batch < self.batch for other in others):
+                return None
+        return None
+
+    def _of_another_run(self, other: BatchId) -> str:
+        return (
+            f"stream {self.stream} has committed batch {other.batch} of query {other.run or 'none'}, and this is batch "
+            f"{self.batch} of query {self.run or 'none'}, whose checkpoint is another one; nothing was written; "
+            f"{_WAYS_OUT}"
+        )
+
+    def _behind(self, other: BatchId) -> str:
+        return (
+            f"stream {self.stream} has committed batch {other.batch}, and this is batch {self.batch}: the checkpoint "
+            f"is an older copy, or was edited; nothing was written; {_WAYS_OUT}"
+        )
+
+    def found_in(self, done: Instant) -> AlreadyCommitted:
+        """The error of a second try."""
+        return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
+
+
+_WAYS_OUT = (
+    "start the query with the checkpoint that it had, or give it a new stream_id (the rows that the source delivers "
+    "again are written again then)"
+)
+
+
+def _parsed(key: str, batch: int) -> BatchId:
+    found = _KEY.fullmatch(key)
+    return BatchId(key, batch) if found is None else BatchId(found["stream"], batch, found["run"], int(found["write"]))
+
+
+def committed_in(table: TableContext, timeline: Timeline, batch_id: BatchId) -> Instant | None:
+    """The commit that this batch is in; None if there is none.
+
+    Raises:
+        WrongCheckpoint: see `BatchId.committed_by`.
+    """
+    return batch_id.committed_by(batches_back(table, timeline))

@@ -40,7 +40,7 @@ from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import encode_commit
 from lockprovider.table.format.metadata_table import written_files
-from lockprovider.table.services import checkpoint, listing, recover, restore
+from lockprovider.table.services import checkpoint, listing, restore, rollback
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.transaction import validate
@@ -133,7 +133,7 @@ class Committing:
         if kind != Instant(begin, Action.CLUSTERING, InstantState.REQUESTED).file_name.partition(".")[2]:
             return False
         with contextlib.suppress(CasError, LockError):
-            return recover.take_back_dead_clustering(self._table, begin)
+            return rollback.take_back_dead_clustering(self._table, begin)
         return False
 
     # -- decided together with others ----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from lockprovider.table.format.instant import Action, Instant, InstantState, aft
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit
 from lockprovider.table.format.writer_settings import appears_at_once
-from lockprovider.table.state.fence import refuse_passed
+from lockprovider.table.state.fence import BatchId, refuse_passed
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
     Resolution,
@@ -32,7 +32,6 @@ from lockprovider.table.timeline.conflict import (
     prefer_writer,
 )
 from lockprovider.table.transaction.conflict_rules import columns_digest, refuse_columns, refuse_overlap, short_digest
-from lockprovider.table.transaction.exactly_once import BatchId
 
 if TYPE_CHECKING:
     import pyarrow as pa

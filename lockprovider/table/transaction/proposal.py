@@ -26,7 +26,7 @@ from lockprovider.table.timeline.view import Snapshot
 
 if TYPE_CHECKING:
     from lockprovider.table.format.properties import TableConfig
-    from lockprovider.table.transaction.exactly_once import BatchId
+    from lockprovider.table.state.fence import BatchId
     from lockprovider.table.transaction.key_check import KeyCheck
 
 

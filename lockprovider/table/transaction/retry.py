@@ -14,11 +14,10 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.given import whole
 from fsspec_cas.sender import delay_s
 from lockprovider.table.errors import PropertiesChanged
+from lockprovider.table.state.as_of import is_stale
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.stale import is_stale
-from lockprovider.table.transaction.handle import Face
 from lockprovider.table.transaction.start import Passed
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.transaction.transaction import CommitResult, Face, Transaction
 
 WHOLE_RETRIES = (
     3  # of a write that is given whole; a function is run once, unless its caller says that it may run again

@@ -24,7 +24,7 @@ from lockprovider.table.errors import Aborted, PropertiesChanged
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path
 from lockprovider.table.format.metadata import encode_replace_pending
-from lockprovider.table.services import recover, rollback
+from lockprovider.table.services import rollback
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -93,17 +93,17 @@ class Started:
         try:
             table.tell("begin", self.begin, snapshot=snapshot.latest_completed_time)
             if self.pending is not None:
-                recover.clean_dead(table, self.pending, self.begin)
+                rollback.clean_dead(table, self.pending, self.begin)
                 if self.view.has_guests:
-                    recover.remove_ended_beats(table, self.pending)
+                    rollback.remove_ended_beats(table, self.pending)
         except BaseException:
             self.heartbeat.leave()  # what is left is a dead writer's, then
             raise
 
     def end(self, table: TableContext, left: Iterable[str]) -> None:
-        """After the commit: what is left over is harmless, nobody waits for its end, and `recover.sweep` removes it.
+        """After the commit: what is left over is harmless, nobody waits for its end, and `rollback.sweep` removes it.
 
-        Beside JVM writers the heartbeat stays for a while, see `recover.remove_ended_beats`.
+        Beside JVM writers the heartbeat stays for a while, see `rollback.remove_ended_beats`.
         """
         self.is_over = True
         self.heartbeat.leave()

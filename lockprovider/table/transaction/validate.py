@@ -35,12 +35,11 @@ from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import with_logs
 from lockprovider.table.state.context import writable_config
-from lockprovider.table.state.fence import fences_in, refuse_passed_in
+from lockprovider.table.state.fence import committed_in, fences_in, refuse_passed_in
 from lockprovider.table.timeline.conflict import ConcurrentOperation, archived_since, completed_since, undone_since
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, lost
 from lockprovider.table.transaction.conflict_rules import columns_digest, refuse_columns, refuse_overlap
-from lockprovider.table.transaction.exactly_once import committed_in
 from lockprovider.table.transaction.key_check import refuse_shared
 
 if TYPE_CHECKING:

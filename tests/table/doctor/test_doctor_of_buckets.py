@@ -14,7 +14,7 @@ from table.test_bucket_tables import overwrite
 
 from lockprovider.table import Corrupt, Table, UnsupportedTable
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.transaction.handle import inside
+from lockprovider.table.transaction.transaction import inside
 
 
 @pytest.fixture

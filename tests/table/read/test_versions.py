@@ -14,9 +14,8 @@ from table.tables import SETTINGS
 from fsspec_cas import InvalidInput
 from lockprovider.table import AsOf, CommitResult, HistoryGone, Table, TableSpec
 from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.timeline.incremental import Order
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.versions import checkpoint_of, commit_of, moment_of_version
+from lockprovider.table.timeline.versions import Order, checkpoint_of, commit_of, moment_of_version
 
 ROWS = pa.table({"id": [1]})
 

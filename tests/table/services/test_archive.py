@@ -32,7 +32,7 @@ from lockprovider.table.format.instant import Action
 from lockprovider.table.format.metadata import decode_commit
 from lockprovider.table.services import archive_files
 from lockprovider.table.state import archive_index
-from lockprovider.table.transaction.exactly_once import BatchId
+from lockprovider.table.state.fence import BatchId
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
 

@@ -18,11 +18,9 @@ from fsspec_cas import CasError, Store
 from lockprovider import LockError
 from lockprovider.table import KeepActive, KeepCommits, Table
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.services import compact_listing
-from lockprovider.table.services.compact_listing import MOST_LOGS
-from lockprovider.table.state.metadata_table import own_slices, own_timeline
-from lockprovider.table.timeline import metadata_listing
-from lockprovider.table.timeline.metadata_listing import compacted_at, uncompacted
+from lockprovider.table.services import metadata_table
+from lockprovider.table.services.metadata_table import MOST_LOGS
+from lockprovider.table.state.metadata_table import compacted_at, own_slices, own_timeline, uncompacted
 from lockprovider.table.transaction.transaction import Transaction
 
 
@@ -33,7 +31,7 @@ def by_hudi_rs(folder: Path) -> set[Row]:
 
 def compact_now(table: Table) -> str | None:
     with table.lock.acquire() as lease:
-        return compact_listing.compact(table, lease, own_timeline(table.store))
+        return metadata_table.compact(table, lease, own_timeline(table.store))
 
 
 def logs(folder: Path) -> int:
@@ -145,7 +143,7 @@ def test_what_is_pending_in_the_table_alone_is_not_passed_over(
     completed = f"{begin}_20991231000000000.commit"
     metadata = open_(folder)
     if not waits:  # all count, and none of those that do not is in the base file
-        valid = metadata_listing.is_valid
+        valid = metadata_table.is_valid
 
         class All:
             def __init__(self, *given: object) -> None:
@@ -155,7 +153,7 @@ def test_what_is_pending_in_the_table_alone_is_not_passed_over(
                 self.asked += one == begin
                 return self.asked == 1 if one == begin and self.asked == 1 else self.valid(one)
 
-        monkeypatch.setattr(compact_listing, "is_valid", All)
+        monkeypatch.setattr(metadata_table, "is_valid", All)
     assert (compact_now(metadata) is None) == waits
     monkeypatch.undo()
     source = max((folder / ".hoodie/timeline").glob("*_*.commit"))
@@ -217,11 +215,11 @@ def _of_logs_alone(store: Store, slices: object, valid: Callable[[str], bool]) -
     return MERGED(store, [replace(one, path="", logs=one.logs[-1:]) for one in slices], valid)  # type: ignore[attr-defined]
 
 
-MERGED = compact_listing.merged_listing
+MERGED = metadata_table.merged_listing
 
 
 def test_a_compaction_that_leaves_something_out_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compact_listing, "merged_listing", _of_logs_alone)
+    monkeypatch.setattr(metadata_table, "merged_listing", _of_logs_alone)
     with pytest.raises(AssertionError), contextlib.suppress(Died):
         test_whatever_the_last_request_was_the_listing_is_whole(tmp_path, applied=False)
 

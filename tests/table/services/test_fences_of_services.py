@@ -17,7 +17,7 @@ from lockprovider.table import ClusterEvery, KeepActive, KeepCommits, KeepVersio
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.rewrite import clustering, compaction, executor
-from lockprovider.table.timeline.clustering_plan import ClusteringRule
+from lockprovider.table.timeline.rewrite_plan import ClusteringRule
 
 FEW = replace(SETTINGS, retention=KeepCommits(1), archival=KeepActive(3, 4))
 LOGS = replace(SPEC, ordering="value", table_type="merge_on_read", buckets=1)

@@ -31,7 +31,7 @@ from lockprovider.table import (
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.instant import Action, after
 from lockprovider.table.format.metadata import decode_commit, one_record, read_one
-from lockprovider.table.services import recover, rollback
+from lockprovider.table.services import rollback
 from lockprovider.table.timeline.conflict import prefer_writer
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
 from lockprovider.table.transaction.retry import transact
@@ -395,7 +395,7 @@ def test_a_sweep_removes_what_those_left_who_died_before_they_were_pending_or_af
     alive.start()
     about_to_begin = after(alive.begin)
     (beats / about_to_begin).touch()
-    assert recover.sweep(table) == ()
+    assert rollback.sweep(table) == ()
     assert {path.name for path in beats.iterdir()} == {alive.begin, about_to_begin}
     assert not marker.exists()
     assert table.timeline().pending_writes == (alive.begin,)
@@ -412,11 +412,11 @@ def test_a_sweep_leaves_what_tells_of_a_dead_writer_that_is_still_to_be_rolled_b
     heartbeat, markers = folder / ".hoodie" / ".heartbeat" / dead.begin, folder / ".hoodie" / ".temp" / dead.begin
     let_beat_age(heartbeat)
     with monkeypatch.context() as patched:
-        patched.setattr(recover, "_clean", lambda *_, **__: ())  # as where another is at it
-        recover.sweep(table)
+        patched.setattr(rollback, "_clean", lambda *_, **__: ())  # as where another is at it
+        rollback.sweep(table)
     assert heartbeat.exists()
     assert [path for path in markers.rglob("*") if path.is_file()]
-    assert recover.sweep(table) == (dead.begin,)
+    assert rollback.sweep(table) == (dead.begin,)
     assert not heartbeat.exists()
     assert orphans(folder) == set()
 

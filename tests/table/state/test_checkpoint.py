@@ -24,7 +24,7 @@ from lockprovider.table import KeepVersions, Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.read import consistent
 from lockprovider.table.state import checkpoint
-from lockprovider.table.timeline.checkpoint import Checkpoint
+from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction.transaction import Transaction
 

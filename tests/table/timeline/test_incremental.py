@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
-from lockprovider.table.timeline.incremental import OPERATION, Order, changed_rows, latest_checkpoint, touched, window
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.versions import OPERATION, Order, changed_rows, latest_checkpoint, touched, window
 
 A, B, C, D, E, F = (format_ms(1_000 * number) for number in range(1, 7))
 

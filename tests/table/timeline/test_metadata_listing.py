@@ -10,7 +10,7 @@ import pytest
 from fsspec_cas import Entry
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata_table import FileListing
-from lockprovider.table.timeline.metadata_listing import ListingDifferences, differences, is_valid, outlived
+from lockprovider.table.state.metadata_table import ListingDifferences, differences, is_valid, outlived
 from lockprovider.table.timeline.timeline import Timeline
 
 A, B, C = "20261122000000001", "20261122000000002", "20261122000000003"

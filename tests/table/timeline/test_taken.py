@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from lockprovider.table.format.instant import Instant, parse_instant
-from lockprovider.table.timeline.appearance import Decisions, taken
-from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
 
 A, B, C, D = (f"2026010100000000{n}" for n in range(4))
 FIRST, SECOND, PLAN = f"{A}_{B}.commit", f"{C}_{D}.commit", f"{C}.clean.requested"

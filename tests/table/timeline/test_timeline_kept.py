@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
-from lockprovider.table.timeline.checkpoint import Checkpoint
+from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import rewound
 

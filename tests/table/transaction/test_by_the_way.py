@@ -23,7 +23,7 @@ from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import AlreadyCommitted, WriteConflict
 from lockprovider.table.state.events import TableEvent
-from lockprovider.table.transaction.exactly_once import BatchId
+from lockprovider.table.state.fence import BatchId
 from lockprovider.table.transaction.transaction import Transaction
 
 # Whoever dies does so in the thread in which it decides.

@@ -16,8 +16,8 @@ from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import Aborted, AlreadyCommitted, WrongCheckpoint
 from lockprovider.table.format.layout import heartbeat_path
 from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream
+from lockprovider.table.state.fence import BatchId
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
-from lockprovider.table.transaction.exactly_once import BatchId
 from lockprovider.table.transaction.transaction import Transaction
 
 

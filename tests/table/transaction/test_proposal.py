@@ -11,6 +11,7 @@ from lockprovider.table.format.bucket import BucketIndex, file_id
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit
 from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.state.fence import BatchId
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
     by_file_group,
@@ -22,7 +23,6 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction.conflict_rules import refuse_overlap
 from lockprovider.table.transaction.decider import Wanted
-from lockprovider.table.transaction.exactly_once import BatchId
 from lockprovider.table.transaction.proposal import Proposal, operation_name, stats_by_partition
 
 A, B = format_ms(1_000), format_ms(2_000)

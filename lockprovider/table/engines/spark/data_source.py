@@ -37,7 +37,7 @@ from lockprovider.table.engines.spark.source.hudi_read import check_read
 from lockprovider.table.engines.spark.source.hudi_write import HudiWrite, WriteOperation
 from lockprovider.table.engines.spark.writer import BatchWriter, StreamWriter, WriteJob
 from lockprovider.table.engines.writer import plain_columns
-from lockprovider.table.timeline.incremental import OPERATION
+from lockprovider.table.timeline.versions import OPERATION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -51,11 +51,10 @@ from lockprovider.table.read.changes import changes_since
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.timeline.incremental import Order
+from lockprovider.table.timeline.versions import Order
 from lockprovider.table.timeline.view import given_partitions
-from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.transaction.transaction import AnyTransaction, CommitResult, Transaction, inside
 
 __all__ = [
     "Feed",

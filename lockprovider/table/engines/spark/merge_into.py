@@ -30,9 +30,8 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import FileSlice
-from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
-from lockprovider.table.transaction.transaction import CommitResult
+from lockprovider.table.transaction.transaction import AnyTransaction, CommitResult, inside
 
 _VALUES, _MOST = "hudi values", "hudi most"
 

@@ -35,9 +35,8 @@ from lockprovider.table.read.scan import ScanPlan, read_slice
 from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.as_of import reached
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.timeline.incremental import OPERATION, Order
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.versions import checkpoint_of
+from lockprovider.table.timeline.versions import OPERATION, Order, checkpoint_of
 from lockprovider.table.timeline.view import AsOf
 
 _OFFSET = "completion"

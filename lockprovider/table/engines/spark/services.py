@@ -22,7 +22,7 @@ from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_tabl
 from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
 from lockprovider.table.rewrite.executor import RewriteTask, Runner
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, ClusteringRule
+from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
 
 
 def compact(spark: SparkSession, table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:

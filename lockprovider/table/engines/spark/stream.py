@@ -31,10 +31,9 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import functions
 from lockprovider.table.errors import AlreadyCommitted, WrongCheckpoint
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.transaction.exactly_once import BatchId
-from lockprovider.table.transaction.handle import TransactionHandle
+from lockprovider.table.state.fence import BatchId
 from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.transaction.transaction import CommitResult, Transaction, TransactionHandle
 
 RETRIES = 20
 _QUERY = "sql.streaming.queryId"

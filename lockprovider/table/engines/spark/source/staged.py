@@ -36,8 +36,8 @@ from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.layout import MARKERS
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.state.context import TableContext
+from lockprovider.table.state.fence import BatchId
 from lockprovider.table.state.parallel import in_order
-from lockprovider.table.transaction.exactly_once import BatchId
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 

@@ -20,13 +20,11 @@ from lockprovider import cli as lock_cli
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 from lockprovider.storage_lock import combine, commit_log, line, machine, steps
 from lockprovider.table import KeepActive, KeepCommits, KeepHours, KeepVersions
-from lockprovider.table.errors import TableError
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (ROOT, ROOT / ".github", *(ROOT / name for name in ("fsspec_cas", "lockprovider", "tests", "benchmarks")))
 DOCUMENTS = [*ROOT.glob("*.md"), *(path for folder in FOLDERS[1:] for path in sorted(folder.rglob("*.md")))]
 NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
-MOST_LINES = 220
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -35,7 +33,6 @@ _BENCHMARK = re.compile(r"python -m (benchmarks\.\w+)")
 # Keys: in an archive's footer, in a table's properties, in a plan.
 PERSISTED = {"lockprovider.digest", "fsspec_cas.appears", "fsspec_cas.owned"}
 _DOTTED = re.compile(r"\b(?:fsspec_cas|lockprovider)(?:\.\w+)+")
-_FOLDER = re.compile(r"`([a-z_]+)/`")
 
 
 def text_of(name: str) -> str:
@@ -87,10 +84,6 @@ def test_a_link_that_leads_nowhere_is_found() -> None:
     assert broken("README.md", "[a](tests/README.md#kinds) [b](nowhere.md) [c](#no-such)") == ["nowhere.md", "#no-such"]
 
 
-def test_the_first_document_is_short() -> None:
-    assert len(text_of("README.md").splitlines()) <= MOST_LINES
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_that_is_named_is_there(name: str) -> None:
     text = _BLOCK.sub("", text_of(name))
@@ -124,13 +117,6 @@ def _is_module(dotted: str) -> bool:
         return True
     files = [path.parent.with_suffix(".py"), path.parent / "__init__.py"]
     return any(file.exists() and path.name in file.read_text(encoding="utf-8") for file in files)
-
-
-@pytest.mark.parametrize("package", ["fsspec_cas", "lockprovider", "lockprovider/table"])
-def test_every_folder_of_a_package_is_said_to_be_for_something(package: str) -> None:
-    there = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")} - {"table", "demo"}
-    assert there <= {*_FOLDER.findall(text_of(f"{package}/README.md"))}
-    assert there <= {*_FOLDER.findall(text_of(".github/CONTRIBUTING.md"))}
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -187,20 +173,6 @@ def test_every_test_and_benchmark_that_is_to_be_run_exists(name: str) -> None:
     assert {one for one in benchmarks if not (ROOT / f"{one.replace('.', '/')}.py").exists()} == set()
 
 
-def test_every_benchmark_is_described() -> None:
-    described = {*_BENCHMARK.findall(text_of("benchmarks/README.md"))}
-    runs = {f"benchmarks.{path.stem}": path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py")}
-    questions = {
-        name for name, text in runs.items() if f"python -m {name} " in text and "prints its address" not in text
-    }
-    assert questions <= described
-
-
-def test_every_kind_of_test_is_described() -> None:
-    kinds = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and [*path.glob("**/test_*.py")]}
-    assert {kind for kind in kinds if f"`{kind}/`" not in text_of("tests/README.md")} == set()
-
-
 # -- examples ----------------------------------------------------------------------------------------------------------
 
 
@@ -224,15 +196,6 @@ def _is_there(module: str, name: str) -> bool:
     files = [path / f"{name}.py", path / name / "__init__.py"]
     text = path.with_suffix(".py").read_text(encoding="utf-8") if path.with_suffix(".py").exists() else ""
     return any(file.exists() for file in files) or f"def {name}(" in text or f"class {name}" in text
-
-
-def test_every_word_of_the_vocabulary_is_in_the_code() -> None:
-    rows = text_of(".github/CONTRIBUTING.md").partition("## Vocabulary")[2].partition("\n## ")[0].splitlines()
-    words = {word for row in rows if row.startswith("|") for word in re.findall(r"`([\w-]+)`", row.rpartition("| ")[2])}
-    packages = [ROOT / "fsspec_cas", ROOT / "lockprovider"]
-    code = "\n".join(path.read_text(encoding="utf-8") for package in packages for path in package.rglob("*.py"))
-    assert len(words) > 20
-    assert {word for word in words if word not in code} == set()
 
 
 # -- the specification -------------------------------------------------------------------------------------------------
@@ -287,19 +250,3 @@ def test_the_defaults_of_the_services_are_the_codes() -> None:
 def test_jvm_writers_are_told_what_the_tests_tell_them() -> None:
     text = text_of("lockprovider/table/README.md")
     assert [f"{key}={value}" for key, value in SHARED.items() if f"`{key}={value}`" not in text] == []
-
-
-def test_every_error_of_tables_says_what_to_do() -> None:
-    text = text_of("lockprovider/table/README.md")
-    errors = {kind.__name__ for kind in TableError.__subclasses__()}
-    assert {name for name in errors if f"`{name}`" not in text} == set()
-
-
-def test_every_decision_has_its_four_parts_and_is_listed() -> None:
-    listed = text_of(".github/decisions/README.md")
-    pages = sorted((ROOT / ".github" / "decisions").glob("[0-9]*.md"))
-    assert [int(page.name[:4]) for page in pages] == [*range(1, len(pages) + 1)]
-    for page in pages:
-        titles = re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-        assert titles == ["Problem", "Design", "Alternatives", "Caveats"]
-        assert f"]({page.name})" in listed

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -374,14 +373,6 @@ def test_services_know_each_other_through_plans_alone_but_for_some_pairs() -> No
         assert known <= SERVICES.get(mine or "", set()), f"{module} knows {known}"
 
 
-@pytest.mark.parametrize("package", ["fsspec_cas", "lockprovider", "lockprovider/table"])
-def test_tests_of_one_module_stand_in_the_folder_of_that_module(package: str) -> None:
-    """`tests/table` has those of `lockprovider/table`, and what is about whole tables."""
-    here = ROOT / "tests" / package.removeprefix("lockprovider/")
-    folders = {str(path.parent.relative_to(here)) for path in here.rglob("test_*.py")}
-    assert {folder for folder in folders if not (ROOT / package / folder).is_dir()} == set()
-
-
 def test_only_the_face_has_verbs() -> None:
     above = ("lockprovider.commands", "lockprovider.demo", "lockprovider.table.table")
     faces = ("lockprovider.table.table", "lockprovider.table.Table")
@@ -401,53 +392,3 @@ def _imports_own(node: ast.AST) -> bool:
     return not first.strip("'\"").startswith(
         ("pyarrow", "pandas", "dask", "duckdb", "pyspark", "polars", "s3fs", "gcsfs", "adlfs")
     )
-
-
-@pytest.mark.parametrize("package", [m for m in MODULES if _is_package(m)])
-def test_a_folder_says_what_it_is_for(package: str) -> None:
-    assert ast.get_docstring(parsed(package))
-
-
-# What two modules may call alike, and why. Engines, commands and type variables have their words once for all of them.
-SAME_WORDS = {
-    **dict.fromkeys(("append", "delete", "insert", "merge", "overwrite", "upsert", "write"), "a verb of every engine"),
-    **dict.fromkeys(("cluster", "compact"), "a service whose files an engine's tasks write"),
-    "delete_where": "likewise, in a transaction",
-    "register": "makes a view of a session, or the data source known to it",
-    "read": "a verb of every engine, and the command that shows rows",
-    "savepoints": "what the table has, and the command that lists it",
-    "add": "registers a command, in each module of them",
-    "main": "two commands have an entry point",
-    **dict.fromkeys(("A", "Ask", "P", "T", "V"), "stands for any type"),
-    "Commit": "a commit of a table; an event of the lease machine",
-    "Entry": "of a listing; of the commit log, which hands it on as LogEntry",
-    "State": "of the lease machine; a state file",
-    "open": "opens a state file, a queue, a log, an election: the fronts of four recipes",
-    "create": "makes a queue, a log",
-    "UNNAMED": "how the names of producers begin that nobody has named, in two recipes that do not know each other",
-    "Leader": "who leads an election; a writer of a log that leads",
-    "Lost": "the outcome of a write; the state of a lease",
-    "Refused": "the store refused for good; what became of an intent",
-}
-
-
-def public_names(text: str) -> set[str]:
-    """What a module defines without an underscore: classes, functions and constants."""
-    found: set[str] = set()
-    for node in ast.parse(text).body:
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            found.add(node.name)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return {name for name in found if not name.startswith("_")}
-
-
-def test_a_public_name_is_one_thing() -> None:
-    texts = {module: path.read_text() for module, path in MODULES.items() if ".demo" not in module}
-    counts = Counter(name for text in texts.values() for name in public_names(text))
-    assert {name for name, count in counts.items() if count > 1} == set(SAME_WORDS)
-
-
-def test_a_name_that_two_modules_have_would_be_found() -> None:
-    assert public_names("class A: ...\nB = 1\n_c = 2\ndef d(): ...\ne: int = 3") == {"A", "B", "d", "e"}

@@ -13,7 +13,7 @@ from patience import until
 from fsspec_cas import Machine, Store, World
 from lockprovider import HUDI_LOCK_PATH, Intent, JudgeAnew, Lock, LockRecord, Log, LogEntry, Pending
 from lockprovider.storage_lock import combine
-from lockprovider.storage_lock.intents import Intents
+from lockprovider.storage_lock.commit_requests import Intents
 from lockprovider.storage_lock.states import Me, Moment
 
 ANEW = b"judge anew"

@@ -42,7 +42,7 @@ NONE = {
     **{f"lockprovider.storage_lock.audit_log.AuditLog.{name}": _INSIDE for name in ("ended", "renewed", "taken")},
     **{f"lockprovider.storage_lock.lease.Lease.{name}": _INSIDE for name in ("abandon", "again", "end", "start")},
     **{f"lockprovider.storage_lock.combine.{name}": _COMMITS for name in ("Decided", "Decider", "Hold", "Void")},
-    "lockprovider.storage_lock.intent.Intent": _COMMITS,
+    "lockprovider.storage_lock.combine.Intent": _COMMITS,
     "lockprovider.storage_lock.lock.Lock.commit": _COMMITS,
     **{
         f"lockprovider.recipes.election.election.Election.{name}": _INSIDE

@@ -3,15 +3,15 @@
 Imports point from what stands below here to what stands above (`FLOORS` in `tests/test_house.py` has the order).
 
 What the lock object holds; pure:
-    line, commit_log, pending, record    who waits, what was decided, what is being published; all of it as JSON
+    line, commit_log, record             who waits, what was decided and is being published; all of it as JSON
 
 The lease protocol:
-    states, machine, transitions         `step(me, state, event)`: the next state and one effect; pure
-    record_file, driver, heartbeat       the record in the store; the loop that feeds the machine; the renewals
+    states, machine                      `step(me, state, event)`: the next state and one effect; pure
+    driver, heartbeat                    the record in the store, the loop that feeds the machine; the renewals
 
 Getting the lock:
     polling                              when to look at the record again; pure
-    fifo, process_queue, acquire         threads in the order in which they came; one acquisition
+    process_queue, acquire               threads in the order in which they came; one acquisition
 
 Who looks on. What fails here fails nothing else:
     metrics, otel, audit_log, audit, status, lanes
@@ -20,9 +20,9 @@ Fenced publish: an object that appears only if its writer still held the lock wh
     steps, publisher                     stage, look, apply; the publishes of one client
 
 Group commit: one conditional write of the record decides for all that wait:
-    intent, combine                      what is to be decided, and which intents one write decides; pure
-    intents, commit_requests, applying, record_writer, member, committer
+    combine                              what is to be decided, and which intents one write decides; pure
+    commit_requests, record_writer, member, committer
 
 What users hold:
-    signals, telling, client, inspect, lease, lock, provider, async_lock
+    client, inspect, lease, lock, provider, async_lock
 """

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from lockprovider.errors import NotAcquired
-from lockprovider.holder import held_by
-from lockprovider.storage_lock.fifo import FifoTurn
+from lockprovider.errors import NotAcquired, held_by
+from lockprovider.storage_lock.driver import Known
 from lockprovider.storage_lock.line import joined
 from lockprovider.storage_lock.polling import (
     FIRST_S,
@@ -26,8 +25,7 @@ from lockprovider.storage_lock.polling import (
     looked,
     next_look,
 )
-from lockprovider.storage_lock.process_queue import ProcessQueue
-from lockprovider.storage_lock.record_file import Known
+from lockprovider.storage_lock.process_queue import FifoTurn, ProcessQueue
 from lockprovider.storage_lock.states import Busy, Held, Idle
 
 if TYPE_CHECKING:

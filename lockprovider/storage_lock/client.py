@@ -27,14 +27,12 @@ from lockprovider.errors import LockError
 from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 from lockprovider.storage_lock.acquire import LookedAt, Wish
 from lockprovider.storage_lock.committer import Committer
-from lockprovider.storage_lock.driver import REQUEST_S, Answer, Driver, final
-from lockprovider.storage_lock.fifo import Fifo, FifoTurn
+from lockprovider.storage_lock.driver import REQUEST_S, Answer, Driver, Known, RecordFile, final
 from lockprovider.storage_lock.heartbeat import Pulse
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
-from lockprovider.storage_lock.process_queue import ProcessQueue
+from lockprovider.storage_lock.process_queue import Fifo, FifoTurn, ProcessQueue
 from lockprovider.storage_lock.publisher import Publisher
 from lockprovider.storage_lock.record import LockRecord
-from lockprovider.storage_lock.record_file import Known, RecordFile
 from lockprovider.storage_lock.states import (
     Apply,
     Busy,
@@ -53,7 +51,7 @@ from lockprovider.storage_lock.states import (
     TakeLock,
     Transition,
 )
-from lockprovider.storage_lock.telling import telling
+from lockprovider.storage_lock.status import telling
 
 if TYPE_CHECKING:
     from lockprovider.storage_lock.audit_log import AuditLog

@@ -17,18 +17,13 @@ from dataclasses import replace
 from fsspec_cas import CasError, Store, World, check_path
 from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import PublishUnknown
-from lockprovider.storage_lock.applying import Applying
 from lockprovider.storage_lock.audit_log import AuditLog
-from lockprovider.storage_lock.combine import Decider, Hold
-from lockprovider.storage_lock.commit_log import tells
-from lockprovider.storage_lock.commit_requests import CommitAnswer, CommitRequest, CommitRequests
-from lockprovider.storage_lock.driver import REQUEST_S
-from lockprovider.storage_lock.intent import Intent, is_over
-from lockprovider.storage_lock.intents import Intents
+from lockprovider.storage_lock.combine import Decider, Hold, Intent, is_over
+from lockprovider.storage_lock.commit_log import Pending, tells
+from lockprovider.storage_lock.commit_requests import CommitAnswer, CommitRequest, CommitRequests, Intents
+from lockprovider.storage_lock.driver import REQUEST_S, Known, RecordFile
 from lockprovider.storage_lock.member import Member
-from lockprovider.storage_lock.pending import Pending
-from lockprovider.storage_lock.record_file import Known, RecordFile
-from lockprovider.storage_lock.record_writer import RecordWriter
+from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 from lockprovider.storage_lock.states import Me
 
 _SIGNALS_S = 1.0  # a signal that comes right before a wait is seen after it

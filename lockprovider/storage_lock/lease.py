@@ -9,13 +9,14 @@ import atexit
 import contextlib
 import logging
 import os
+import signal
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Protocol, overload
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, NoReturn, overload
 
 from fsspec_cas import AlreadyExists, CasError, World, check_bytes
 from fsspec_cas.waiting import Signal, Worker
@@ -28,16 +29,17 @@ from lockprovider.errors import (
     PublishUnknown,
     Unappliable,
 )
-from lockprovider.storage_lock.heartbeat import Beating, Heartbeat
-from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.commit_log import Pending
+from lockprovider.storage_lock.heartbeat import Heartbeat
 from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.states import Done, Ended
+from lockprovider.storage_lock.status import say_all
 from lockprovider.storage_lock.steps import must_match
-from lockprovider.storage_lock.telling import say_all
 
 if TYPE_CHECKING:
     from lockprovider.storage_lock.client import Client
-    from lockprovider.storage_lock.fifo import FifoTurn
+    from lockprovider.storage_lock.process_queue import FifoTurn
+
 
 OnLost = Callable[[LeaseLost], None]  # what `check` raises from then on
 
@@ -48,17 +50,10 @@ _RELEASING = Ended("it is being released", LossReason.RELEASED)
 _ENDED_BEFORE = Ended("it had ended before", LossReason.LAPSED)
 
 
-class Droppable(Beating, Protocol):
-    """A lease, as far as it matters here."""
-
-    def end(self) -> None:
-        """Give it back, however often it was acquired; failures are not told."""
-
-
 class Renewed:
     """A lease for its heartbeat, which renews it until it is dropped, or was held for `max_hold` seconds."""
 
-    def __init__(self, lease: Droppable, world: World, max_hold: float | None) -> None:
+    def __init__(self, lease: Lease, world: World, max_hold: float | None) -> None:
         self.thread = lease.thread
         self.lost = lease.lost
         self._lease = weakref.ref(lease)
@@ -82,7 +77,7 @@ class Renewed:
             lease.abandon(why)
 
 
-def warn_and_give_back(lease: Droppable, name: str) -> None:
+def warn_and_give_back(lease: Lease, name: str) -> None:
     """Say that it was dropped while it was held, and give it back.
 
     In a thread of its own: a collection may come in any, in the middle of anything.
@@ -93,7 +88,7 @@ def warn_and_give_back(lease: Droppable, name: str) -> None:
         Worker(lease.end, "dropped-lease").start(wait=False)
 
 
-def end_at_exit(lease: Droppable) -> Callable[[], None]:
+def end_at_exit(lease: Lease) -> Callable[[], None]:
     """For `atexit`."""
     there = weakref.ref(lease)
 
@@ -416,3 +411,46 @@ class Lease:
     def __del__(self) -> None:
         if getattr(self, "_heartbeat", None) is not None and not self._given_back and self._pid == os.getpid():
             warn_and_give_back(self, repr(self))
+
+
+_FIRST_CODE = 128  # of a process that ended by a signal, as shells say it
+
+
+@contextlib.contextmanager
+def until_signal(*numbers: int) -> Iterator[None]:
+    """End this block by `SystemExit(128 + N)` when signal N comes (default: SIGTERM), as Ctrl-C ends it.
+
+        with lockprovider.until_signal(), lockprovider.lock(url) as lease:
+            serve(lease)
+
+    So each `with` is left and each lock given back; leases of other threads are when the interpreter ends. Without
+    this a process ends at once by SIGTERM, and others wait until the lease has lapsed. A second signal does nothing
+    more. A signal that is ignored already (nohup) stays ignored. Not promised: anything after SIGKILL; that other
+    threads end, which the interpreter waits for unless they are daemons.
+
+    Raises:
+        LockError: this is not the main thread, which alone may say what a signal does.
+
+    >>> with lockprovider.until_signal(), lockprovider.lock("memory://docs/lock") as lease:
+    ...     lease.check()  # SIGTERM leaves the block, which gives the lock back
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise LockError("until_signal() sets signal handlers, which only the main thread may: enter it there")
+    came = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        del frame
+        if not came:
+            came = True
+            raise SystemExit(_FIRST_CODE + number)
+
+    before = {number: signal.getsignal(number) for number in numbers or (signal.SIGTERM,)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -22,20 +22,17 @@ from lockprovider.settings import LockSettings, check_functions, checked, wait_s
 from lockprovider.storage_lock.acquire import Wish, acquire
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.client import Client
-from lockprovider.storage_lock.combine import Decider
+from lockprovider.storage_lock.combine import Decider, Intent
+from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.commit_requests import CommitAnswer
-from lockprovider.storage_lock.driver import LAST_S, REQUEST_S
-from lockprovider.storage_lock.fifo import FifoTurn
+from lockprovider.storage_lock.driver import LAST_S, REQUEST_S, RecordFile, newest
 from lockprovider.storage_lock.inspect import look
-from lockprovider.storage_lock.intent import Intent
 from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
-from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.process_queue import FifoTurn
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.storage_lock.record_file import RecordFile, newest
 from lockprovider.storage_lock.states import Busy
-from lockprovider.storage_lock.status import LockStatus
-from lockprovider.storage_lock.telling import telling
+from lockprovider.storage_lock.status import LockStatus, telling
 
 _FREED_S = 0.25  # for so long an acquisition waits for the end of what was committed here just before
 

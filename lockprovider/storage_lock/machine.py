@@ -5,8 +5,8 @@ its lease lives. Only `Commit` is safe against that: a conditional write on the 
 still is the holder. Everything else (renewal, the local deadline) only makes overlap unlikely, while clocks differ by
 less than the grace plus the margin.
 
-Which event leads from which state to which, and to which effect, stands in `transitions`, as data: a test
-compares `step` with it.
+Which event leads from which state to which, and to which effect, stands in the README, from data that a test compares
+`step` with.
 
 What is applied may be large and the store slow. So the lease is renewed meanwhile: the one who applies does not keep
 the machine, and a renewal changes nothing about what is being rolled forward.
@@ -35,7 +35,7 @@ from dataclasses import replace
 from fsspec_cas import ABSENT, Version
 from lockprovider.errors import LossReason
 from lockprovider.settings import HAND_OVER_S, LockSettings
-from lockprovider.storage_lock.commit_log import Log
+from lockprovider.storage_lock.commit_log import Log, Pending
 from lockprovider.storage_lock.line import (
     LONG_PAST_MS,
     guest_ms,
@@ -43,7 +43,6 @@ from lockprovider.storage_lock.line import (
     rest_due_ms,
     turn_ms,
 )
-from lockprovider.storage_lock.pending import Pending
 from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.states import (
     AppliedPending,

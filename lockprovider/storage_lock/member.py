@@ -10,16 +10,23 @@ from functools import partial
 from fsspec_cas import CasError, InvalidInput, Store, World
 from lockprovider.errors import LockError, NotAcquired, PublishUnknown
 from lockprovider.storage_lock import combine
-from lockprovider.storage_lock.applying import Applying
-from lockprovider.storage_lock.combine import Decided, Decider, Hold, LookAgain, Post, Standing, Void, WriteRecord
-from lockprovider.storage_lock.commit_log import tells
+from lockprovider.storage_lock.combine import (
+    Decided,
+    Decider,
+    Hold,
+    Intent,
+    LookAgain,
+    Post,
+    Standing,
+    Void,
+    WriteRecord,
+)
+from lockprovider.storage_lock.commit_log import Pending, tells
 from lockprovider.storage_lock.commit_requests import SMOOTHING, CommitAnswer, CommitRequest, CommitRequests
-from lockprovider.storage_lock.intent import Intent
+from lockprovider.storage_lock.driver import Known
 from lockprovider.storage_lock.line import others_wait, rest_due_ms
-from lockprovider.storage_lock.pending import Pending
 from lockprovider.storage_lock.record import LockRecord
-from lockprovider.storage_lock.record_file import Known
-from lockprovider.storage_lock.record_writer import RecordWriter
+from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 from lockprovider.storage_lock.states import Me
 
 _RETRY_S = 0.2

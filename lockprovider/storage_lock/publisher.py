@@ -11,9 +11,9 @@ import threading
 from fsspec_cas import AlreadyExists, CasError, Store, Version
 from lockprovider.errors import LockError, MalformedRecord, PublishUnknown, Unappliable
 from lockprovider.storage_lock import steps
+from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.driver import Driver, final
 from lockprovider.storage_lock.machine import only_ours_since, settle_commit
-from lockprovider.storage_lock.pending import Pending
 from lockprovider.storage_lock.states import (
     AppliedPending,
     Apply,

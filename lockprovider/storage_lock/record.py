@@ -28,11 +28,9 @@ from lockprovider.bounded import (
     undecodable_as,
     whole_in,
 )
-from lockprovider.errors import MalformedRecord
-from lockprovider.holder import Holder
+from lockprovider.errors import Holder, MalformedRecord
 from lockprovider.settings import GRACE_MS
-from lockprovider.storage_lock.commit_log import MOST_ENTRIES, MOST_PACKED, REMOVE, Log
-from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.commit_log import MOST_ENTRIES, MOST_PACKED, REMOVE, Log, Pending
 
 HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
 LARGEST_ENCLOSED = 256 << 10

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fsspec_cas import Condition, Version
-from lockprovider.errors import LossReason
-from lockprovider.holder import Holder
+from lockprovider.errors import Holder, LossReason
 from lockprovider.settings import LockSettings
-from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.record import LockRecord
 
 Purpose = Literal["take", "renew", "commit", "release"]

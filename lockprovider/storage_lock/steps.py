@@ -43,7 +43,7 @@ from fsspec_cas import (
     check_path,
 )
 from lockprovider.errors import LockError, Unappliable
-from lockprovider.storage_lock.pending import Pending, digest
+from lockprovider.storage_lock.commit_log import Pending, digest
 from lockprovider.storage_lock.record import LARGEST_ENCLOSED, fields_of
 
 _REQUEST_S = 60.0

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from lockprovider.storage_lock import combine as group
-from lockprovider.storage_lock.commit_log import Log
-from lockprovider.storage_lock.intent import Intent
-from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.combine import Intent
+from lockprovider.storage_lock.commit_log import Log, Pending
 from lockprovider.storage_lock.record import LockRecord
 from model.group_commit import Budget, GroupCommit, Rules
 

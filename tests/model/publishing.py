@@ -39,8 +39,8 @@ from fsspec_cas import ABSENT, Version
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock import combine as group
 from lockprovider.storage_lock import machine as real
-from lockprovider.storage_lock.intent import Intent
-from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.combine import Intent
+from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.states import (
     AppliedPending,

@@ -15,9 +15,8 @@ import pytest
 
 from lockprovider.recipes.errors import Fenced
 from lockprovider.storage_lock import combine as group
-from lockprovider.storage_lock.commit_log import Entry, Log
-from lockprovider.storage_lock.intent import Intent
-from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.combine import Intent
+from lockprovider.storage_lock.commit_log import Entry, Log, Pending
 from lockprovider.table.format.instant import Action, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit, encode_commit
 from lockprovider.table.state.fence import fences_in, refuse_passed, with_fence

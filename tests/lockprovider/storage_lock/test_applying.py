@@ -14,7 +14,7 @@ from patience import until
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.testing import ManualClock
 from lockprovider import Pending, Unappliable
-from lockprovider.storage_lock.applying import Applying
+from lockprovider.storage_lock.record_writer import Applying
 
 A, B, C = (Pending.of_bytes(name, name.encode()) for name in "abc")
 

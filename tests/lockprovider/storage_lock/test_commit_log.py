@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockprovider import Log, LogEntry, Pending
-from lockprovider.storage_lock.commit_log import pack, tells, unpack
-from lockprovider.storage_lock.pending import digest
+from lockprovider.storage_lock.commit_log import digest, pack, tells, unpack
 
 EMPTY = zlib.compress(b"")
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockprovider.storage_lock.commit_log import Log
-from lockprovider.storage_lock.intent import Intent, folder, parse
-from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.combine import Intent, intents_folder, parse_intent
+from lockprovider.storage_lock.commit_log import Log, Pending
 
 SAMPLE = b'{"begin": "", "rule": "as usual"}'
 LAST = bytes(range(256)) * 8
@@ -20,8 +19,8 @@ LIKE_IT = Intent("log", 1, "mine_", SAMPLE + b"mine" + LAST)
 @pytest.mark.parametrize("stem", [".hoodie/timeline/2026_", "a", "a.b.c", "spaces and %"])
 def test_a_name_tells_what_it_names(log: str, stem: str) -> None:
     intent = Intent(log, 17, stem, b"body")
-    assert parse(intent.name, b"body") == intent
-    assert intent.name.startswith(folder(log))
+    assert parse_intent(intent.name, b"body") == intent
+    assert intent.name.startswith(intents_folder(log))
     assert intent.name.count("/") == 1, "all of one log are in one folder, and nothing else is"
 
 
@@ -32,12 +31,12 @@ def test_another_log_place_or_stem_is_another_name() -> None:
 
 @pytest.mark.parametrize("name", ["", "log", "log/", "log/1", "log/1.", "log/.stem", "log/x.stem", "log/-1.stem"])
 def test_what_is_no_intent_is_none(name: str) -> None:
-    assert parse(name, b"body") is None
+    assert parse_intent(name, b"body") is None
 
 
 def test_what_is_like_the_last_and_the_sample_stands_in_the_name_and_is_read_from_it_by_who_knows_both() -> None:
     told = LIKE_IT.telling(LOG, SAMPLE)
-    found = parse(told.name, b"")
+    found = parse_intent(told.name, b"")
     assert found is not None
     assert len(told.name) < 60
     assert found == replace(LIKE_IT, body=b"")
@@ -57,14 +56,14 @@ def test_what_is_like_the_last_and_the_sample_stands_in_the_name_and_is_read_fro
     ids=["no sample", "another sample", "another entry", "a log that does not go back so far"],
 )
 def test_by_anything_else_it_is_not_read_at_all(log: Log, sample: bytes) -> None:
-    found = parse(LIKE_IT.telling(LOG, SAMPLE).name, b"")
+    found = parse_intent(LIKE_IT.telling(LOG, SAMPLE).name, b"")
     assert found is not None
     assert found.read(log, sample).body == b""
 
 
 @pytest.mark.parametrize("told", ["!", "!!", "!AAAA", "!not base64", "!ümlaut", "!" + "A" * 200])
 def test_a_name_that_tells_nonsense_tells_nothing(told: str) -> None:
-    found = parse(f"log/1.mine_{told}", b"")
+    found = parse_intent(f"log/1.mine_{told}", b"")
     assert found is not None
     assert found.stem == "mine_"
     assert found.read(LOG, SAMPLE).body == b""

@@ -9,10 +9,9 @@ from noting import Noting
 
 from fsspec_cas import Store
 from fsspec_cas.testing import DeliverLate, Faulty, LoseAnswer
-from lockprovider.storage_lock.commit_log import LARGEST, Log
-from lockprovider.storage_lock.intent import Intent
-from lockprovider.storage_lock.intents import Intents
-from lockprovider.storage_lock.pending import Pending
+from lockprovider.storage_lock.combine import Intent
+from lockprovider.storage_lock.commit_log import LARGEST, Log, Pending
+from lockprovider.storage_lock.commit_requests import Intents
 
 FOLDER = ".hoodie/.locks"
 LOG = Log("log")

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from transitions import TABLE, each, kind, markdown
+
 from fsspec_cas import Version
 from lockprovider import LockRecord, LockSettings, Log, Pending
 from lockprovider.storage_lock import machine
@@ -32,7 +34,6 @@ from lockprovider.storage_lock.states import (
     Tick,
     Writing,
 )
-from lockprovider.storage_lock.transitions import TABLE, each, kind, markdown
 
 ROOT = Path(__file__).resolve().parents[3]
 ME = Me("me", LockSettings(validity=100, renew=10), line_name="mine")
@@ -123,5 +124,5 @@ def test_a_machine_that_does_anything_else_would_be_found() -> None:
 
 def test_the_readme_has_the_table_as_it_is() -> None:
     text = (ROOT / "lockprovider" / "README.md").read_text(encoding="utf-8")
-    _, _, rest = text.partition("<!-- begin: python -m lockprovider.storage_lock.transitions -->\n")
+    _, _, rest = text.partition("<!-- begin: python tests/lockprovider/storage_lock/transitions.py -->\n")
     assert rest.partition("<!-- end -->")[0] == markdown()

@@ -16,9 +16,8 @@ from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Intent, LeaseLost, Lock, Log, NotAcquired, PublishUnknown
-from lockprovider.storage_lock.combine import choose
-from lockprovider.storage_lock.intent import is_over
-from lockprovider.storage_lock.intents import Intents
+from lockprovider.storage_lock.combine import choose, is_over
+from lockprovider.storage_lock.commit_requests import Intents
 from lockprovider.table import Aborted, Table, TableSettings, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PROPERTIES, TIMELINE

@@ -45,9 +45,13 @@ if TYPE_CHECKING:
 QUICK = (
     *("fsspec_cas", "lockprovider", "test_tidy.py", "test_house.py", "test_documents.py"),
     *("test_reference.py", "test_examples.py"),
-    *(f"table/{folder}" for folder in ("files", "format", "timeline", "test_bad_table_calls.py")),
-    *("table/transaction/test_proposal.py", "model/test_group_commit.py"),
+    *(
+        f"table/{folder}"
+        for folder in ("files", "format", "timeline", "state", "transaction", "test_bad_table_calls.py")
+    ),
 )
+# What is at the core: what is quick, and the models.
+CORE = ("model", "linearize/test_checker.py")
 SERVERS = {"seaweedfs", "over_obstore", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "gcs_double"}
 SERVERS |= {"minio", "versity", "s3proxy"}
 SLOW = SERVERS | {"benches", "fault_proxy", "spark"}
@@ -59,10 +63,18 @@ NOT_QUICK = (
         "lockprovider/recipes",
         "lockprovider/storage_lock/test_async_lock.py",
     ),
-    *("lockprovider/storage_lock/test_committer.py", "table/files/test_merge_log.py", "table/files/test_slice_rows.py"),
-    *("model/test_group_commit.py", "fsspec_cas/backends/test_sends_once.py"),
+    *("table/files/test_merge_log.py", "table/files/test_slice_rows.py", "table/files/test_footer_notes.py"),
+    *(
+        "fsspec_cas/filesystem",
+        "fsspec_cas/probe",
+        "fsspec_cas/test_exclusive.py",
+        "fsspec_cas/backends/test_trouble.py",
+    ),
+    *("fsspec_cas/backends/test_sends_once.py", "fsspec_cas/backends/test_wrong_answers.py"),
+    *("table/format/test_hostile_objects.py", "table/timeline/test_retention.py", "table/state/test_checkpoint.py"),
+    *("table/state/test_stale.py", "table/transaction/test_start_early.py"),
 )
-STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND"}
+STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND", "typed"}
 
 # What takes longest begins first: one worker would be left with it at the end.
 LONGEST = (
@@ -180,8 +192,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m quick` what cannot be quick is not even imported."""
-    if config.getoption("markexpr") != "quick" or collection_path.suffix != ".py":
+    """With `-m quick` what cannot be quick is not even imported, nor with `-m core` what cannot be core."""
+    asked = config.getoption("markexpr")
+    if asked not in ("quick", "core") or collection_path.suffix != ".py":
+        return None
+    if asked == "core" and is_place(collection_path, CORE):
         return None
     return True if not is_place(collection_path, QUICK) or is_place(collection_path, NOT_QUICK) else None
 
@@ -192,6 +207,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_quick(item):
             item.add_marker(pytest.mark.quick)
+            item.add_marker(pytest.mark.core)
+        elif is_place(item.path, CORE):
+            item.add_marker(pytest.mark.core)
         file, _, name = item.nodeid.removeprefix("tests/").partition("::")
         if is_more(file, name):
             item.add_marker(pytest.mark.soak)

@@ -15,6 +15,7 @@ from faults.actions import Ending
 from faults.proxy import FaultProxy
 from patience import PATIENCE_S, until
 from servers.stores import STORES
+from typed import sentences, typed
 
 from fsspec_cas import Store, Version
 
@@ -23,14 +24,7 @@ COMMAND = str(Path(sys.executable).with_name("fsspec-cas"))
 
 def run(*arguments, stdin=b"", env=None, code=None):
     """One command. It never shows a traceback, and an error is one sentence."""
-    done = subprocess.run(
-        [COMMAND, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={**os.environ, **(env or {})},
-    )
+    done = typed("fsspec-cas", *arguments, stdin=stdin, env=env)
     assert b"Traceback" not in done.stderr
     if code is not None:
         assert done.returncode == code, done
@@ -38,7 +32,7 @@ def run(*arguments, stdin=b"", env=None, code=None):
 
 
 def sentence(done):
-    lines = done.stderr.decode().splitlines()
+    lines = sentences(done.stderr.decode())
     assert len(lines) == 1, lines
     assert lines[0].startswith("fsspec-cas: ")
     return lines[0]

@@ -21,6 +21,7 @@ from faults import actions as do
 from faults.actions import Ending
 from faults.proxy import FaultProxy
 from patience import PATIENCE_S, until
+from typed import sentences, typed
 
 from fsspec_cas import Machine, Store
 from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord, LockSettings
@@ -33,15 +34,8 @@ SHORT = ("--validity", "10", "--renew", "0.2")
 
 def command(*arguments, stdin="", env=None, code=None):
     """One command to its end. It never shows a traceback."""
-    done = subprocess.run(
-        [COMMAND, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-        env={**os.environ, **(env or {})},
-    )
+    done = typed("lockprovider", *arguments, stdin=stdin.encode(), env=env)
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
     assert "Traceback" not in done.stderr
     if code is not None:
         assert done.returncode == code, done
@@ -64,7 +58,7 @@ def started(*arguments, **how):
 
 def sentence(done):
     """The error: one line, from us."""
-    lines = done.stderr.splitlines()
+    lines = sentences(done.stderr)
     assert len(lines) == 1, lines
     assert lines[0].startswith("lockprovider: ")
     return lines[0]
@@ -422,17 +416,11 @@ def test_what_keeps_run_from_starting_is_125(local, words, says):
     ],
 )
 def test_a_wrong_use_of_run_is_125_names_the_dashes_and_locks_nothing(tmp_path, words, says):
-    done = subprocess.run(
-        [COMMAND, *(word.replace("{url}", str(tmp_path / "table")) for word in words)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (125, "")
-    assert says in done.stderr
-    assert "write -- between the options and the command" in done.stderr.splitlines()[-1]
+    done = typed("lockprovider", *(word.replace("{url}", str(tmp_path / "table")) for word in words), cwd=tmp_path)
+    said = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert says in said
+    assert "write -- between the options and the command" in said.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
 
 

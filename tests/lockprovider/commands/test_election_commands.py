@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from recipes.freezing import freeze
+from typed import typed
 
 from lockprovider.cli import main
 from lockprovider.election import Election
@@ -33,7 +34,8 @@ def started():
 
 def cli(*arguments, code=0):
     """One command to its end. It never shows a traceback."""
-    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=240, check=False)
+    done = typed("lockprovider", *arguments)
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
     assert "Traceback" not in done.stderr
     assert done.returncode == code, done
     return done

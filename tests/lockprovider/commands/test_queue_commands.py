@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from patience import until
+from typed import typed
 
 from lockprovider.queue import Queue
 
@@ -23,8 +24,8 @@ def url(tmp_path) -> str:
 
 def queue(*arguments, stdin="", code=0):
     """One command to its end. It never shows a traceback."""
-    words = [COMMAND, "queue", *map(str, arguments)]
-    done = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=240, check=False)
+    done = typed("lockprovider", "queue", *arguments, stdin=stdin.encode())
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
     assert "Traceback" not in done.stderr
     assert done.returncode == code, done
     return done

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typed import typed
 
 from lockprovider import LeaseLost
 from lockprovider.state import Fenced, State
@@ -24,14 +23,7 @@ def url(tmp_path) -> str:
 
 def state(*arguments, stdin=b"", code=0, **environment):
     """One command to its end. It never shows a traceback."""
-    done = subprocess.run(
-        [COMMAND, "state", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, **environment},
-    )
+    done = typed("lockprovider", "state", *arguments, stdin=stdin, env=environment)
     assert b"Traceback" not in done.stderr
     assert done.returncode == code, done
     return done

@@ -10,7 +10,6 @@ RecordFile  the lock record in the store
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import pwd
 import socket
@@ -21,7 +20,7 @@ from datetime import datetime, timezone
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from fsspec_cas import CasError, Outcome, Store, Version, Won, World
+from fsspec_cas import CasError, Store, Version, Won, World
 from fsspec_cas.waiting import Signal
 from lockprovider.errors import LockError
 from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
@@ -47,9 +46,7 @@ from lockprovider.storage_lock.states import (
     Release,
     Renew,
     Rolling,
-    State,
     TakeLock,
-    Transition,
 )
 from lockprovider.storage_lock.status import telling
 
@@ -58,41 +55,6 @@ if TYPE_CHECKING:
     from lockprovider.storage_lock.lease import Lease
 
 _LONGEST = 60
-_LOG = logging.getLogger("lockprovider")
-
-
-class ClientObserver:
-    """Hands on what the driver tells (`lease.driver.Observer`), and the end of a lease."""
-
-    def __init__(self, me: Me, world: World, metrics: Recorder, audit: AuditLog | None) -> None:
-        self._me = me
-        self._world = world
-        self._metrics = metrics
-        self._audit = audit
-
-    def stepped(self, me: Me, transition: Transition) -> None:
-        """See `Recorder.stepped`."""
-        self._metrics.stepped(me, transition)
-
-    def wrote(self, state: State, outcome: Outcome) -> None:
-        """See `Recorder.wrote`."""
-        self._metrics.wrote(state, outcome)
-
-    def done(self, done: Done, held: Held) -> None:
-        """Into the log, and the audit if there is one."""
-        if _LOG.isEnabledFor(logging.DEBUG):
-            _LOG.debug("%s of %s, epoch %d", done.what, self._me.owner, held.record.epoch)
-        if self._audit is None:
-            return
-        if done.what == "acquired":
-            self._audit.taken(held.record)
-        elif done.what in ("renewed", "committed"):
-            self._audit.renewed(held.record, self._me.settings.validity)
-
-    def ended(self, at_ms: int, *, held: bool) -> None:
-        """The lock was released, if `held`; else it is known not to be held any more."""
-        if self._audit is not None:
-            self._audit.ended(at_ms, held=held)
 
 
 def user() -> str:
@@ -146,8 +108,8 @@ class Client:
         # A busy data path must not starve the renewals.
         self.records = store.isolated_connections().on_throttled(throttled)
         self._file = RecordFile(self.records, path, world)
-        self._observer = ClientObserver(self.me, world, self.metrics, audit)
-        self._driver = Driver(self.me, self._file, self._observer)
+        self._audit = audit
+        self._driver = Driver(self.me, self._file, self.metrics, audit)
         self.publisher = Publisher(store, path, self.me, self._driver)
         threads = self.queue.fifo  # not the queue, which goes with its clients
         self.committer = Committer(
@@ -303,7 +265,8 @@ class Client:
 
     def note_end(self, *, held: bool) -> None:
         """Tell the audit, if there is one, that the lock was released, or is not held any more."""
-        self._observer.ended(self.world.now_ms(), held=held)
+        if self._audit is not None:
+            self._audit.ended(self.world.now_ms(), held=held)
 
     def renew(self) -> Done | Ended | None:
         """Prolong the lease once. What could not be applied before is tried again, if nobody is at it."""
@@ -340,7 +303,8 @@ class Client:
                 driver.feed(Release(driver.moment(), self.queue.comes_again()))
                 self.publisher.finish_in_flight()
             released = isinstance(driver.state, Idle) and driver.state.released is not None
-        self._observer.ended(at_ms, held=released)
+        if self._audit is not None:
+            self._audit.ended(at_ms, held=released)
 
     def release_quietly(self) -> None:
         """Best effort, when something else is already being raised."""

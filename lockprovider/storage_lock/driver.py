@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from fsspec_cas import Condition, Content, ObjectNotFound, Outcome, Store, Unknown, Version, Won, World
 from lockprovider.storage_lock import machine
+from lockprovider.storage_lock.audit_log import AuditLog
+from lockprovider.storage_lock.metrics import Recorder
 from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.states import (
     Apply,
@@ -109,21 +111,9 @@ class RecordFile:
 REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
 LAST_S = 5.0  # for an acquisition that has no more time: one look is worth nothing without an answer
 _LEAST_S = 0.5
+_LOG = logging.getLogger("lockprovider")
 
 Answer = Busy | Done | Ended | Apply | None  # what an event comes to, once all requests that it leads to are made
-
-
-class Observer(Protocol):
-    """Who is told of what a machine does. It changes nothing of that, and shall not keep the caller."""
-
-    def stepped(self, me: Me, transition: Transition) -> None:
-        """The machine has made a step."""
-
-    def wrote(self, state: State, outcome: Outcome) -> None:
-        """The record was written in this state, or not."""
-
-    def done(self, done: Done, held: Held) -> None:
-        """This is done, and the lock is held."""
 
 
 class Driver:
@@ -132,14 +122,15 @@ class Driver:
     Whoever feeds it has `one_step`: it takes one event at a time.
     """
 
-    def __init__(self, me: Me, file: RecordFile, observer: Observer) -> None:
+    def __init__(self, me: Me, file: RecordFile, metrics: Recorder, audit: AuditLog | None) -> None:
         self.state: State = Idle()
         self.one_step = threading.RLock()
         self._until_s = math.inf  # whoever asks for the lock wants to know by then
         self._me = me
         self._file = file
         self.world = file.world
-        self._observer = observer
+        self._metrics = metrics
+        self._audit = audit
 
     def held(self) -> Held | None:
         """What the machine believes we hold; does not wait for a request on its way."""
@@ -154,7 +145,7 @@ class Driver:
         while True:
             before = self.state
             self.state, effect = machine.step(self._me, before, event)
-            self._observer.stepped(self._me, Transition(before, event, self.state, effect))
+            self._metrics.stepped(self._me, Transition(before, event, self.state, effect))
             match effect:
                 case ReadRecord():
                     event = self.read()
@@ -203,9 +194,16 @@ class Driver:
         return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
     def _note(self, answer: Answer) -> None:
+        """Into the log, and the audit if there is one."""
         held = self.held()
-        if held is not None and isinstance(answer, Done):
-            self._observer.done(answer, held)
+        if held is None or not isinstance(answer, Done):
+            return
+        if _LOG.isEnabledFor(logging.DEBUG):
+            _LOG.debug("%s of %s, epoch %d", answer.what, self._me.owner, held.record.epoch)
+        if self._audit is not None and answer.what == "acquired":
+            self._audit.taken(held.record)
+        elif self._audit is not None and answer.what in ("renewed", "committed"):
+            self._audit.renewed(held.record, self._me.settings.validity)
 
     def _put(self, effect: PutRecord) -> Event:
         try:
@@ -213,7 +211,7 @@ class Driver:
         except BaseException:
             self.state, _ = machine.step(self._me, self.state, PutFailed())  # looked at when next asked
             raise
-        self._observer.wrote(self.state, outcome)
+        self._metrics.wrote(self.state, outcome)
         if isinstance(outcome, Won):
             return PutWon(outcome.version)
         if isinstance(outcome, Unknown):

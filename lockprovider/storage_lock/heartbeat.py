@@ -11,10 +11,11 @@ ends when it has found nothing to do for so long.
 from __future__ import annotations
 
 import threading
+import weakref
 from functools import partial
 from typing import Protocol
 
-from fsspec_cas import CasError
+from fsspec_cas import CasError, Machine, World
 from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import LockError
 
@@ -37,11 +38,24 @@ class Beating(Protocol):
 
 
 class Heartbeat:
-    """Calls `renew` every `interval_s` seconds; after a failure sooner."""
+    """Calls `renew` every `interval_s` seconds, after a failure sooner; not once it was held for `max_hold` seconds.
 
-    def __init__(self, lease: Beating, interval_s: float, pulse: Pulse | None = None) -> None:
+    It does not keep the lease alive for the garbage collection: one that nobody refers to is given back.
+    """
+
+    def __init__(
+        self,
+        lease: Beating,
+        interval_s: float,
+        pulse: Pulse | None = None,
+        *,
+        max_hold: float | None = None,
+        world: World | None = None,
+    ) -> None:
         self.interval_s = interval_s
-        self._lease = lease
+        self._lease = weakref.ref(lease)
+        self._world, self._most_s = world or Machine(), max_hold
+        self._began_s = self._world.monotonic_s()
         self._pulse = pulse or Pulse()
         self._stopped = False
         self._beating = threading.Lock()
@@ -65,34 +79,37 @@ class Heartbeat:
     def beat(self) -> float | None:
         """Prolong once; the seconds until the next time, None if there is none."""
         with self._beating:
-            if self._stopped:
+            lease = self._lease()
+            if self._stopped or lease is None:  # it is being given back
                 return None
             why: str | None = "its heartbeat failed"
             try:
-                why, wait_s = self._beat()
+                why, wait_s = self._beat(lease)
             finally:
                 if why is not None and not self._stopped:
-                    self._lease.abandon(why)
+                    lease.abandon(why)
             return wait_s if why is None else None
 
     @property
     def _thread(self) -> threading.Thread | None:
         return self._pulse.thread
 
-    def _beat(self) -> tuple[str | None, float]:
-        lease = self._lease
+    def _beat(self, lease: Beating) -> tuple[str | None, float]:
         if lease.lost.is_set():
             return "it is over", 0.0
         if not lease.thread.is_alive():
             return f"the thread that took it ({lease.thread.name}) is dead", 0.0
-        wait_s = self.interval_s if self._renewed() else min(_RETRY_S, self.interval_s)
+        if self._most_s is not None and self._world.monotonic_s() - self._began_s >= self._most_s:
+            return f"it was held for max_hold={self._most_s:g} s, and is not renewed any more", 0.0
+        wait_s = self.interval_s if _renewed(lease) else min(_RETRY_S, self.interval_s)
         return ("it is over" if lease.lost.is_set() else None), wait_s
 
-    def _renewed(self) -> bool:
-        try:
-            return self._lease.renew()
-        except (CasError, LockError):
-            return False  # unreachable, or a roll-forward that fails: the deadline decides
+
+def _renewed(lease: Beating) -> bool:
+    try:
+        return lease.renew()
+    except (CasError, LockError):
+        return False  # unreachable, or a roll-forward that fails: the deadline decides
 
 
 class Pulse:

@@ -18,7 +18,7 @@ from datetime import datetime
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, overload
 
-from fsspec_cas import AlreadyExists, CasError, World, check_bytes
+from fsspec_cas import AlreadyExists, CasError, check_bytes
 from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import (
     LeaseLost,
@@ -48,33 +48,6 @@ _FORKED = Ended("it belongs to the process that this one was forked from", LossR
 _RELEASED = Ended("it was released", LossReason.RELEASED)
 _RELEASING = Ended("it is being released", LossReason.RELEASED)
 _ENDED_BEFORE = Ended("it had ended before", LossReason.LAPSED)
-
-
-class Renewed:
-    """A lease for its heartbeat, which renews it until it is dropped, or was held for `max_hold` seconds."""
-
-    def __init__(self, lease: Lease, world: World, max_hold: float | None) -> None:
-        self.thread = lease.thread
-        self.lost = lease.lost
-        self._lease = weakref.ref(lease)
-        self._world, self._most_s = world, max_hold
-        self._began_s = world.monotonic_s()
-
-    def renew(self) -> bool:
-        """Prolong once; False while the answer is not known."""
-        lease = self._lease()
-        if lease is None:  # it is being given back
-            return False
-        if self._most_s is not None and self._world.monotonic_s() - self._began_s >= self._most_s:
-            lease.abandon(f"it was held for max_hold={self._most_s:g} s, and is not renewed any more")
-            return False
-        return lease.renew()
-
-    def abandon(self, why: str) -> None:
-        """There will be no more beats, and nobody asked for that."""
-        lease = self._lease()
-        if lease is not None:
-            lease.abandon(why)
 
 
 def warn_and_give_back(lease: Lease, name: str) -> None:
@@ -127,7 +100,7 @@ class Lease:
         self._client = client
         self._on_lost = on_lost
         self._heartbeat = Heartbeat(
-            Renewed(self, client.world, client.settings.max_hold), client.settings.renew, client.pulse
+            self, client.settings.renew, client.pulse, max_hold=client.settings.max_hold, world=client.world
         )
         self._at_exit = end_at_exit(self)
 

@@ -546,7 +546,7 @@ def test_t76_a_heartbeat_that_dies_of_a_defect_takes_the_lease_with_it(
 ) -> None:
     """Hudi's heartbeat may die or only log; the holder goes on."""
     monkeypatch.setattr(
-        import_module("lockprovider.storage_lock.lease"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005)
+        import_module("lockprovider.storage_lock.lease"), "Heartbeat", lambda lease, *_, **__: Heartbeat(lease, 0.005)
     )
     told: list[LeaseLost] = []
     client = town.client(on_lost=told.append)

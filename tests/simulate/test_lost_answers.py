@@ -173,7 +173,7 @@ def test_after_a_thread_died_with_the_lock_the_other_threads_of_its_client_get_t
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        import_module("lockprovider.storage_lock.lease"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005)
+        import_module("lockprovider.storage_lock.lease"), "Heartbeat", lambda lease, *_, **__: Heartbeat(lease, 0.005)
     )
     told: list[LeaseLost] = []
     client = town.client(on_lost=told.append)

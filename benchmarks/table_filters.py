@@ -23,7 +23,7 @@ from benchmarks.table_partitions import place
 from fsspec_cas import Store
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.files.footers.notes import NOTES
+from lockprovider.table.files.footers import NOTES
 
 
 class Counted:

@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 
 from fsspec_cas import Entry, Store
 from lockprovider.table.convert.rows import Rows
-from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.doctor.facts import TableFinding
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow, replace
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.layout import PROPERTIES

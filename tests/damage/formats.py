@@ -20,7 +20,7 @@ from lockprovider.recipes.wal.manifest import LogManifest, decode_log_manifest
 from lockprovider.recipes.wal.readers import decode_reader
 from lockprovider.recipes.wal.slot import Head, Producer, Slot, decode_slot, encode_slot
 from lockprovider.storage_lock.audit import AuditRecord
-from lockprovider.table.files.footers.notes import FooterNote, decode_notes, encode_notes
+from lockprovider.table.files.footers import FooterNote, decode_notes, encode_notes
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline

@@ -12,7 +12,7 @@ from table.tables import content, rows, upsert
 from jvm.shared_table import DDL, OPTIONS, SETTINGS, new_table, theirs
 from jvm.spark import HudiSpark
 from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.format.lsm import parse_file

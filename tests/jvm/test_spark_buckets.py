@@ -15,7 +15,7 @@ from jvm.spark import HudiError, HudiSpark
 from jvm.test_spark_writes import Writing
 from lockprovider.demo.proof import reader_options
 from lockprovider.table import Corrupt, Table, TableSpec, UnsupportedTable, WriteConflict
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.bucket import BucketIndex, bucket_of
 from lockprovider.table.transaction.retry import transact

@@ -11,7 +11,7 @@ from table.test_clustering import KINDS, insert, write_one
 from jvm.spark import SHARED, HudiError
 from lockprovider import LockSettings
 from lockprovider.table import HeartbeatSettings, Table, TableSettings, TableSpec, WriteConflict
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.format.instant import Action
 from lockprovider.table.rewrite import clustering, executor
 

@@ -15,7 +15,7 @@ from jvm.test_spark_without_settings import MADE, NOTHING
 from lockprovider import Lease, Pending
 from lockprovider.demo.proof import reader_options
 from lockprovider.table import KeepActive, KeepCommits, Table
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import METADATA_TABLE
 from lockprovider.table.services import metadata_table

@@ -12,7 +12,7 @@ from jvm.shared_table import DDL, theirs
 from jvm.spark import HudiSpark
 from jvm.test_spark_without_settings import MADE, PLAIN
 from lockprovider.table import Table
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.format.layout import METADATA_TABLE
 from lockprovider.table.state.current import CurrentState
 

@@ -15,7 +15,7 @@ from jvm.shared_table import OPTIONS, SETTINGS
 from jvm.test_spark_writes import Writing
 from lockprovider.demo.proof import reader_options
 from lockprovider.table import Aborted, Mode, Table, TableSpec
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.bucket import fixed_file_id
 from lockprovider.table.format.writer_settings import METADATA_KEY, MODE_KEY, STATISTICS_KEY

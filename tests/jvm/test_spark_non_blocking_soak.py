@@ -22,7 +22,7 @@ from jvm.spark import HudiError
 from jvm.test_spark_non_blocking import BLIND, DDL, SPEC, THEIRS, another, by_hudi_rs, theirs
 from jvm.test_spark_races import KEEPING
 from lockprovider.table import Aborted, HistoryGone, Table
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.format.instant import Action
 
 if TYPE_CHECKING:

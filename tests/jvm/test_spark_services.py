@@ -12,7 +12,7 @@ from table.tables import SCHEMA, SPEC, content, upsert
 from jvm.spark import SHARED, HudiSpark
 from lockprovider import LockSettings
 from lockprovider.table import HistoryGone, KeepCommits, KeepVersions, Table, TableSettings
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.format.instant import Action
 from lockprovider.table.services import clean as cleaner
 

@@ -16,7 +16,7 @@ from jvm.shared_table import DDL, SETTINGS, Triple
 from jvm.spark import HudiError, HudiSpark
 from jvm.test_spark_without_settings import MADE
 from lockprovider.table import Aborted, Table
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import PropertiesChanged
 from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES

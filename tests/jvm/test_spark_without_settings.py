@@ -14,7 +14,7 @@ from jvm.test_spark_races import race
 from lockprovider import LockSettings
 from lockprovider.demo.proof import reader_options
 from lockprovider.table import Table, TableSettings, UnsupportedTable
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.format.instant import to_ms
 from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES
 from lockprovider.table.format.properties import pairs

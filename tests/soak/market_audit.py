@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lockprovider.demo import proof
 from lockprovider.table import KeepVersions, Table
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import parse_base_file
 from lockprovider.table.services import rollback as rollbacks

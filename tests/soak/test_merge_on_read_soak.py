@@ -30,7 +30,7 @@ from lockprovider.table import (
     TableSpec,
     WriteConflict,
 )
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction.transaction import inside
 from soak.living import Soak, living

@@ -8,7 +8,7 @@ from table.metadata_written import ROOT, table
 from table.state.test_metadata_table import listed, sizes_there
 
 from lockprovider.table import Table
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.format.bloom import encode_filter
 from lockprovider.table.format.hfile import encode_hfile
 from lockprovider.table.format.metadata_table import (

@@ -38,9 +38,9 @@ from lockprovider.table import (
     UnsupportedTable,
     WriteConflict,
 )
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.files import cluster
+from lockprovider.table.files import rewrite_slices
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import data_file_at, heartbeat_path, markers_dir, markers_file
 from lockprovider.table.rewrite import clustering, compaction, executor
@@ -167,7 +167,7 @@ def test_the_rows_of_many_files_wait_on_disk(tmp_path: Path, monkeypatch: pytest
     for part in range(8):
         insert(table, *((n * 8 + part, "a", "x" * 200, n) for n in range(1000)))
     written: list[int] = []
-    write = cluster._write
+    write = rewrite_slices._write
 
     def measured(writer: Any, partition: str, base: Any, found: pa.Table) -> Any:
         written.append(found.num_rows)
@@ -175,7 +175,7 @@ def test_the_rows_of_many_files_wait_on_disk(tmp_path: Path, monkeypatch: pytest
         return write(writer, partition, base, found)
 
     held: list[int] = []
-    monkeypatch.setattr(cluster, "_write", measured)
+    monkeypatch.setattr(rewrite_slices, "_write", measured)
     total = sum(one.size for one in table.snapshot().slices)
     seen = content(table)
     before = pa.total_allocated_bytes()

@@ -31,7 +31,7 @@ from lockprovider.table import (
     TableSpec,
     WriteConflict,
 )
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.files import group_writer

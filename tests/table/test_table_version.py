@@ -10,7 +10,7 @@ from table.jvm_written import contents
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from lockprovider.table import Corrupt, Table, TableNotFound, TableSpec
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP
 from lockprovider.table.format.properties import parse_properties
 

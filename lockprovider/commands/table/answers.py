@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lockprovider.commands.table.output import CommandAnswer
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.state.archive_index import reach
 

@@ -1,19 +1,48 @@
-"""What a doctor looks up, and what it says."""
+"""What a doctor looks up, and what it says. Reads only; `rules` say what is wrong."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from fsspec_cas import Entry
-from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat
-from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.state.metadata_table import ListingDifferences
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fsspec_cas import CasError, Entry
+from lockprovider import JVM_HOLDS, JVM_STARVES, LockRecord, MalformedRecord
+from lockprovider.table.errors import Corrupt, HistoryGone, TableError, TableNotFound, UnsupportedTable
+from lockprovider.table.files.base_file import misplaced
+from lockprovider.table.files.keys import KeyFile
+from lockprovider.table.format.instant import Action, Instant, format_ms, parse_instant
+from lockprovider.table.format.layout import (
+    BUCKET_RULES,
+    HISTORY,
+    LOCK,
+    MARKERS,
+    METADATA_TABLE,
+    PROPERTIES,
+    PROPERTIES_BACKUP,
+    TIMELINE,
+    BaseFile,
+    FileGroup,
+    LogFile,
+    data_file_at,
+)
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, decode_rollback
+from lockprovider.table.format.metadata_table import LISTING
+from lockprovider.table.format.properties import TableConfig, parse_properties
+from lockprovider.table.format.service_metadata import decode_restore
+from lockprovider.table.state import archive_index
+from lockprovider.table.state.heartbeat import last_beats
+from lockprovider.table.state.metadata_table import ListingDifferences, differences, listed_files
+from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
 
 _SHOWN = 3
 
@@ -124,3 +153,207 @@ def some(names: Iterable[str]) -> str:
     found = sorted(names)
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return ", ".join(found[:_SHOWN]) + more
+
+
+def gather(table: TableContext, *, keys: bool = False) -> Facts:
+    """Everything that the checks need, with `keys` those of all files; nothing is written.
+
+    Raises:
+        TableNotFound: there is neither a properties file nor a timeline.
+    """
+    store = table.store
+    files = tuple(table.data_files())  # before the timeline: then a file without an instant never gets one
+    prefix = f"{TIMELINE}/"
+    entries = {entry.path.removeprefix(prefix): entry for entry in store.list(prefix)}
+    timeline = Timeline.of(entries)
+    plain, backup = _read(table, PROPERTIES), _read(table, PROPERTIES_BACKUP)
+    if plain is None and backup is None and not timeline.instants:
+        raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
+    beats_ms, beats_now_ms = last_beats(store, table.memory, table.world)
+    # By the clock of this machine, or the store's if that is ahead: it is a report, nothing is done by it.
+    now_ms = max(table.world.now_ms(), beats_now_ms)
+    fault, note, lockless = _lock(table, timeline)
+    broken, left, hidden = _archive(table, timeline)
+    properties = _parsed(plain if plain is not None else backup)
+    slices, misread = _slices(table, timeline, files)
+    return Facts(
+        properties=properties,
+        timeline=timeline,
+        entries=entries,
+        files=files,
+        commits={instant: _commit(table, instant) for instant in timeline.writes},
+        markers=tuple(entry.path for entry in store.list(f"{MARKERS}/")),
+        beats=tuple(beats_ms),
+        victims=_victims(table, timeline),
+        now_ms=now_ms,
+        dead=_dead(table, timeline, entries, beats_ms, now_ms),
+        metadata_table=bool(store.list(f"{METADATA_TABLE}/")),
+        lone_backup=plain is None and backup is not None,
+        both=plain is not None and backup is not None,
+        clock_ahead_ms=table.clock.asked_ahead_ms(),
+        lock_fault=fault,
+        lock_note=note,
+        lockless=lockless,
+        bucket_rules=bool(store.list(f"{BUCKET_RULES}/")),
+        slices=slices,
+        misread=misread,
+        archive_fault=broken,
+        archive_left=left,
+        archive_hidden=hidden,
+        listing=None if isinstance(properties, str) else _listing(table, properties, timeline, files),
+        misplaced={} if isinstance(properties, str) else _misplaced(table, properties, slices),
+        repeated=_repeated(table, slices) if keys else None,
+    )
+
+
+def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[tuple[FileSlice, ...], str]:
+    """The latest snapshot, and why its rows are not read, if so."""
+    with contextlib.suppress(Corrupt, CasError, HistoryGone):  # other checks say so
+        try:
+            return table.snapshot_of(timeline, files).slices, ""
+        except UnsupportedTable as error:
+            return (), str(error)
+    return (), ""
+
+
+def _listing(
+    table: TableContext, config: TableConfig, timeline: Timeline, files: tuple[Entry, ...]
+) -> ListingDifferences | str | None:
+    if LISTING not in config.metadata_partitions:
+        return None
+    try:
+        found = listed_files(table.store, timeline)
+    except TableError as error:
+        return str(error)
+    return differences(found, files, table.data_files(), timeline)
+
+
+def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:
+    """Reads all keys, if there are buckets."""
+    found: dict[str, int] = {}
+    for one in (one for one in slices if config.bucket_index is not None and one.path):
+        with contextlib.suppress(Corrupt, CasError, HistoryGone):
+            found[one.path] = misplaced(config, one, KeyFile(table.place, one.path, one.size).keys)
+    return {path: count for path, count in found.items() if count}
+
+
+def _repeated(table: TableContext, slices: tuple[FileSlice, ...]) -> dict[str, int]:
+    """Read the base files of one partition at a time. Keys and deletes in log files are not read."""
+    found: dict[str, int] = {}
+    for partition in sorted({one.partition for one in slices}):
+        parts = []
+        for one in (one for one in slices if one.partition == partition and one.path):
+            with contextlib.suppress(Corrupt, CasError, HistoryGone):  # other checks say so
+                parts.append(KeyFile(table.place, one.path, one.size).keys.unique())
+        counts = pa.chunked_array(parts, pa.string()).value_counts().field("counts")
+        found[partition] = pc.sum(pc.greater(counts, 1)).as_py() or 0
+    return {partition: count for partition, count in found.items() if count}
+
+
+def _read(table: TableContext, path: str) -> bytes | None:
+    content = table.store.read_or_none(path)
+    return None if content is None else content.data
+
+
+def _parsed(data: bytes | None) -> TableConfig | str:
+    if data is None:
+        return "there is no hoodie.properties"
+    try:
+        return parse_properties(data)
+    except Corrupt as error:
+        return str(error)
+
+
+def _commit(table: TableContext, instant: Instant) -> CommitMetadata | str:
+    try:
+        return table.metadata_of(instant)
+    except (Corrupt, HistoryGone) as error:
+        return str(error)
+
+
+def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
+    found: set[str] = set()
+    for instant in timeline.instants:
+        if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):
+            with contextlib.suppress(Corrupt, CasError):  # readers do not need it
+                name = instant.file_name
+                data = table.store.read(f"{TIMELINE}/{name}").data
+                found |= _undone(instant.action, data, name)
+    return frozenset(found)
+
+
+def _undone(action: Action, data: bytes, name: str) -> set[str]:
+    if action is Action.RESTORE:
+        return set(decode_restore(data, name))
+    return {begin for begin, _ in decode_rollback(data, name).victims}
+
+
+def _dead(
+    table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats_ms: dict[str, int], now_ms: int
+) -> frozenset[str]:
+    """A service is alive as long as its files are fresh; a plan that waits for its executor only if that beats."""
+    services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
+    waiting = timeline.pending(Action.COMPACTION, Action.CLUSTERING)
+    files_ms = {name.partition(".")[0]: e.modified_ms or 0 for name, e in entries.items() if _is_of(name, services)}
+    asked = (*timeline.pending_writes, *services, *waiting)
+    return frozenset(dead(asked, files_ms | beats_ms, now_ms, table.settings.heartbeat))
+
+
+def _is_of(name: str, begins: tuple[str, ...]) -> bool:
+    return name.partition(".")[0] in begins and name.endswith(".requested")
+
+
+def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """What is wrong with the archive, what is in it that is on the timeline, too, and which writes that hides."""
+    sizes = {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
+    done = [i.begin for i in timeline.instants if i.is_completed]
+    try:
+        files = archive_index.read_history(table.archived).files
+        known = archive_index.instants_since(table.archived, min(done, default="~"))
+    except Corrupt as error:
+        return str(error), (), ()
+    lost = [name for name, size in files.items() if sizes.get(name) != size]
+    fault = f"{len(lost)} files of the archive are gone or of another size: {some(lost)}" if lost else ""
+    there = timeline.names
+    left = sorted(i.file_name for i in known if i.file_name in there)
+    hidden = (i for i in known if i.changes_rows and i.file_name not in there and i.begin > timeline.first_active)
+    return fault, tuple(left), tuple(sorted(i.file_name for i in hidden)) if left else ()
+
+
+def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str, ...]]:
+    """Return a fault of the lock record, a note on it, and the commits that writers made without the lock."""
+    data = _read(table, LOCK)
+    if data is None:
+        return "", "", ()
+    try:
+        record = LockRecord.decode(data, LOCK)
+        lockless = _lockless(record, timeline)
+    except MalformedRecord as error:
+        return str(error), "", ()
+    return "", _lock_note(table, record), lockless
+
+
+def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
+    """The commits that are not in the lock's log, and were completed after its first entry.
+
+    Whoever commits under the lock stands in its log, or ends it.
+    """
+    log = record.log if record.tells_all else None
+    names = [entry.path.rpartition("/")[2] for entry in log.entries] if log is not None else []
+    times = [one.completion for one in map(parse_instant, names) if one is not None and one.completion]
+    first = min(times, default=None)
+    if first is None:
+        return ()
+    writes = (one for one in timeline.writes if (one.completion or "") > first)
+    return tuple(one.file_name for one in writes if one.file_name not in names)
+
+
+def _lock_note(table: TableContext, record: LockRecord) -> str:
+    missing = [pending.path for pending in record.unapplied if _read(table, pending.path) is None]
+    if missing:
+        return f"a commit was decided and is not applied yet ({missing[0]}): the next holder does it"
+    held = "" if record.given else f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"
+    if held and record.holder is None:
+        held = f"{held}, by a JVM writer: {JVM_HOLDS}"
+    starves = JVM_STARVES if record.guest_ms and record.line else ""
+    return "; ".join(filter(None, [held, starves]))

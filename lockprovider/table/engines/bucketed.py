@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockprovider.table.files.bucket_groups import groups, index_of, of_keys
+from lockprovider.table.files.base_file import bucket_groups, index_of, of_keys
 from lockprovider.table.files.group_writer import GroupWriter, group_id
 from lockprovider.table.format import bucket as buckets
 from lockprovider.table.format.layout import BaseFile, LogFile
@@ -54,7 +54,7 @@ def rewrites(
     Each writes the bucket's next file; None if nothing in it changes.
     """
     rows, keys, deletes = changes
-    old = groups(slices, index_of(writer.config))
+    old = bucket_groups(slices, index_of(writer.config))
     kept = pc.invert(pc.is_in(keys, value_set=deletes))
     rows, keys = rows.filter(kept), keys.filter(kept)
     theirs, gone = _Split(of_keys(writer.config, keys)), _Split(of_keys(writer.config, deletes))
@@ -82,7 +82,7 @@ def announce(
     looked_for = any(len(one.deletes) and one.values is None for one in changes.values())
     if index is None or not writer.config.is_merge_on_read or looked_for:
         return
-    old = groups(slices, index)
+    old = bucket_groups(slices, index)
     found: list[tuple[str, BaseFile | LogFile]] = []
     for partition, one in changes.items():
         for bucket in pc.unique(of_keys(writer.config, pa.concat_arrays([one.keys, one.deletes]))).to_pylist():

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table.files.group_writer import GroupWriter
-from lockprovider.table.files.key_match import NumberMatch, number_match
-from lockprovider.table.files.keys import KeyFile
+from lockprovider.table.files.keys import KeyFile, NumberMatch, number_match
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import rows_of_keys
 from lockprovider.table.format.metadata import WriteStat

@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 
 from lockprovider.table.errors import InvalidRecords, UnsupportedTable, WriteConflict
-from lockprovider.table.files.bucket_groups import look_like_buckets
+from lockprovider.table.files.base_file import look_like_buckets
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import BUCKET, BUCKETS, INDEX

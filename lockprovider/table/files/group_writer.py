@@ -21,7 +21,7 @@ from fsspec_cas import Lost, Machine, Won
 from lockprovider.table.convert import OnMissing, Plan, compile_plan
 from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file
-from lockprovider.table.files.footers.notes import FooterNote
+from lockprovider.table.files.footers import FooterNote
 from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched
 from lockprovider.table.files.merge_log import IS_DELETED, MergeRule, has_deletes
 from lockprovider.table.files.place import TablePlace

@@ -31,7 +31,7 @@ from pyarrow import types
 
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.files.base_file import array_of
-from lockprovider.table.files.key_match import KeyMatch
+from lockprovider.table.files.keys import KeyMatch
 from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, TableConfig, unknown_merge
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class LogEventKind(IntEnum):
 class MergeRule:
     """How versions of a row merge. `ordering` are the columns that order them; none: the later one wins.
 
-    `key` is the column that record keys are the texts of, if there is one (see `key_match`).
+    `key` is the column that record keys are the texts of, if there is one (see `keys`).
     """
 
     ordering: tuple[str, ...] = ()

@@ -15,8 +15,7 @@ from fsspec_cas import Store
 from fsspec_cas.backends import split_url
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files import base_file
-from lockprovider.table.files.footers.notes import FooterNotes
-from lockprovider.table.files.footers.ranges import Ranges
+from lockprovider.table.files.footers import FooterNotes, Ranges
 
 WHOLE_BYTES = 8 << 20  # up to here one request for all of it is cheaper than several for its parts
 _LOCAL = "local"

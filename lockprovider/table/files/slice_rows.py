@@ -1,24 +1,75 @@
-"""The rows of a file slice with logs: those of its base file, batch by batch, merged with what its logs say.
+"""The rows of a file slice with logs: its log files, read, and its base file merged with what they say, batch by batch.
 
 Where the logs are large their keys are taken in parts, by hash: each part reads the logs, and the base file, once more.
+
+Promised: all whole blocks of all log files, but those that a command of an older table, or a log compaction, has taken
+back, in the order in which they are merged. Memory: the rows of the columns asked for; of a part of the keys, theirs
+and one log file.
+
+Source: Hudi `HoodieMergedLogRecordReader`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import types
 
+from fsspec_cas import ObjectNotFound
 from lockprovider.table.convert import read_as
-from lockprovider.table.files.base_file import ROW_GROUP_BYTES, ROW_GROUP_ROWS, in_batches
-from lockprovider.table.files.key_match import KeyMatch, TextMatch, number_match, text_match
-from lockprovider.table.files.log_file import KeyPart, columns_to_merge, read_logs
-from lockprovider.table.files.merge_log import LogMerge, MergeRule
+from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
+from lockprovider.table.files.base_file import (
+    ROW_GROUP_BYTES,
+    ROW_GROUP_ROWS,
+    array_of,
+    check_operation,
+    in_batches,
+    open_base_file,
+    read_columns,
+)
+from lockprovider.table.files.keys import (
+    KeyMatch,
+    TextMatch,
+    is_whole,
+    key_column,
+    number_match,
+    numbers_of,
+    text_match,
+)
+from lockprovider.table.files.merge_log import (
+    IS_DELETED,
+    LogEventKind,
+    LogEvents,
+    LogMerge,
+    LogSide,
+    MergeRule,
+    fold,
+    fold_fields,
+    has_deletes,
+)
 from lockprovider.table.files.place import TablePlace
+from lockprovider.table.format.bloom import hashes
+from lockprovider.table.format.log_block import (
+    BlockKind,
+    Header,
+    LogBlock,
+    decode_avro,
+    decode_blocks,
+    decode_deletes,
+    effective,
+    ordering_values,
+)
 from lockprovider.table.format.schema import RECORD_KEY, present, with_meta
 from lockprovider.table.timeline.view import FileSlice
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _BATCH_ROWS = ROW_GROUP_ROWS
 _PART_BYTES = 128 << 20  # of log files, as they are stored, whose rows are in memory together
@@ -101,3 +152,173 @@ def rows_of_keys(place: TablePlace, one: FileSlice, schema: pa.Schema, rule: Mer
         for rows in merged_rows(place, one, columns, rule)
     )
     return pa.concat_tables([columns.empty_table(), *found]).combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """A part of all keys, by their hash: the number of it, of so many."""
+
+    number: int = 0
+    parts: int = 1
+
+    def among(self, keys: pa.Array) -> pa.Array:
+        """Which of these keys are in it."""
+        return pa.array(hashes(keys) % self.parts == self.number)
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Those of these rows whose keys are in it."""
+        return rows if self.parts == 1 else rows.filter(self.among(array_of(rows.column(RECORD_KEY))))
+
+
+def read_logs(
+    place: TablePlace, paths: Sequence[str], columns: pa.Schema, rule: MergeRule, part: KeyPart = KeyPart()
+) -> LogSide:
+    """What log files, given in merge order, come to: one state a key of a part, with rows of these columns.
+
+    `columns` are among the table's, and have all that `columns_to_merge` names.
+
+    Raises:
+        HistoryGone: a file was cleaned.
+        Corrupt: a file cannot be understood; the message names it.
+        UnsupportedTable: a file has blocks that are not known here.
+    """
+    if part.parts == 1:
+        found = events_of(((path, _read(place, path)) for path in paths), columns, rule)
+    else:
+        found = _events(_one_by_one(paths, lambda path: _read(place, path)), columns, rule, part)
+    return fold(found, rule) if found.partial is None else fold_fields(found, rule)
+
+
+def columns_to_merge(full: pa.Schema, rule: MergeRule) -> list[str]:
+    """The columns that tell what becomes of a row."""
+    return [*dict.fromkeys([key_column(rule.key, full), *rule.ordering]), *([IS_DELETED] if has_deletes(full) else [])]
+
+
+def _read(place: TablePlace, path: str) -> bytes:
+    try:
+        return place.store.read(path).data
+    except (ObjectNotFound, FileNotFoundError) as error:
+        raise HistoryGone.with_file(path) from error
+
+
+def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: MergeRule) -> LogEvents:
+    """All that log files say, given by path and content in merge order; see `read_logs`."""
+    blocks = [(block, path) for path, data in files for block in decode_blocks(data, path)]
+    paths = {id(block): path for block, path in blocks}
+    counting = effective([block for block, _ in blocks])
+    return _events(((block, paths[id(block)]) for block in counting), columns, rule, KeyPart())
+
+
+def _one_by_one(paths: Sequence[str], read: Callable[[str], bytes]) -> Iterator[tuple[LogBlock, str]]:
+    """The blocks that count, with their paths; each file is read twice, and no two are in memory."""
+    heads, places = [], {}
+    for path in paths:
+        for number, block in enumerate(decode_blocks(read(path), path)):
+            heads.append(replace(block, content=b""))
+            places[id(heads[-1])] = (path, number)
+    opened = ""
+    blocks: tuple[LogBlock, ...] = ()
+    for head in effective(heads):
+        path, number = places[id(head)]
+        if path != opened:
+            opened, blocks = path, decode_blocks(read(path), path)
+        yield blocks[number], path
+
+
+def _events(blocks: Iterable[tuple[LogBlock, str]], columns: pa.Schema, rule: MergeRule, part: KeyPart) -> LogEvents:
+    key = key_column(rule.key, columns) if part.parts == 1 else RECORD_KEY
+    found = _Gathered(columns, key, tuple(columns.field(name) for name in rule.ordering), part)
+    for block, path in blocks:
+        found.add(block, path)
+    return found.events()
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The events of blocks, as they come. `key` is the column that has their keys."""
+
+    columns: pa.Schema
+    key: str
+    ordering: tuple[pa.Field, ...]
+    part: KeyPart
+    keys: list[pa.Array] = field(default_factory=list)
+    kinds: list[NDArray[np.int8]] = field(default_factory=list)
+    order: list[list[pa.Array]] = field(default_factory=list)
+    rows: list[pa.Table] = field(default_factory=list)
+    partial: list[frozenset[str] | None] = field(default_factory=list)  # of each of `rows`
+
+    def add(self, block: LogBlock, path: str) -> None:
+        if block.kind is BlockKind.DELETE:
+            self._add_deletes(block, path)
+            return
+        given = self.part.of(_rows(block, path, self._needed))
+        rows = read_as(given, self.columns)
+        kinds = np.full(rows.num_rows, LogEventKind.ROW, dtype=np.int8)
+        if has_deletes(given.schema):
+            ends = array_of(given.column(IS_DELETED)).fill_null(False).to_numpy(zero_copy_only=False)
+            kinds[ends] = LogEventKind.DELETE
+            rows = rows.filter(pa.array(~ends)) if ends.any() else rows
+        name = self._key(given.schema)
+        key = pa.field(name, pa.int64() if is_whole(given.schema, name) else pa.string())
+        keys, *order = map(array_of, read_as(given, pa.schema([key, *self.ordering])).columns)
+        if keys.null_count:
+            raise Corrupt(f"log file {path!r} has rows without a value in key column {name!r}; take it from a backup")
+        self._append(keys, kinds, order)
+        self.rows.append(rows)
+        self.partial.append(frozenset(given.column_names) if block.is_partial else None)
+
+    def _key(self, stored: pa.Schema) -> str:
+        """The column of a block that has the keys."""
+        return key_column(self.key, self.columns, stored)
+
+    def _needed(self, stored: pa.Schema) -> list[str]:
+        """The columns of a block that are read."""
+        needed = {self._key(stored), IS_DELETED, *self.columns.names}
+        return [name for name in stored.names if name in needed]
+
+    def _add_deletes(self, block: LogBlock, path: str) -> None:
+        deletes = decode_deletes(block.content, path)
+        if self.part.parts > 1:
+            mine = self.part.among(pa.array([one.key for one in deletes], pa.string())).to_pylist()
+            deletes = tuple(one for one, is_mine in zip(deletes, mine, strict=True) if is_mine)
+        typed = np.array([bool(one.values) for one in deletes], dtype=np.bool_)
+        kinds = np.where(typed, LogEventKind.DELETE, LogEventKind.GONE).astype(np.int8)
+        values = ordering_values(deletes, self.ordering, path) if self.ordering else []
+        numbers = pa.array(np.cumsum(typed) - 1, mask=~typed)
+        self._append(pa.array([one.key for one in deletes], pa.string()), kinds, [one.take(numbers) for one in values])
+
+    def _append(self, keys: pa.Array, kinds: NDArray[np.int8], order: list[pa.Array]) -> None:
+        numbers = numbers_of(keys) if is_whole(self.columns, self.key) else None
+        self.keys.append(keys if numbers is None else numbers)
+        self.kinds.append(kinds)
+        self.order.append(order)
+
+    def events(self) -> LogEvents:
+        rows = pa.concat_tables(self.rows or [self.columns.empty_table()]).combine_chunks()
+        order = tuple(
+            pa.concat_arrays([pa.array([], one.type), *(part[number] for part in self.order)])
+            for number, one in enumerate(self.ordering)
+        )
+        kind = pa.int64() if self.keys and all(types.is_int64(one.type) for one in self.keys) else pa.string()
+        keys = pa.concat_arrays([pa.array([], kind), *(one.cast(kind) for one in self.keys)])
+        kinds = np.concatenate([np.zeros(0, dtype=np.int8), *self.kinds])
+        if not any(one is not None for one in self.partial):
+            return LogEvents(keys, kinds, order, rows)
+        everything = frozenset(self.columns.names)
+        sets = tuple(everything if one is None else one & everything for one in self.partial)
+        counts = [part.num_rows for part in self.rows]
+        return LogEvents(keys, kinds, order, rows, np.repeat(np.arange(len(sets)), counts), sets)
+
+
+def _rows(block: LogBlock, path: str, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
+    if block.kind is BlockKind.AVRO:
+        given = decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
+        check_operation(given.schema.names, repr(path))
+        return given
+    if block.kind is BlockKind.HFILE:
+        raise UnsupportedTable(f"log file {path!r} has HFile blocks, which are no rows; compact it with its engine")
+    try:
+        file = open_base_file(block.content)
+        return read_columns(file, needed(file.schema_arrow))
+    except Corrupt as error:
+        raise Corrupt(f"log file {path!r} has a Parquet block that cannot be read: {error}; restore it") from error

@@ -50,7 +50,7 @@ class WriteStat:
 
     `path` is relative to the table. `num_writes` counts all rows of the file, rewritten ones included.
     `prev_commit` and `prev_base_file` are None for a new file group. Sizes are bytes. `note` is what the footer says,
-    for the process that commits (see `files.footers.notes`), and is not in the commit; empty where that knows it.
+    for the process that commits (see `files.footers`), and is not in the commit; empty where that knows it.
     """
 
     file_id: str

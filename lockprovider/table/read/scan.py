@@ -36,13 +36,12 @@ from fsspec_cas.given import several
 from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import outline
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
+from lockprovider.table.files import footers
 from lockprovider.table.files.base_file import check_footer
-from lockprovider.table.files.footers import ranges
-from lockprovider.table.files.footers.notes import FEW
-from lockprovider.table.files.log_file import columns_to_merge
+from lockprovider.table.files.footers import FEW
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import TablePlace
-from lockprovider.table.files.slice_rows import merged_rows
+from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read.filters import Filter, of_expression, of_tuples
@@ -50,7 +49,7 @@ from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
-RangesOf = Callable[[Sequence[str]], Mapping[str, ranges.Ranges]]  # ranges of those of some files that are known
+RangesOf = Callable[[Sequence[str]], Mapping[str, footers.Ranges]]  # ranges of those of some files that are known
 # SQL text (see `sql_where`), a pyarrow expression, its list of tuples, or a filter made of one; None for all rows
 Where = Any
 
@@ -213,15 +212,15 @@ def _within_ranges(
 
     A slice with logs stays: its rows are others than its file's.
     """
-    columns = [column for column in mentioned if ranges.may_have_range(column.type)]
+    columns = [column for column in mentioned if footers.may_have_range(column.type)]
     bare = [one.path for one in slices if not one.logs]
     if not columns or len(bare) <= FEW:
         return slices
     if not (found := known(bare)):
         return slices
-    nothing: ranges.Ranges = {}
+    nothing: footers.Ranges = {}
     told = (nothing if one.logs else found.get(one.path, nothing) for one in slices)
-    return _pruned(slices, full, expression, (ranges.guarantee(one, columns) for one in told))
+    return _pruned(slices, full, expression, (footers.guarantee(one, columns) for one in told))
 
 
 def _pruned(

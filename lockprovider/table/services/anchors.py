@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lockprovider.table.errors import Aborted
-from lockprovider.table.files.bucket_groups import index_of
+from lockprovider.table.files.base_file import index_of
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup, WritesHere
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action

@@ -1,4 +1,4 @@
-"""Writing what is beside the lock: the checkpoint (`state.checkpoint`), what footers say (`files.footers.notes`)."""
+"""Writing what is beside the lock: the checkpoint (`state.checkpoint`), what footers say (`files.footers`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError
 from lockprovider import LockRecord
 from lockprovider.table.errors import TableError
-from lockprovider.table.files.footers.notes import FooterNote
+from lockprovider.table.files.footers import FooterNote
 from lockprovider.table.format.instant import format_ms
 from lockprovider.table.format.layout import data_file_at
 from lockprovider.table.format.metadata import WriteStat

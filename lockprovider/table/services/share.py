@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import Aborted, Corrupt, UnsupportedTable
-from lockprovider.table.files.bucket_groups import groups, misplaced
+from lockprovider.table.files.base_file import bucket_groups, misplaced
 from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.layout import BUCKET_RULES, METADATA_TABLE, TIMELINE
@@ -173,7 +173,7 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
 def _check_rows(table: TableContext, seen: Timeline, wanted: TableConfig, index: BucketIndex) -> None:
     slices = table.snapshot_of(seen).slices
     try:
-        groups(slices, index)
+        bucket_groups(slices, index)
     except Corrupt as error:
         raise UnsupportedTable(f"table {wanted.name!r} has no buckets: {error}") from error
     for one in slices:

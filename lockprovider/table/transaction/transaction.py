@@ -21,7 +21,7 @@ import pyarrow as pa
 from fsspec_cas import CasError, InvalidInput
 from lockprovider.table.convert.columns import with_columns
 from lockprovider.table.errors import InvalidRecords, TableError, UnsupportedTable, WriteConflict
-from lockprovider.table.files.bucket_groups import check_written, index_of
+from lockprovider.table.files.base_file import check_written, index_of
 from lockprovider.table.files.group_writer import GroupWriter, WritesHere
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action

@@ -19,7 +19,7 @@ from fsspec_cas import Store
 from lockprovider import LockRecord
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, TableNotFound, TableSpec
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.instant import format_ms, to_ms
 from lockprovider.table.format.layout import parse_base_file
@@ -356,5 +356,5 @@ def test_an_archival_that_was_not_finished_and_a_long_timeline_are_noted(
     assert findings(folder) == []
     ((rule, what),) = findings(folder, "note")
     assert (rule, "1 archived instants are still on the timeline" in what) == ("archive", True)
-    monkeypatch.setattr("lockprovider.table.doctor.checks._MANY", 2)
+    monkeypatch.setattr("lockprovider.table.doctor.rules._MANY", 2)
     assert any("there are 3 commits on the timeline" in what for _, what in findings(folder, "note"))

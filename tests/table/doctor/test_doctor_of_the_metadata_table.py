@@ -9,7 +9,7 @@ import pytest
 from table.metadata_written import NAMES, ROOT, unpacked
 
 from lockprovider.table import Table
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 
 Damage = Callable[[Path], str]
 

@@ -13,7 +13,7 @@ from lockprovider import HUDI_LOCK_PATH, LockRecord
 from lockprovider.storage_lock.inspect import look
 from lockprovider.storage_lock.status import JVM_HOLDS, JVM_STARVES, lines
 from lockprovider.table import Table, TableSpec
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 
 
 def made(folder: Path) -> Table:

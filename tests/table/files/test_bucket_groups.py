@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lockprovider.table import Corrupt, UnsupportedTable
-from lockprovider.table.files.bucket_groups import groups, look_like_buckets
+from lockprovider.table.files.base_file import bucket_groups, look_like_buckets
 from lockprovider.table.format.bucket import BucketIndex, file_id
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.properties import (
@@ -118,12 +118,12 @@ def test_file_groups_are_told_apart_by_their_bucket() -> None:
 
     first, second = at(file_id(1, MINE)), at(file_id(1, MINE), "q")
     index = BucketIndex(4, ("id",))
-    assert groups([first, second], index) == {("p", 1): first, ("q", 1): second}
+    assert bucket_groups([first, second], index) == {("p", 1): first, ("q", 1): second}
     with pytest.raises(Corrupt, match="the second one of bucket 1"):
-        groups([first, at(file_id(1, THEIRS))], index)
+        bucket_groups([first, at(file_id(1, THEIRS))], index)
     with pytest.raises(Corrupt, match="of no bucket"):
-        groups([first, at(MINE)], index)
+        bucket_groups([first, at(MINE)], index)
     with pytest.raises(Corrupt, match="of no bucket"):
-        groups([at(file_id(4, MINE))], index)
+        bucket_groups([at(file_id(4, MINE))], index)
     assert look_like_buckets([file_id(1, MINE), file_id(65_535, MINE)])
     assert not look_like_buckets([file_id(1, MINE), "12345678-7dec-11d0-a765-00a0c91e6bf6-0"])

@@ -17,11 +17,11 @@ from table import merge_oracle as plain
 
 from lockprovider.table import UnsupportedTable
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.files import log_file, merge_log
+from lockprovider.table.files import merge_log, slice_rows
 from lockprovider.table.files.base_file import read_columns
-from lockprovider.table.files.key_match import TextMatch, number_match
-from lockprovider.table.files.log_file import events_of
+from lockprovider.table.files.keys import TextMatch, number_match
 from lockprovider.table.files.merge_log import LogEvents, LogMerge, MergeRule, fold, fold_fields
+from lockprovider.table.files.slice_rows import events_of
 from lockprovider.table.format import schema
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_avro, encode_blocks, encode_deletes
 from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, TableConfig
@@ -156,7 +156,7 @@ def test_of_parquet_blocks_only_the_columns_that_are_needed_are_decoded(monkeypa
         decoded.append(columns)
         return read_columns(file, columns)
 
-    monkeypatch.setattr(log_file, "read_columns", read)
+    monkeypatch.setattr(slice_rows, "read_columns", read)
     out = BytesIO()
     pq.write_table(pa.Table.from_pylist([a_row("7", 1, 0)], schema=WITH_ID), out)
     block = LogBlock(BlockKind.PARQUET, {Header.INSTANT_TIME: BEGIN}, out.getvalue())

@@ -12,7 +12,7 @@ from table.test_jvm_tables import comparable, unpacked
 
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.files import slice_rows
-from lockprovider.table.files.log_file import KeyPart
+from lockprovider.table.files.slice_rows import KeyPart
 from lockprovider.table.format.instant import Action
 
 COLUMNS = pa.schema([("id", pa.int64()), ("value", pa.string()), ("ts", pa.int64())])

@@ -18,7 +18,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 from fsspec_cas import InvalidInput, Store
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import Table
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.writer_settings import APPEARS_KEY, FOR_OUR_READERS, IN_ORDER

@@ -24,8 +24,8 @@ from table.tables import SETTINGS
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.convert import read_as
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.files.footers import notes
-from lockprovider.table.files.footers.ranges import Range, Ranges
+from lockprovider.table.files import footers
+from lockprovider.table.files.footers import Range, Ranges
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.read import scan
 from lockprovider.table.read.scan import plan_scan, to_table
@@ -87,7 +87,7 @@ def read(table: Table, where: str) -> tuple[pa.Table, int]:
 
 
 def put(table: Table) -> bool:
-    return bool(table.store.list(notes.NOTES))
+    return bool(table.store.list(footers.NOTES))
 
 
 @pytest.fixture
@@ -152,11 +152,11 @@ def test_files_that_came_one_by_one_are_told_of_by_who_writes_a_checkpoint(
 def test_files_that_came_one_by_one_are_told_of_together_by_who_has_written_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notes, "_ONE_BY_ONE", 12)
+    monkeypatch.setattr(footers, "_ONE_BY_ONE", 12)
     table = Table.create(f"memory://left-out-alone-{tmp_path.name}", SPEC, settings=SETTINGS)
     for number in range(30):
         table.append(rows(number * ROWS, ROWS))
-    until(lambda: len(table.store.list(notes.NOTES)) == 2)
+    until(lambda: len(table.store.list(footers.NOTES)) == 2)
     found, opened = read(table, "n = -100")
     assert found["id"].to_pylist() == [0]
     assert opened <= 1 + 6
@@ -167,14 +167,14 @@ def test_what_is_said_of_files_that_are_gone_is_dropped_after_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, day_ms: int | None
 ) -> None:
     monkeypatch.setattr(engine, "ROWS_PER_FILE", ROWS)
-    monkeypatch.setattr(notes, "_OBJECTS", 2)
+    monkeypatch.setattr(footers, "_OBJECTS", 2)
     if day_ms is not None:
         monkeypatch.setattr("lockprovider.table.services.checkpoint._DAY_MS", day_ms)
     table = Table.create(f"memory://left-out-{tmp_path.name}", SPEC, settings=SETTINGS)
     for _ in range(3):
         table.overwrite(rows(0, 10 * ROWS))
-    (merged,) = [path for entry in table.store.list(notes.NOTES) if (path := entry.path).endswith("m")]
-    said = notes.decode_notes(table.store.read(merged).data)
+    (merged,) = [path for entry in table.store.list(footers.NOTES) if (path := entry.path).endswith("m")]
+    said = footers.decode_notes(table.store.read(merged).data)
     assert len(said) == (30 if day_ms is None else 10), "of all commits, or of the second: the third is pending"
     assert read(table, "n = -100")[1] == 1
 
@@ -315,8 +315,8 @@ def snapshot_of(written: list[pa.Table], place: TablePlace) -> tuple[Snapshot, p
         place.store.put_if_absent(path, data).unwrap()
         slices.append(FileSlice("", f"f{number}", "1", path, len(data)))
         whole.append(read_as(one.append_column("id", ids), SCHEMA))
-        known[path] = notes.FooterNote.of(pq.read_metadata(pa.BufferReader(data)))
-    told = {path: note.ranges for path, note in notes.decode_notes(notes.encode_notes(known)).items()}
+        known[path] = footers.FooterNote.of(pq.read_metadata(pa.BufferReader(data)))
+    told = {path: note.ranges for path, note in footers.decode_notes(footers.encode_notes(known)).items()}
     return Snapshot(Timeline(), tuple(slices)), pa.concat_tables(whole), told
 
 

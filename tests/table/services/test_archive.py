@@ -24,7 +24,7 @@ from lockprovider.table import (
     TableSettings,
     WriteConflict,
 )
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.files.base_file import read_base_file

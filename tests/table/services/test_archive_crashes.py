@@ -18,7 +18,7 @@ from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, le
 from fsspec_cas import Store, Unavailable
 from lockprovider import Lease, LeaseLost
 from lockprovider.table import HistoryGone, KeepActive, KeepCommits, Table, TableSettings
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.format.instant import parse_instant
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.services import archive_files

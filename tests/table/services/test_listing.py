@@ -31,7 +31,7 @@ from lockprovider.table import (
     UnsupportedTable,
     WriteConflict,
 )
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.service_metadata import RestorePlan, encode_restore_plan

@@ -11,7 +11,7 @@ from table.metadata_written import unpacked
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from lockprovider.table import Aborted, Table, UnsupportedTable
-from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.properties import pairs
 from lockprovider.table.format.writer_settings import METADATA_KEY, MODE_KEY, SHARED, ZONE_KEY

@@ -21,7 +21,7 @@ from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.engines.spark.given import refuse_unfit
 from lockprovider.table.engines.spark.session.batch_size import ended_by_rows
 from lockprovider.table.engines.spark.tasks import Sketch
-from lockprovider.table.files.bucket_groups import of_keys
+from lockprovider.table.files.base_file import of_keys
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import bucket as buckets
 from lockprovider.table.format.metadata import WriteStat

@@ -23,12 +23,11 @@ from lockprovider.table.convert import OnMissing, read_as
 from lockprovider.table.engines.arrow import ROWS_PER_FILE, check_unique
 from lockprovider.table.engines.bucketed import new_group
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.files.bucket_groups import groups
+from lockprovider.table.files.base_file import bucket_groups
 from lockprovider.table.files.group_writer import GroupWriter, group_id
-from lockprovider.table.files.log_file import columns_to_merge
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import TablePlace
-from lockprovider.table.files.slice_rows import merged_rows
+from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
 from lockprovider.table.files.write_log import refuse_unordered, values_of_deletes
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bloom import hashes
@@ -286,7 +285,7 @@ class Numbered:
         """Number `slices`, then the new groups of the partitions that `counts` has changes of."""
         buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
         if index is not None:
-            groups(slices, index)  # looked at before anything is written
+            bucket_groups(slices, index)  # looked at before anything is written
         new = {partition: len(slices) + place * buckets for place, partition in enumerate(sorted(counts))}
         old = {str(number): one for number, one in enumerate(slices)}
         return cls(old, new, buckets, sum(counts.values()))

@@ -28,7 +28,7 @@ from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.source.hudi_write import WriteOperation
 from lockprovider.table.engines.writer import for_tasks, planner_of
 from lockprovider.table.errors import Aborted
-from lockprovider.table.files.bucket_groups import of_keys
+from lockprovider.table.files.base_file import of_keys
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import bucket as buckets

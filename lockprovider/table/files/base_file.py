@@ -140,19 +140,10 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 # --- reading --------------------------------------------------------------------------------------------
 
 
-def read_base_file(source: Any, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a base file, meta columns included, or these; one that the file does not have is left out.
-
-    `source` is bytes, an open file or a local path.
-
-    Raises:
-        Corrupt: it is not a whole Parquet file.
-    """
-    return read_columns(open_base_file(source), columns)
-
-
 def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
-    """A base file whose footer is read, and nothing else; `source` as of `read_base_file`, or one in a `filesystem`.
+    """A base file whose footer is read, and nothing else.
+
+    `source` is bytes, an open file, a local path or one in a `filesystem`.
 
     Raises:
         Corrupt: it is not a Parquet file.
@@ -289,11 +280,6 @@ def known_filter(footer: pq.FileMetaData) -> bloom.KnownFilter | None:
     if text is None or found.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
         return None
     return bloom.KnownFilter(text.decode(), footer.num_rows)
-
-
-def read_keys(source: Any) -> pa.Array:
-    """The record keys of a base file, in file order; reads that column only."""
-    return keys_of(open_base_file(source))
 
 
 def _source(source: Any) -> Any:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Met = tuple[NDArray[np.int64], NDArray[np.int64]]
-    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -220,9 +219,3 @@ class KeyFile:
     @cached_property
     def _file(self) -> pq.ParquetFile:
         return self.place.open(self.path, self.size)
-
-
-def all_keys(place: TablePlace, paths: Iterable[tuple[str, int]]) -> pa.Array:
-    """The record keys of several files, given by path and size, one after the other."""
-    found = [KeyFile(place, path, size).keys for path, size in paths]
-    return pa.concat_arrays(found) if found else pa.array([], pa.string())

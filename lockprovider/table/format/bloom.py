@@ -184,14 +184,8 @@ class BloomFilter:
         starts = (start + index * size for index in range(count))
         return cls(bits, hashes, tuple(raw[at + _HEADER.size : at + size] for at in starts), recorded)
 
-    def might_contain(self, key: str) -> bool:
-        """False: the key is certainly not in the file. True: it may be."""
-        data, offsets = _utf8([key])
-        positions = [int(at[0]) for at in _positions(data, offsets, self.hashes, self.bits)]
-        return any(all(row[at >> 3] >> (at & 7) & 1 for at in positions) for row in self.rows)
-
     def might_contain_any(self, asked: Asked) -> bool:
-        """The same of all these keys together."""
+        """False: certainly none of these keys is in the file. True: one may be."""
         for row in self.rows:
             bits, left = np.frombuffer(row, dtype=np.uint8), np.arange(asked.count)
             for at in asked.positions(self.hashes, self.bits):
@@ -204,7 +198,7 @@ class BloomFilter:
         return False
 
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
-        """The same of many keys at once (a list of str, or an Arrow string array)."""
+        """The same of each of many keys (a list of str, or an Arrow string array)."""
         data, offsets = _utf8(keys)
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]

@@ -415,13 +415,6 @@ def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
     return None if file is None else (partition, file)
 
 
-def base_file_at(path: str) -> tuple[str, BaseFile] | None:
-    """The partition of a base file, and what its name says; None for any other file, and below Hudi's own folder."""
-    partition, _, name = path.rpartition("/")
-    base = parse_base_file(name)
-    return None if base is None or partition.partition("/")[0] == META else (partition, base)
-
-
 def data_file_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
     """The partition of a base or log file, and what its name says; None for any other, and below Hudi's own folder."""
     partition, _, name = path.rpartition("/")

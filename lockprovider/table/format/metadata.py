@@ -202,7 +202,7 @@ def _commit(record: Mapping[str, Any]) -> CommitMetadata:
     )
 
 
-def encode_rollback_plan(plan: RollbackPlan, sync: bytes | None = None) -> bytes:
+def encode_rollback_plan(plan: RollbackPlan) -> bytes:
     """The content of `<begin>.rollback.requested`."""
     requests = [
         {
@@ -216,7 +216,7 @@ def encode_rollback_plan(plan: RollbackPlan, sync: bytes | None = None) -> bytes
     ]
     victim = {"commitTime": plan.victim, "action": plan.action}
     record = {"instantToRollback": victim, "RollbackRequests": requests, "version": 1}
-    return one_record("HoodieRollbackPlan", record, sync)
+    return one_record("HoodieRollbackPlan", record)
 
 
 def decode_rollback_plan(data: bytes, file_name: str) -> RollbackPlan:
@@ -242,9 +242,9 @@ def _rollback_plan(record: Mapping[str, Any]) -> RollbackPlan:
     return RollbackPlan(victim["commitTime"], victim["action"], requests)
 
 
-def encode_rollback(metadata: RollbackMetadata, sync: bytes | None = None) -> bytes:
+def encode_rollback(metadata: RollbackMetadata) -> bytes:
     """The content of a completed rollback."""
-    return one_record("HoodieRollbackMetadata", rollback_record(metadata), sync)
+    return one_record("HoodieRollbackMetadata", rollback_record(metadata))
 
 
 def rollback_record(metadata: RollbackMetadata) -> dict[str, Any]:

@@ -168,21 +168,6 @@ def encode_clean(metadata: CleanMetadata) -> bytes:
     return one_record("HoodieCleanMetadata", record)
 
 
-def decode_clean(data: bytes, file_name: str) -> tuple[str, tuple[str, ...]]:
-    """The earliest commit that a completed clean retained (empty if it had none), and the paths it deleted.
-
-    Raises:
-        Corrupt: not one whole Avro record of that kind; the message names the file.
-    """
-    return decoded(data, file_name, "clean metadata", _clean)
-
-
-def _clean(record: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    parts = record["partitionMetadata"].items()
-    paths = tuple(join(partition, _name(name)) for partition, done in parts for name in done["successDeleteFiles"])
-    return record.get("earliestCommitToRetain") or "", paths
-
-
 def encode_savepoint(savepoint: Savepoint) -> bytes:
     """The content of a completed savepoint."""
     partitions = {

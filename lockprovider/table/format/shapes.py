@@ -2,7 +2,7 @@
 
 `KNOWN_PROPERTIES` is the list. A property of Hudi's that is not on it, or has a value that is not on it, may change
 what a row means, so the table is refused by name. Reads and writes are judged apart: a read is refused only if its rows
-could be wrong. `as_markdown` prints the list for the README.
+could be wrong. The README has the list.
 
 Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`, `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`.
 """
@@ -291,7 +291,7 @@ def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[
     for removes, keeps, name, change in _WAYS:
         left = reasons(change(config), keeps_listing=keeps or keeps_listing)
         steps = [*(one.elsewhere for one in left), *filter(None, (name(config),))]
-        if removes not in found and all(one.elsewhere for one in left) and not (removes and left):
+        if removes not in found and all(one.elsewhere for one in left) and not (removes and (left or not config.named_metadata)):
             found[removes] = ", then ".join(steps)
     return tuple(found.values())
 
@@ -443,20 +443,3 @@ def _of_index(config: TableConfig) -> Iterator[Reason]:
     if strange:
         stated = f"{_HASH_FIELD} has {strange}, which are not in {_KEYS}"
         yield against(stated, "", "name columns of the record key")
-
-
-def as_markdown() -> str:
-    """The list as the table of the README."""
-    lines = ["| property | what it means here | else refused |", "|---|---|---|"]
-    alike: dict[str, list[str]] = {}
-    for one in KNOWN_PROPERTIES:
-        key, refused = f"`{one.key}{'*' if one.key.endswith('.') else ''}`", ""
-        if one.key.endswith(".") and one.meaning.startswith("setting"):
-            alike.setdefault(one.meaning, []).append(key)
-            continue
-        if one.reads is not None or one.writes is not None:
-            refused = "writes" if one.reads is None else "reads, writes"
-        lines.append(f"| {key} | {one.meaning} | {refused} |")
-    lines += [f"| {', '.join(keys)} | {meaning} | |" for meaning, keys in alike.items()]
-    lines.append("| any other `hoodie.*` or `fsspec_cas.*` | not known | reads, writes |")
-    return "\n".join(lines) + "\n"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,12 +35,16 @@ def write(rows: pa.Table, start: int = 0) -> bytes:
     ).data
 
 
+def read_base_file(source: Any, columns: list[str] | None = None) -> pa.Table:
+    return base_file.read_columns(base_file.open_base_file(source), columns)
+
+
 # --- base files -----------------------------------------------------------------------------------------------------
 
 
 def test_a_base_file_has_hudis_columns_and_footer() -> None:
     data = write(ROWS, 7)
-    assert base_file.read_base_file(data).to_pydict() == {
+    assert read_base_file(data).to_pydict() == {
         "_hoodie_commit_time": [BASE.begin] * 2,
         "_hoodie_commit_seqno": [f"{BASE.begin}_3_7", f"{BASE.begin}_3_8"],
         "_hoodie_record_key": ["a", "b"],
@@ -84,7 +89,7 @@ def test_our_footer_has_every_hudi_key_of_the_jvms(table: str) -> None:
 @pytest.mark.parametrize(("table", "path"), base_files())
 def test_a_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
     config = parse_properties(contents(table)[".hoodie/hoodie.properties"])
-    old = base_file.read_base_file(contents(table)[path])
+    old = read_base_file(contents(table)[path])
     target = schema.from_avro(config.schema_json or "")
     rows = read_as(old.select(target.names), target)
     assert base_file.record_keys(rows, config.record_keys).to_pylist() == old["_hoodie_record_key"].to_pylist()
@@ -104,25 +109,25 @@ def test_a_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
         base_file=BASE,
         table_name=config.name,
     ).data
-    again = base_file.read_base_file(data)
+    again = read_base_file(data)
     assert again["_hoodie_file_name"].unique().to_pylist() == [BASE.name]
     assert again.drop_columns("_hoodie_file_name").to_pylist() == old.drop_columns("_hoodie_file_name").to_pylist()
 
 
 def test_parts_of_a_file_are_read() -> None:
     data = write(ROWS)
-    assert base_file.read_keys(data).to_pylist() == ["a", "b"]
-    assert base_file.read_base_file(data, ["v"]).column_names == ["v"]
-    assert base_file.read_base_file(io.BytesIO(data), ["id"]).num_rows == 2
+    assert base_file.keys_of(base_file.open_base_file(data)).to_pylist() == ["a", "b"]
+    assert read_base_file(data, ["v"]).column_names == ["v"]
+    assert read_base_file(io.BytesIO(data), ["id"]).num_rows == 2
 
 
 def test_an_empty_file_group_can_be_written() -> None:
-    assert base_file.read_keys(write(ROWS[:0])).to_pylist() == []
+    assert base_file.keys_of(base_file.open_base_file(write(ROWS[:0]))).to_pylist() == []
 
 
 def test_a_torn_file_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="base file of 100 bytes"):
-        base_file.read_base_file(write(ROWS)[:100])
+        read_base_file(write(ROWS)[:100])
 
 
 # --- keys and partitions --------------------------------------------------------------------------------------------
@@ -257,7 +262,7 @@ class Merged:
 
     @property
     def file(self) -> pa.Table:
-        return base_file.read_base_file(self.data)
+        return read_base_file(self.data)
 
 
 def merged(old: bytes, upserts: pa.Table, deletes: pa.Array, ordering_field: str | None = None) -> Merged:

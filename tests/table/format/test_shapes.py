@@ -140,6 +140,8 @@ def test_way_to_a_writable_table_is_said_if_there_is_one(config: TableConfig, wa
         shapes.check_writable(config)
     said = str(refused.value)
     assert [way for way in ways if way not in said] == []
+    assert said.count("makes it UTC") <= 1
+    assert config.named_metadata or "retire" not in said
     assert ways or said.endswith("use the engine that made it")
 
 
@@ -176,6 +178,23 @@ def test_ways_lead_to_tables_that_can_be_written() -> None:
     shapes.check_writable(shared(without_metadata_table(config)))
 
 
+def as_markdown() -> str:
+    """The list as the table of the README."""
+    lines = ["| property | what it means here | else refused |", "|---|---|---|"]
+    alike: dict[str, list[str]] = {}
+    for one in shapes.KNOWN_PROPERTIES:
+        key, refused = f"`{one.key}{'*' if one.key.endswith('.') else ''}`", ""
+        if one.key.endswith(".") and one.meaning.startswith("setting"):
+            alike.setdefault(one.meaning, []).append(key)
+            continue
+        if one.reads is not None or one.writes is not None:
+            refused = "writes" if one.reads is None else "reads, writes"
+        lines.append(f"| {key} | {one.meaning} | {refused} |")
+    lines += [f"| {', '.join(keys)} | {meaning} | |" for meaning, keys in alike.items()]
+    lines.append("| any other `hoodie.*` or `fsspec_cas.*` | not known | reads, writes |")
+    return "\n".join(lines) + "\n"
+
+
 def test_readme_has_the_list() -> None:
     readme = (Path(table_package.__file__).parent / "README.md").read_text()
-    assert shapes.as_markdown() in readme, "print it anew with shapes.as_markdown()"
+    assert as_markdown() in readme, f"print it anew:\n{as_markdown()}"

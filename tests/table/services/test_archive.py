@@ -27,7 +27,7 @@ from lockprovider.table import (
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow
 from lockprovider.table.errors import AlreadyCommitted
-from lockprovider.table.files.base_file import read_base_file
+from lockprovider.table.files.base_file import open_base_file, read_columns
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.metadata import decode_commit
 from lockprovider.table.services import archive_files
@@ -72,7 +72,7 @@ def test_what_is_archived_is_all_there_and_every_reader_sees_the_same(table: Tab
     assert [i.file_name for i in table.timeline().writes] == [i.file_name for i in old[-3:]]
     assert names_in_archive(table) == [i.file_name for i in old[:-3]]
     (name,) = archive_index.read_history(table.archived).files
-    for row in read_base_file((history(table) / name).read_bytes()).to_pylist():
+    for row in read_columns(open_base_file((history(table) / name).read_bytes())).to_pylist():
         file_name = f"{row['instantTime']}_{row['completionTime']}.{row['action']}"
         assert decode_commit(row["metadata"], file_name) == metadata[file_name]
     reopened = Table.open(table.url, settings=FEW)

@@ -83,7 +83,6 @@ class Encoded(NamedTuple):
 
     stat: WriteStat
     written: WrittenFile
-    keys: pa.Array
 
 
 @dataclass(frozen=True)
@@ -168,19 +167,34 @@ class GroupWriter:
         return group._replace(rows=rows, keys=keys)
 
     def _encoded(self, group: NewGroup, key_filter: str) -> Encoded:
-        base, count = BaseFile(group.file_id, group.token, self.begin), group.rows.num_rows
+        partition, base = group.at(self.begin)
+        stat = WriteStat(base.file_id, "", partition, num_inserts=group.rows.num_rows)
+        rows = all_fresh(group.rows, base)
+        return self.encoded(stat, base, rows, group.rows.schema, group.keys, key_filter=key_filter)
+
+    def encoded(
+        self,
+        stat: WriteStat,
+        base: BaseFile,
+        parts: Iterable[pa.Table],
+        columns: pa.Schema,
+        keys: pa.Array | None = None,
+        *,
+        known: pq.ParquetFile | None = None,
+        key_filter: str | None = None,
+    ) -> Encoded:
+        """A base file, ready to be written; `stat` gets its path and the number of its rows. See `write_base_file`."""
         written = write_base_file(
-            all_fresh(group.rows, base),
-            group.rows.schema,
-            keys=group.keys,
-            partition=group.partition,
+            parts,
+            columns,
+            keys=keys,
+            partition=stat.partition,
             base_file=base,
             table_name=self.config.name,
+            known=known,
             key_filter=key_filter,
         )
-        path = join(group.partition, base.name)
-        stat = WriteStat(base.file_id, path, group.partition, num_writes=count, num_inserts=count)
-        return Encoded(stat, written, group.keys)
+        return Encoded(replace(stat, path=join(stat.partition, base.name), num_writes=len(written.keys)), written)
 
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
         """Write the markers of many new files, of these partitions, in one object; of few each file's comes with it.
@@ -232,27 +246,18 @@ class GroupWriter:
         if not found.changed:
             return None
         base = BaseFile(old.file_id, token, self.begin)
-        written = write_base_file(
-            merged(opened, found, upserts, base),
-            upserts.schema,
-            keys=found.keys,
-            partition=old.partition,
-            base_file=base,
-            table_name=self.config.name,
-            known=None if found.deletes else opened,
-        )
         stat = WriteStat(
-            file_id=base.file_id,
-            path=join(old.partition, base.name),
-            partition=old.partition,
+            old.file_id,
+            "",
+            old.partition,
             prev_commit=old.begin,
             prev_base_file=old.path.rpartition("/")[2],
-            num_writes=len(found.keys),
             num_inserts=found.inserts,
             num_updates=found.updates,
             num_deletes=found.deletes,
         )
-        return self._put(Encoded(stat, written, found.keys), MarkerKind.MERGE)
+        rows, known = merged(opened, found, upserts, base), None if found.deletes else opened
+        return self._put(self.encoded(stat, base, rows, upserts.schema, found.keys, known=known), MarkerKind.MERGE)
 
     def log(
         self,
@@ -310,7 +315,7 @@ class GroupWriter:
         if self.here is not None:
             self.here.wait_in_flight()
         if not self._create(stat.path, file.written.data):
-            return replace(stat, file_size=self._size_of_earlier(stat.path, file.keys))
+            return replace(stat, file_size=self._size_of_earlier(stat.path, file.written.keys))
         note = FooterNote.written(file.written.footer)
         self.place.footer_notes.add(stat.path, note)
         return replace(stat, file_size=len(file.written.data), note=note.text if self.here is None else "")

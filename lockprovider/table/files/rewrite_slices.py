@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table.files.base_file import array_of
-from lockprovider.table.files.group_writer import Encoded, GroupWriter
+from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
-from lockprovider.table.files.write_base_file import BATCH_ROWS, write_base_file
-from lockprovider.table.format.layout import BaseFile, MarkerKind, join
+from lockprovider.table.files.write_base_file import BATCH_ROWS
+from lockprovider.table.format.layout import BaseFile, MarkerKind
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY, with_meta
 from lockprovider.table.timeline.view import FileSlice
@@ -113,18 +113,10 @@ def _ordered(rows: pa.Table, sort_by: Sequence[str]) -> pa.Table:
 
 
 def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) -> WriteStat:
-    keys = array_of(rows.column(RECORD_KEY))
-    written = write_base_file(
-        (rows.drop([RECORD_KEY])[first : first + BATCH_ROWS] for first in range(0, rows.num_rows, BATCH_ROWS)),
-        writer.schema,
-        keys=keys,
-        partition=partition,
-        base_file=base,
-        table_name=writer.config.name,
-    )
-    count = rows.num_rows
-    stat = WriteStat(base.file_id, join(partition, base.name), partition, num_writes=count, num_inserts=count)
-    return writer.put(Encoded(stat, written, keys))
+    keys, plain = array_of(rows.column(RECORD_KEY)), rows.drop([RECORD_KEY])
+    parts = (plain[first : first + BATCH_ROWS] for first in range(0, rows.num_rows, BATCH_ROWS))
+    stat = WriteStat(base.file_id, "", partition, num_inserts=rows.num_rows)
+    return writer.put(writer.encoded(stat, base, parts, writer.schema, keys))
 
 
 def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteStat:
@@ -137,30 +129,13 @@ def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteSta
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]
     needed = [name for name in columns_to_merge(full, rule) if name not in stored]
     columns = pa.schema([full.field(name) for name in (*stored, *needed)])
-    keys: list[pa.Array] = []
-
-    def parts() -> Iterator[pa.Table]:
-        for rows in merged_rows(writer.place, one, columns, rule, in_place=True):
-            keys.append(array_of(rows.column(RECORD_KEY)))
-            yield rows.select(stored)
-
-    base = BaseFile(one.file_id, token, writer.begin)
-    written = write_base_file(
-        parts(),
-        writer.schema,
-        partition=one.partition,
-        base_file=base,
-        table_name=writer.config.name,
-    )
     stat = WriteStat(
         one.file_id,
-        join(one.partition, base.name),
+        "",
         one.partition,
         prev_commit=one.base or None,
         prev_base_file=one.path.rpartition("/")[2] or None,
-        num_writes=sum(map(len, keys)),
     )
-    return writer.put_slice(
-        Encoded(stat, written, pa.concat_arrays([pa.array([], pa.string()), *keys])),
-        MarkerKind.MERGE if one.path else MarkerKind.CREATE,
-    )
+    parts = (rows.select(stored) for rows in merged_rows(writer.place, one, columns, rule, in_place=True))
+    file = writer.encoded(stat, BaseFile(one.file_id, token, writer.begin), parts, writer.schema)
+    return writer.put_slice(file, MarkerKind.MERGE if one.path else MarkerKind.CREATE)

@@ -77,10 +77,11 @@ def orders_agree(least: str, greatest: str) -> bool:
 
 
 class WrittenFile(NamedTuple):
-    """The bytes of a base file, and its footer."""
+    """The bytes of a base file, its footer, and the keys of its rows."""
 
     data: bytes
     footer: pq.FileMetaData
+    keys: pa.Array
 
 
 def write_base_file(
@@ -116,7 +117,7 @@ def write_base_file(
             writer.write_table(group)
         keys = pa.concat_arrays(met) if keys is None else keys
         writer.add_key_value_metadata(_footer(schema.with_meta(columns), keys, table_name, known, key_filter))
-    return WrittenFile(out.getvalue(), writer.writer.metadata)
+    return WrittenFile(out.getvalue(), writer.writer.metadata, keys)
 
 
 def fresh(rows: pa.Table, file: BaseFile | LogFile, places: NDArray[np.int64]) -> pa.Table:

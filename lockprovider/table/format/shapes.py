@@ -291,7 +291,8 @@ def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[
     for removes, keeps, name, change in _WAYS:
         left = reasons(change(config), keeps_listing=keeps or keeps_listing)
         steps = [*(one.elsewhere for one in left), *filter(None, (name(config),))]
-        if removes not in found and all(one.elsewhere for one in left) and not (removes and (left or not config.named_metadata)):
+        is_vain = removes and (left or not config.named_metadata)
+        if removes not in found and all(one.elsewhere for one in left) and not is_vain:
             found[removes] = ", then ".join(steps)
     return tuple(found.values())
 

@@ -11,11 +11,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import whole
 from lockprovider import InvalidSettings, LockSettings
-from lockprovider.table.format.properties import BUCKET, BUCKET_ENGINE, BUCKETS, HASH_FIELD, INDEX, SIMPLE, TableConfig
+from lockprovider.table.format.properties import (
+    BUCKET,
+    BUCKET_ENGINE,
+    BUCKETS,
+    HASH_FIELD,
+    INDEX,
+    SIMPLE,
+    TableConfig,
+    list_at,
+)
 from lockprovider.table.format.writer_settings import FAILED_KEYS, METADATA_KEY, MODE_KEY, NON_BLOCKING, OPTIMISTIC
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.conflict import (
@@ -33,9 +43,11 @@ CARRIED_KEY = "hoodie.write.meta.key.prefixes"
 _CARRIED_KEYS = CARRIED_KEY, "hoodie.write.rolling.metadata.keys"  # of Hudi before 1.1, and of 1.2
 RESOLUTION_KEY = "hoodie.write.lock.conflict.resolution.strategy"
 _POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
-_COMMITS_KEYS = ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retained")
-_HOURS_KEYS = ("hoodie.clean.hours.retained", "hoodie.cleaner.hours.retained")
-_VERSIONS_KEYS = ("hoodie.clean.fileversions.retained", "hoodie.cleaner.fileversions.retained")
+_RETAINED: Mapping[type[KeepCommits | KeepHours | KeepVersions], tuple[str, ...]] = {
+    KeepCommits: ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retained"),
+    KeepHours: ("hoodie.clean.hours.retained", "hoodie.cleaner.hours.retained"),
+    KeepVersions: ("hoodie.clean.fileversions.retained", "hoodie.cleaner.fileversions.retained"),
+}
 _ACTIVE_KEYS = ("hoodie.keep.min.commits", "hoodie.keep.max.commits")
 _AUTOMATIC_KEY = "hoodie.archive.automatic"
 _COMPACT_KEYS = ("hoodie.compact.inline", "hoodie.compact.inline.max.delta.commits")
@@ -51,7 +63,12 @@ _INTERVAL_KEY, _MISSES_KEY = "hoodie.client.heartbeat.interval_in_ms", "hoodie.c
 _RESOLUTIONS: Mapping[str, Resolution] = {
     "SimpleConcurrentFileWritesConflictResolutionStrategy": by_file_group,
     "PreferWriterConflictResolutionStrategy": prefer_writer,
+    by_partition.__name__: by_partition,
 }
+
+
+_Default = TypeVar("_Default")
+_Number = TypeVar("_Number", int, float)
 
 
 class Mode(str, Enum):
@@ -222,19 +239,19 @@ class TableSettings:
         return cls(
             lock=lock,
             heartbeat=HeartbeatSettings(
-                interval_s=_number(options, _INTERVAL_KEY, 60_000) / 1000,
-                misses=_whole(options, _MISSES_KEY) if _MISSES_KEY in options else 2,
+                interval_s=_number(options, _INTERVAL_KEY, 60_000.0, float) / 1000,
+                misses=_number(options, _MISSES_KEY, 2, int),
             ),
             mode=_mode(options.get(MODE_KEY, Mode.SINGLE_WRITER.value)),
             failed_writes=None if failed is None else _failed(failed),
-            resolution=_resolution(options.get(RESOLUTION_KEY)),
+            resolution=_resolution(options[RESOLUTION_KEY]) if RESOLUTION_KEY in options else by_file_group,
             retention=_retention(options),
             archival=_archival(options),
             archive_automatically=_flag(options, _AUTOMATIC_KEY),
             compaction=_compaction(options),
             clustering=_clustering(options),
             index=_index(options),
-            carried_keys=tuple(name for key in _CARRIED_KEYS for name in _names(options.get(key, ""))),
+            carried_keys=tuple(name for key in _CARRIED_KEYS for name in list_at(options, key)),
             write_metadata=_flag(options, METADATA_KEY) if METADATA_KEY in options else None,
         )
 
@@ -307,10 +324,6 @@ def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
     return next((options[key] for key in keys if key in options), None)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, map(str.strip, text.split(","))))
-
-
 def _index(options: Mapping[str, str]) -> IndexSettings | None:
     kind = options.get(INDEX, "").strip().upper()
     if not kind:
@@ -318,8 +331,7 @@ def _index(options: Mapping[str, str]) -> IndexSettings | None:
     engine = options.get(BUCKET_ENGINE, SIMPLE).strip().upper()
     if kind == BUCKET and engine != SIMPLE:
         raise InvalidSettings(f"{BUCKET_ENGINE}={engine} cannot be had here: use {SIMPLE}")
-    fields = tuple(name.strip() for name in options.get(HASH_FIELD, "").split(",") if name.strip())
-    return IndexSettings(kind, _whole(options, BUCKETS) if BUCKETS in options else None, fields)
+    return IndexSettings(kind, _number(options, BUCKETS, None, int), list_at(options, HASH_FIELD))
 
 
 def _retention(options: Mapping[str, str]) -> Policy:
@@ -338,22 +350,14 @@ def _retention(options: Mapping[str, str]) -> Policy:
         raise InvalidSettings(f"{_RETAINED[kind][0]}={number} is not a number") from None
 
 
-_RETAINED: Mapping[type[KeepCommits | KeepHours | KeepVersions], tuple[str, ...]] = {
-    KeepCommits: _COMMITS_KEYS,
-    KeepHours: _HOURS_KEYS,
-    KeepVersions: _VERSIONS_KEYS,
-}
-
-
 def _archival(options: Mapping[str, str]) -> KeepActive:
-    given = [_whole(options, key) if key in options else None for key in _ACTIVE_KEYS]
-    return KeepActive.of(*given)
+    return KeepActive.of(*(_number(options, key, None, int) for key in _ACTIVE_KEYS))
 
 
 def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
     if key := next((key for key in LOG_COMPACTION_KEYS if _flag(options, key)), ""):
         raise InvalidSettings(f"{key}=true cannot be had here, log files are compacted: use {_COMPACT_KEYS[0]}")
-    every = CompactEvery(_whole(options, _COMPACT_KEYS[1])) if _COMPACT_KEYS[1] in options else CompactEvery()
+    every = CompactEvery(_number(options, _COMPACT_KEYS[1], CompactEvery().commits, int))
     return every if _flag(options, _COMPACT_KEYS[0]) else None
 
 
@@ -361,10 +365,10 @@ def _clustering(options: Mapping[str, str]) -> ClusterEvery | None:
     """With Hudi's own sizes, unless others are given."""
     inline, commits, columns, target, small = _CLUSTER_KEYS
     every = ClusterEvery(
-        _whole(options, commits) if commits in options else 4,
-        tuple(name.strip() for name in options.get(columns, "").split(",") if name.strip()),
-        _whole(options, target) if target in options else _HUDI_TARGET_BYTES,
-        _whole(options, small) if small in options else _HUDI_SMALL_BYTES,
+        _number(options, commits, 4, int),
+        list_at(options, columns),
+        _number(options, target, _HUDI_TARGET_BYTES, int),
+        _number(options, small, _HUDI_SMALL_BYTES, int),
     )
     return every if _flag(options, inline) else None
 
@@ -386,15 +390,10 @@ def _failed(text: str) -> FailedWrites:
         ) from None
 
 
-def _resolution(name: str | None) -> Resolution:
-    if name is None:
-        return by_file_group
+def _resolution(name: str) -> Resolution:
     short = name.rpartition(".")[2]
-    if short == by_partition.__name__:
-        return by_partition
     if short not in _RESOLUTIONS:
-        known = ", ".join((*_RESOLUTIONS, by_partition.__name__))
-        raise InvalidSettings(f"{RESOLUTION_KEY}={name} is not known here: use one of {known}")
+        raise InvalidSettings(f"{RESOLUTION_KEY}={name} is not known here: use one of {', '.join(_RESOLUTIONS)}")
     return _RESOLUTIONS[short]
 
 
@@ -405,15 +404,9 @@ def _flag(options: Mapping[str, str], key: str) -> bool:
     return text == "true"
 
 
-def _whole(options: Mapping[str, str], key: str) -> int:
+def _number(options: Mapping[str, str], key: str, default: _Default, kind: type[_Number]) -> _Number | _Default:
     try:
-        return int(options[key])
+        return kind(options[key]) if key in options else default
     except ValueError:
-        raise InvalidSettings(f"{key}={options[key]} is not a whole number") from None
-
-
-def _number(options: Mapping[str, str], key: str, default: float) -> float:
-    try:
-        return float(options.get(key, default))
-    except ValueError:
-        raise InvalidSettings(f"{key}={options[key]} is not a number") from None
+        what = "a whole number" if kind is int else "a number"
+        raise InvalidSettings(f"{key}={options[key]} is not {what}") from None

@@ -190,32 +190,19 @@ class WriteConflict(TableError):
 
     def __str__(self) -> str:
         """One sentence with the next step."""
+        lost, again = f"instant {self.instant} lost to {self.lost_to}", "read a fresh snapshot and try again"
+        groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)
         if self.lost_to == ARCHIVED:
-            return (
-                f"instant {self.instant} lost to {ARCHIVED} its snapshot, so that nobody can tell what they changed; "
-                "read a fresh snapshot and try again"
-            )
+            return f"{lost} its snapshot, so that nobody can tell what they changed; {again}"
         if self.keys:
             more = f" and {len(self.keys) - 1} more" if len(self.keys) > 1 else ""
-            return (
-                f"instant {self.instant} lost to {self.lost_to}: both inserted key {self.keys[0]!r}{more}; "
-                "read a fresh snapshot and try again"
-            )
+            return f"{lost}: both inserted key {self.keys[0]!r}{more}; {again}"
         if not self.file_groups:
-            return (
-                f"instant {self.instant} lost to {self.lost_to}, which took back what it had read, or added columns; "
-                "read a fresh snapshot and try again"
-            )
-        groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)
+            return f"{lost}, which took back what it had read, or added columns; {again}"
         if self.lost_to.endswith(_PLANNED):
-            return (
-                f"instant {self.instant} lost to {self.lost_to}, which is going to rewrite {groups}; run it "
-                "(`lockprovider table cluster --run`) or take it back (`--unschedule`), then try again from a fresh "
-                "snapshot"
-            )
-        return (
-            f"instant {self.instant} lost to {self.lost_to}: both wrote {groups}; read a fresh snapshot and try again"
-        )
+            ways = "run it (`lockprovider table cluster --run`) or take it back (`--unschedule`)"
+            return f"{lost}, which is going to rewrite {groups}; {ways}, then try again from a fresh snapshot"
+        return f"{lost}: both wrote {groups}; {again}"
 
 
 class AlreadyCommitted(TableError):

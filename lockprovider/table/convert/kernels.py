@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,7 +100,8 @@ def _float_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
     return _there_and_back(values, column) if values.type.bit_width > column.bit_width else values.cast(column)
 
 
-def _bool8(values: pa.Array, column: pa.DataType) -> pa.Array:
+def _stored(values: pa.Array, column: pa.DataType) -> pa.Array:
+    """Of an extension type: what it is stored as."""
     return values.storage.cast(column)
 
 
@@ -233,10 +235,6 @@ def _large_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(column, len(values), [validity(values), starts, part])
 
 
-def _uuid_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    return values.storage.cast(column)
-
-
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype=np.uint8).reshape(256, 2)
 _DASHES = (8, 13, 18, 23)
 _UUID_TEXT = 36
@@ -255,9 +253,9 @@ def _uuid_to_text(values: pa.Array, column: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(column, len(raw), [validity(values), ends, pa.py_buffer(text)])
 
 
-_UUID: dict[str, Kernel] = {"string": _uuid_to_text, "binary": _uuid_to_bytes}
+_UUID: dict[str, Kernel] = {"string": _uuid_to_text, "binary": _stored}
 _PAIRS: dict[tuple[str, str], Kernel] = {
-    ("bool8", "bool"): _bool8,
+    ("bool8", "bool"): _stored,
     ("whole", "decimal"): _whole_to_decimal,
     ("float", "decimal"): _float_to_decimal,
     ("decimal", "float"): _decimal_to_float,
@@ -304,6 +302,15 @@ def lengths_of(lists: pa.Array) -> NDArray[np.int64]:
     """How many elements each list of any kind has; a null has none."""
     found: NDArray[np.int64] = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
+
+
+def ends_of(lengths: Any) -> pa.Array:
+    """The offsets of lists of these lengths: 0, and where each ends."""
+    ends = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    if ends[-1] > ARRAY_BYTES:
+        raise TooLong
+    return pa.array(ends.astype(np.int32))
 
 
 def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:

@@ -22,6 +22,7 @@ from lockprovider.table.convert.kernels import (
     TooLong,
     WouldChange,
     elements_of,
+    ends_of,
     equal_keys,
     kernel_for,
     lengths_of,
@@ -346,17 +347,9 @@ def _list_of(step: ColumnStep, wanted: pa.DataType) -> Convert:
         lengths = lengths_of(values)
         mask = values.is_null() if values.null_count else None
         inner = step(elements_of(values, lengths))
-        return pa.ListArray.from_arrays(_ends(lengths), inner, type=wanted, mask=mask)
+        return pa.ListArray.from_arrays(ends_of(lengths), inner, type=wanted, mask=mask)
 
     return run
-
-
-def _ends(lengths: Any) -> pa.Array:
-    ends = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=ends[1:])
-    if ends[-1] > ARRAY_BYTES:
-        raise TooLong
-    return pa.array(ends.astype(np.int32))
 
 
 def _map_of(keys: ColumnStep, items: ColumnStep, wanted: pa.DataType, misfit: Misfit | None) -> Convert:
@@ -368,7 +361,7 @@ def _map_of(keys: ColumnStep, items: ColumnStep, wanted: pa.DataType, misfit: Mi
         if misfit is not None and (place := equal_keys(its_keys, lengths)) is not None:
             raise _Unfit(misfit.at(0, its_keys[place].as_py()))
         mask = values.is_null() if values.null_count else None
-        return pa.MapArray.from_arrays(_ends(lengths), its_keys, items(its_items), type=wanted, mask=mask)
+        return pa.MapArray.from_arrays(ends_of(lengths), its_keys, items(its_items), type=wanted, mask=mask)
 
     return run
 

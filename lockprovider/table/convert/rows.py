@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from lockprovider.table.convert.kernels import ends_of
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 
 Rows = Any  # what `as_stream` takes; neither pandas nor polars is needed to say so
@@ -158,7 +159,7 @@ def _of_objects(values: Sequence[Any], wanted: pa.DataType | None) -> pa.Array:
         entries = [list(value.items() if isinstance(value, dict) else value) for value in given]
         keys, items = ([pair[place] for pair in chain.from_iterable(entries)] for place in (0, 1))
         lengths = map(len, entries)
-        ends = _ends([0 if is_null else next(lengths) for is_null in mask])
+        ends = ends_of([0 if is_null else next(lengths) for is_null in mask])
         inner = _of_objects(keys, None), _of_objects(items, wanted.item_type)
         return pa.MapArray.from_arrays(ends, *inner, mask=pa.array(mask))
     if wanted is not None and types.is_struct(wanted) and given and all(isinstance(value, dict) for value in given):
@@ -169,10 +170,6 @@ def _of_objects(values: Sequence[Any], wanted: pa.DataType | None) -> pa.Array:
     if wanted is not None and types.is_list(wanted) and all(isinstance(value, (list, tuple)) for value in given):
         inside = _of_objects(list(chain.from_iterable(given)), wanted.value_type)
         lengths = map(len, given)
-        ends = _ends([0 if is_null else next(lengths) for is_null in mask])
+        ends = ends_of([0 if is_null else next(lengths) for is_null in mask])
         return pa.ListArray.from_arrays(ends, inside, mask=pa.array(mask))
     return pa.array(list(values), from_pandas=True)
-
-
-def _ends(lengths: Sequence[int]) -> pa.Array:
-    return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))

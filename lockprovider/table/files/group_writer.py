@@ -208,15 +208,7 @@ class GroupWriter:
     def put(self, file: Encoded) -> WriteStat:
         """Create a new group's file."""
         self.open_partitions([file.stat.partition])
-        return self._put(file, MarkerKind.CREATE)
-
-    def put_slice(self, file: Encoded, kind: MarkerKind) -> WriteStat:
-        """Create the next file of a group; one of the same name by an earlier attempt stays, if it has the same keys.
-
-        Raises:
-            Aborted: it has others.
-        """
-        return self._put(file, kind)
+        return self.put_slice(file, MarkerKind.CREATE)
 
     def rewrite(
         self,
@@ -257,7 +249,7 @@ class GroupWriter:
             num_deletes=found.deletes,
         )
         rows, known = merged(opened, found, upserts, base), None if found.deletes else opened
-        return self._put(self.encoded(stat, base, rows, upserts.schema, found.keys, known=known), MarkerKind.MERGE)
+        return self.put_slice(self.encoded(stat, base, rows, upserts.schema, found.keys, known=known), MarkerKind.MERGE)
 
     def log(
         self,
@@ -308,8 +300,12 @@ class GroupWriter:
             self.place.store.delete(path)
             raise Aborted(f"instant {self.begin} was rolled back while a task still wrote; its file was removed")
 
-    def _put(self, file: Encoded, marker: MarkerKind) -> WriteStat:
-        """Create the file, after its marker."""
+    def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
+        """Create the next file of a group, after its marker; one of that name by an earlier attempt stays.
+
+        Raises:
+            Aborted: that one has other keys.
+        """
         stat = file.stat
         self._mark(stat.partition, stat.file_name, marker)
         if self.here is not None:

@@ -27,7 +27,7 @@ from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import outline
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.files import base_file as files
-from lockprovider.table.files.merge_log import comparable
+from lockprovider.table.files.merge_log import comparable, mask_of
 from lockprovider.table.files.write_base_file import BATCH_BYTES, BATCH_ROWS, all_fresh, fresh
 from lockprovider.table.format import schema
 from lockprovider.table.format.layout import BaseFile
@@ -77,7 +77,7 @@ class MergePlan:
         others = np.ones(len(upsert_keys), dtype=np.bool_)
         others[self.met] = False
         if len(delete_keys):
-            others &= ~_mask(pc.is_in(upsert_keys, value_set=delete_keys))
+            others &= ~mask_of(pc.is_in(upsert_keys, value_set=delete_keys))
         new = np.flatnonzero(others)
         keys = pa.concat_arrays([self.keys, upsert_keys.take(pa.array(new))]) if len(new) else self.keys
         return replace(self, keys=keys, new=new)
@@ -117,7 +117,7 @@ def merge_plan(
         fates = np.where(_old_wins(file, upserts, fates, ordering_field), _STAYS, fates)
     if not len(going):
         return replace(found, fates=fates, met=met)
-    gone = _mask(pc.is_in(found.keys, value_set=delete_keys.take(going)))
+    gone = mask_of(pc.is_in(found.keys, value_set=delete_keys.take(going)))
     return replace(found, fates=np.where(gone, _GOES, fates), met=met, keys=found.keys.filter(pa.array(~gone)))
 
 
@@ -163,11 +163,6 @@ def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
     return numbers.filter(pc.and_(pc.greater_equal(keys, ends[0]), pc.less_equal(keys, ends[1])))
 
 
-def _mask(values: pa.Array) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
-    return found
-
-
 def _refuse_loss(file: pq.ParquetFile, target: pa.Schema) -> None:
     there = {path for path, _ in outline(target)}
     missing = [path for path, _ in outline(schema.without_meta(file.schema_arrow)) if path not in there]
@@ -181,7 +176,7 @@ def _old_wins(
     theirs = _ordering(upserts, ordering_field).take(pa.array(fates, mask=fates < 0))
     target = pa.schema([upserts.schema.field(ordering_field)])
     mine = _ordering(read_as(files.read_columns(file, target.names), target), ordering_field)
-    return _mask(pc.greater(mine, theirs).fill_null(False))
+    return mask_of(pc.greater(mine, theirs).fill_null(False))
 
 
 # -- rows of one key ---------------------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
     equal = pc.equal(one, other)
     if one.null_count or other.null_count:
         equal = pc.fill_null(equal, pc.and_(pc.is_null(one), pc.is_null(other)))
-    return _mask(equal)
+    return mask_of(equal)
 
 
 def comparable(values: pa.Array) -> pa.Array:
@@ -223,11 +223,12 @@ def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np
         greater = pc.greater(one, other)
         if one.null_count or other.null_count:
             greater = pc.fill_null(greater, pc.and_(pc.is_valid(one), pc.is_null(other)))
-        found = _mask(greater) | (_equal(one, other) & found)
+        found = mask_of(greater) | (_equal(one, other) & found)
     return found
 
 
-def _mask(values: pa.Array) -> NDArray[np.bool_]:
+def mask_of(values: pa.Array) -> NDArray[np.bool_]:
+    """Booleans as numpy has them."""
     found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
     return found
 
@@ -304,7 +305,7 @@ def _without(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
 def _either(first: pa.Array, one: pa.Array, other: pa.Array) -> pa.Array:
     """Where `first` is true `one`, else `other`; of nested types, too."""
     numbers = np.arange(len(first))
-    return pa.concat_arrays([one, other]).take(pa.array(np.where(_mask(first), numbers, numbers + len(first))))
+    return pa.concat_arrays([one, other]).take(pa.array(np.where(mask_of(first), numbers, numbers + len(first))))
 
 
 # The fold of a slice's logs where some rows are partial updates: field by field, in order, a key at a time.

@@ -30,6 +30,7 @@ from lockprovider.table.format.log_block import (
     encode_avro,
     encode_blocks,
     encode_deletes,
+    stored_kind,
     wrapper_of,
 )
 from lockprovider.table.format.metadata import WriteStat
@@ -154,11 +155,5 @@ def _deletes(config: TableConfig, rows: pa.Table, partition: str) -> Iterator[by
     typed = pc.is_valid(values)
     for part, stored in ((keys.filter(typed), values.filter(typed)), (keys.filter(pc.invert(typed)), None)):
         if len(part):
-            given = None if stored is None else _raw(stored).to_pylist()
+            given = None if stored is None else stored.cast(stored_kind(stored.type)).to_pylist()
             yield encode_deletes(part.to_pylist(), partition, given, "" if stored is None else wrapper_of(values.type))
-
-
-def _raw(values: pa.Array) -> pa.Array:
-    if types.is_timestamp(values.type):
-        return values.cast(pa.int64())
-    return values.cast(pa.int32()) if types.is_date32(values.type) else values

@@ -97,7 +97,7 @@ def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
     counts = [len(keys) for keys in groups]
     starts = np.cumsum([0, *(_row_bytes(_bits(room)) * 8 for room in rooms)])
     bits = np.zeros(starts[-1], dtype=np.bool_)
-    data, offsets = _utf8(pa.concat_arrays(groups))
+    data, offsets = utf8(pa.concat_arrays(groups))
     sizes = np.repeat(np.array([_bits(room) for room in rooms], dtype=np.uint32), counts)
     for at in _positions(data, offsets, _MOST_HASHES, sizes, np.repeat(starts[:-1], counts)):
         bits[at] = True
@@ -107,7 +107,7 @@ def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 def hashes(keys: Any) -> NDArray[np.uint32]:
     """One 32-bit hash of each key, in their order; the same in all processes."""
-    data, offsets = _utf8(keys)
+    data, offsets = utf8(keys)
     out = np.empty(len(offsets) - 1, dtype=np.uint32)
     for start in range(0, len(out), _SLICE):
         ends = offsets[start : min(start + _SLICE, len(out)) + 1]
@@ -121,7 +121,7 @@ def hashes(keys: Any) -> NDArray[np.uint32]:
 
 def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
     """Set the bits of keys, from the first to the last: those of many are more than the processor's cache holds."""
-    data, offsets = _utf8(keys)
+    data, offsets = utf8(keys)
     places = np.empty((_hashes(room), len(offsets) - 1), dtype=np.int32)
     for start in range(0, len(offsets) - 1, _SLICE):
         for number, at in enumerate(_positions(data, offsets[start : start + _SLICE + 1], len(places), _bits(room))):
@@ -199,7 +199,7 @@ class BloomFilter:
 
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
         """The same of each of many keys (a list of str, or an Arrow string array)."""
-        data, offsets = _utf8(keys)
+        data, offsets = utf8(keys)
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
         there = np.ones((len(bits), len(lengths)), dtype=np.bool_)
@@ -215,7 +215,7 @@ class Asked:
     """Keys (a list of str, or an Arrow string array) to ask many filters for: hashed once for each size."""
 
     def __init__(self, keys: Any) -> None:
-        self._data, self._offsets = _utf8(keys)
+        self._data, self._offsets = utf8(keys)
         self.count = len(self._offsets) - 1
         self._found: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
 
@@ -231,24 +231,16 @@ def _row_bytes(bits: int) -> int:
     return (bits + 7) // 8
 
 
-def _utf8(keys: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def utf8(keys: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """All keys' bytes end to end, and where each begins (one more entry for the end)."""
-    if isinstance(keys, Sequence):
-        encoded = [key.encode() for key in keys]
-        offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
-        np.cumsum([len(key) for key in encoded], out=offsets[1:])
-        return np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets
-    return _arrow_utf8(keys)
-
-
-def _arrow_utf8(keys: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    array = keys.cast("large_string")
-    array = array.combine_chunks() if hasattr(array, "combine_chunks") else array
+    array = pa.array(keys, pa.large_string()) if isinstance(keys, Sequence) else keys.cast(pa.large_string())
+    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     if len(array) == 0:
         return np.zeros(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
     _, offset_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offset_buffer, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
-    return np.frombuffer(data_buffer or b"", dtype=np.uint8), offsets
+    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
+    return data, offsets - offsets[0]
 
 
 def _positions(

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.format.bloom import utf8
 from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def java_hashes(texts: pa.Array) -> Hashes:
     The hash is a polynomial in 31 over the UTF-16 code units. 31 has an inverse modulo 2^32, so all texts' polynomials
     are differences of one running sum.
     """
-    data, offsets = _bytes_of(texts)
+    data, offsets = utf8(pc.fill_null(texts, ""))
     units, starts = (data, offsets) if data.max(initial=0) < 0x80 else _utf16(data, offsets)  # noqa: PLR2004 - ASCII
     count = len(units)
     falling = _powers(_INVERSE, count)
@@ -201,17 +202,6 @@ def _powers(base: np.uint32, count: int) -> Hashes:
     powers = np.full(count, base, dtype=np.uint32)
     powers[:1] = 1
     return np.cumprod(powers, dtype=np.uint32)
-
-
-def _bytes_of(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """All texts' UTF-8 end to end, and where each begins (one more entry for the end)."""
-    filled = pc.fill_null(texts.cast(pa.large_string()), "")
-    if not len(filled):
-        return np.zeros(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
-    _, offset_buffer, data_buffer = filled.buffers()
-    offsets = np.frombuffer(offset_buffer, dtype=np.int64)[filled.offset : filled.offset + len(filled) + 1]
-    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
-    return data, offsets - offsets[0]
 
 
 def _utf16(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:

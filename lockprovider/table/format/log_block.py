@@ -298,21 +298,15 @@ def _without_times(avro: Any) -> Any:
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
     """A column's values as Avro takes them: times as numbers, maps as dictionaries."""
-    give = _giver(column.type)
-    values = (column.cast(_number(column.type)) if types.is_temporal(column.type) else column).to_pylist()
-    return (
-        values if give is None or types.is_temporal(column.type) else [None if v is None else give(v) for v in values]
-    )
-
-
-def _number(kind: pa.DataType) -> pa.DataType:
-    return pa.int32() if types.is_date32(kind) else pa.int64()
+    stored = column.cast(stored_kind(column.type))
+    give, values = _giver(stored.type), stored.to_pylist()
+    return values if give is None else [None if v is None else give(v) for v in values]
 
 
 def _giver(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """What a value that is not null has to pass through; None if it may stay as it is."""
     if types.is_timestamp(kind) or types.is_date(kind):
-        return lambda value: pa.scalar(value, kind).cast(_number(kind)).as_py()
+        return lambda value: pa.scalar(value, kind).cast(stored_kind(kind)).as_py()
     if types.is_map(kind):
         item = _optional(_giver(kind.item_type))
         return lambda pairs: {key: item(value) for key, value in pairs}
@@ -474,10 +468,11 @@ def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], f
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if types.is_decimal(kind):
         return pa.array([_of_decimal_bytes(one) for one in values], pa.decimal128(38, _DECIMAL_SCALE)).cast(kind)
-    return pa.array(values, _raw(kind)).cast(kind)
+    return pa.array(values, stored_kind(kind)).cast(kind)
 
 
-def _raw(kind: pa.DataType) -> pa.DataType:
+def stored_kind(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's values as Avro has them: of times whole numbers, of others the same."""
     if types.is_timestamp(kind):
         return pa.int64()
     return pa.int32() if types.is_date32(kind) else kind

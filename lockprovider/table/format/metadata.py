@@ -14,7 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
@@ -36,7 +36,6 @@ _SYNC_BYTES = 16
 _MAGIC = b"Obj\x01"
 _HEADER = {"type": "map", "values": "bytes"}
 _SHORT = 200  # characters of an error text
-_COMMITS = ("HoodieCommitMetadata", "HoodieReplaceCommitMetadata")
 _T = TypeVar("_T")
 
 
@@ -379,19 +378,19 @@ def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
         Corrupt: it is not one whole record; the message names the file.
     """
     try:
-        records = _read_of_ours(data) or _read_of_others(data, file_name)
+        record = _read(data, file_name)
     except Corrupt:
         raise
     except Exception as error:  # fastavro raises many kinds for bad bytes
         said = str(error)[:_SHORT]
         raise Corrupt(f"{file_name} cannot be read as Avro ({said}); restore or remove the file") from error
-    if not isinstance(records[0], Mapping):
+    if not isinstance(record, Mapping):
         raise Corrupt(f"{file_name} holds a value that is no record; restore or remove the file")
-    return records[0]
+    return record
 
 
-def _read_of_others(data: bytes, file_name: str) -> list[Any]:
-    """The one record of any container file, read within bounds: its schema and its codec are what somebody wrote.
+def _read(data: bytes, file_name: str) -> Any:
+    """The one value of a container file, read within bounds: its schema and its codec are what somebody wrote.
 
     Raises:
         Exception: of many kinds, for bad bytes.
@@ -416,9 +415,10 @@ def _read_of_others(data: bytes, file_name: str) -> list[Any]:
     if codec not in (b"null", b"deflate"):
         raise ValueError(f"codec {codec!r}, where null and deflate are known")
     body = inflate(body, most=plausible(body), wbits=-zlib.MAX_WBITS) if codec == b"deflate" else body
-    return [read(BytesIO(body), parsed, None)]
+    return read(BytesIO(body), parsed, None)
 
 
+@lru_cache(maxsize=16)  # thousands of commits have one schema
 def parsed_schema(text: bytes | str) -> Any:
     """An Avro schema that is part of a file, as fastavro takes it.
 
@@ -462,20 +462,6 @@ def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
         raise ValueError("values that take no bytes")
     for name in ("items", "values", "type"):
         _refuse_free(avro.get(name), within)
-
-
-def _read_of_ours(data: bytes) -> list[Any]:
-    """The record of a commit that `one_record` has made, whose schema need not be parsed; nothing if it is none."""
-    name = next((name for name in _COMMITS if data.startswith(_head(name))), None)
-    if name is None:
-        return []
-    at = len(_head(name))
-    source, mark = BytesIO(data[at + _SYNC_BYTES :]), data[at : at + _SYNC_BYTES]
-    read: Any = fastavro.schemaless_reader
-    count, size = read(source, "long", None), read(source, "long", None)
-    start, record = source.tell(), read(source, avro_schema(name), None)
-    is_whole = count == 1 and source.tell() == start + size and source.read() == mark
-    return [record] if is_whole else []
 
 
 SINK_KEY = "_hudi_streaming_sink_checkpoint"

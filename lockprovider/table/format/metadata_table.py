@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files as resources
 from io import BytesIO
@@ -83,15 +83,10 @@ def decode_files(content: HFile, schema_json: str, file_name: str) -> tuple[File
         Corrupt: it has others, or the values do not fit the schema; the message names the file.
     """
     try:
-        parsed = _parsed(schema_json)
+        parsed = parsed_schema(schema_json)
         return tuple(_record(key.decode(), _datum(value, parsed)) for key, value in content.entries)
     except (ValueError, KeyError, TypeError, IndexError, EOFError, AttributeError) as error:
         raise Corrupt(f"{file_name!r} has records that are no listing of files ({error!r}); restore it") from error
-
-
-@lru_cache(maxsize=8)
-def _parsed(schema_json: str) -> Any:
-    return parsed_schema(schema_json)
 
 
 def _datum(value: bytes, parsed: Any) -> Mapping[str, Any]:
@@ -146,7 +141,7 @@ def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
 
 def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None) -> dict[bytes, bytes]:
     """The entries of an HFile with these records, of this schema, else of `metadata_schema()`; each key once."""
-    parsed = _parsed(schema_json or metadata_schema())
+    parsed = parsed_schema(schema_json or metadata_schema())
     found: dict[bytes, bytes] = {}
     for record in records:
         out = BytesIO()
@@ -222,17 +217,8 @@ class ListingCommit:
         content = encode_hfile(entries, schema, to_ms(begin))
         header: dict[int, str] = {Header.SCHEMA: schema, Header.INSTANT_TIME: begin}
         log = encode_blocks([LogBlock(BlockKind.HFILE, header, content)])
-        count = len(entries)
-        stat = WriteStat(
-            file_id=_GROUP,
-            path=f"{LISTING}/{_log_name(begin)}",
-            partition=LISTING,
-            prev_commit=begin,
-            num_writes=count,
-            num_updates=count,
-            file_size=len(log),
-        )
-        return cls(begin, log, encode_commit(CommitMetadata({LISTING: (stat,)}, _OPERATION, record_schema(schema))))
+        stat = WriteStat(_GROUP, f"{LISTING}/{_log_name(begin)}", LISTING, prev_commit=begin, file_size=len(log))
+        return cls(begin, log, _completed(stat, len(entries), _OPERATION, schema))
 
     @property
     def log_path(self) -> str:
@@ -243,8 +229,8 @@ class ListingCommit:
     def pending_paths(self) -> tuple[str, str]:
         """The files of its pending states, in the order in which they are made; both are empty."""
         states = InstantState.REQUESTED, InstantState.INFLIGHT
-        requested, inflight = (Instant(self.begin, Action.DELTACOMMIT, state).file_name for state in states)
-        return OWN_TIMELINE + requested, OWN_TIMELINE + inflight
+        requested, inflight = (Instant(self.begin, Action.DELTACOMMIT, state) for state in states)
+        return OWN_TIMELINE + requested.file_name, OWN_TIMELINE + inflight.file_name
 
     def completed_path(self, completion: str) -> str:
         """The file that completes it."""
@@ -253,6 +239,12 @@ class ListingCommit:
 
 def _log_name(begin: str) -> str:
     return LogFile(_GROUP, begin, 1, _WRITER).name
+
+
+def _completed(stat: WriteStat, count: int, operation: str, schema: str) -> bytes:
+    """The content of a completed commit that wrote this file with so many records, which are of this schema."""
+    stat = replace(stat, num_writes=count, num_updates=count)
+    return encode_commit(CommitMetadata({LISTING: (stat,)}, operation, record_schema(schema)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,16 +267,8 @@ class ListingCompaction:
         bloom = encode_filter([key.decode() for key in sorted(entries)])
         base = encode_hfile(entries, schema, to_ms(begin), bloom)
         path = f"{LISTING}/{planned.file_id}_{_WRITER}_{begin}.hfile"
-        stat = WriteStat(
-            file_id=planned.file_id,
-            path=path,
-            partition=LISTING,
-            prev_commit=planned.base_instant,
-            num_writes=len(entries),
-            num_updates=len(entries),
-            file_size=len(base),
-        )
-        completed = encode_commit(CommitMetadata({LISTING: (stat,)}, COMPACT, record_schema(schema)))
+        stat = WriteStat(planned.file_id, path, LISTING, prev_commit=planned.base_instant, file_size=len(base))
+        completed = _completed(stat, len(entries), COMPACT, schema)
         return cls(begin, f"{METADATA_TABLE}/{path}", base, encode_compaction_plan([planned]), completed)
 
     @property

@@ -213,16 +213,9 @@ def _in_floats(value: Any, kind: pa.DataType) -> Place | None:
     return Place(nearest, exact=True)
 
 
-def _in_booleans(value: Any, _: pa.DataType) -> Place | None:
-    return Place(value, exact=True) if isinstance(value, bool) else None
-
-
-def _in_texts(value: Any, _: pa.DataType) -> Place | None:
-    return Place(value, exact=True) if isinstance(value, str) else None
-
-
-def _in_bytes(value: Any, _: pa.DataType) -> Place | None:
-    return Place(value, exact=True) if isinstance(value, bytes) else None
+def _among(kind: type) -> Callable[[Any, pa.DataType], Place | None]:
+    """Of types that have each value of this kind."""
+    return lambda value, _: Place(value, exact=True) if isinstance(value, kind) else None
 
 
 def _in_days(value: Any, _: pa.DataType) -> Place | None:
@@ -266,12 +259,12 @@ def _shown(value: Any) -> str:
 
 
 _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], str, Callable[[Any, pa.DataType], Place | None]], ...] = (
-    (types.is_boolean, "boolean (true or false)", _in_booleans),
+    (types.is_boolean, "boolean (true or false)", _among(bool)),
     (types.is_integer, "number", _in_integers),
     (types.is_decimal, "number", _in_decimals),
     (types.is_floating, "number", _in_floats),
-    (types.is_string, "text (in '')", _in_texts),
-    (types.is_binary, "bytes", _in_bytes),
+    (types.is_string, "text (in '')", _among(str)),
+    (types.is_binary, "bytes", _among(bytes)),
     (types.is_date32, "day (date '2026-01-02')", _in_days),
     (types.is_timestamp, "time (timestamp '2026-01-02 12:30:00')", _in_moments),
 )

@@ -40,7 +40,7 @@ def accepted(table: Table, seed: int) -> list[tuple[int, Any, int]]:
     found: list[tuple[int, Any, int]] = []
     for key, part in enumerate(dict.fromkeys([*ODD, *texts])):
         try:
-            table.config().partition_style.path_for([part])
+            table.config().partition_style.folder_for("part", part)
         except InvalidRecords:
             continue
         found.append((key, part, key))

@@ -66,7 +66,7 @@ def test_a_row_that_is_not_refused_is_found_changed_and_deleted_whatever_its_par
 def refusal(table: Table, parts: list[str | None]) -> InvalidRecords | None:
     style = table.config().partition_style
     try:
-        style.check_apart([style.path_for([part]) for part in parts])
+        style.check_apart([style.folder_for("part", part) for part in parts])
     except InvalidRecords as refused:
         return refused
     return None

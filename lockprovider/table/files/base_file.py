@@ -20,7 +20,7 @@ from pyarrow import types
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedTable
 from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.bucket import BucketIndex, bucket_of
-from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY, PartitionStyle, record_key, separators
+from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY, PartitionStyle, key_of_texts, separators
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.view import FileSlice
@@ -46,7 +46,10 @@ ROW_GROUP_BYTES = 128 << 20  # of rows in memory, however few they are
 
 
 def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) -> pa.Array:
-    """Every row's record key, as `layout.record_key` makes it.
+    """Every row's record key: the value itself, or `a:1,b:2` of several fields (or of one, when `named`).
+
+    Dates are ISO, timestamps are microseconds since 1970 (Hudi's default; its Spark row writer may differ), booleans
+    are lower case.
 
     Raises:
         InvalidRecords: a key column is missing, a key is null or empty (with several fields: all of them), or could be
@@ -71,7 +74,7 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
-    """Refuse values whose key could be that of others; `record_key` says so."""
+    """Refuse values whose key could be that of others; `key_of_texts` says so."""
     words = pa.array([NULL_KEY, EMPTY_KEY])
     for text, field, end in zip(texts, fields, separators(fields), strict=True):
         if not _is_text(table.schema.field(field).type):
@@ -79,11 +82,11 @@ def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequen
         odd = pc.is_in(text, value_set=words)
         odd = pc.or_kleene(odd, pc.match_substring(text, end)) if end else odd
         if (first := pc.index(odd, value=True).as_py()) >= 0:
-            record_key([other[first].as_py() for other in texts], fields)
+            key_of_texts([other[first].as_py() for other in texts], fields)
 
 
 def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
-    """Every row's partition path, as `style.path_for` makes it; empty text for an unpartitioned table.
+    """Every row's partition path, the folders of its values; empty text for an unpartitioned table.
 
     Raises:
         InvalidRecords: a partition column is missing, or a value cannot be a folder.
@@ -112,7 +115,7 @@ def _placeheld(text: pa.Array) -> pa.Array:
 
 
 def _texts(table: pa.Table, field: str) -> pa.Array:
-    """One column as text, as `layout.text_of` makes it."""
+    """One column as Hudi writes keys and partition values."""
     if field not in table.column_names:
         raise InvalidRecords(f"column {field!r} is missing; the rows have {table.column_names}")
     column = table.column(field)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
 from enum import Enum
 
 from lockprovider.table.errors import InvalidRecords
@@ -44,7 +42,6 @@ _MISREAD = re.compile(r"[\x00-\x1f\x7f:]|%[0-9a-fA-F]{2}")  # hudi-rs, Hadoop's 
 _MISREAD_ALONE = re.compile(f"{_MISREAD.pattern}|=")  # without the column's name before it, this is taken for one
 _CURE = "give the table URL encoding when it is made (TableSpec.url_encode), or "
 _ESCAPED = re.compile(r"%([0-9a-fA-F]{2})")
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - compared with naive values only
 
 
 class MarkerKind(str, Enum):
@@ -148,33 +145,6 @@ def unescape(value: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
 
 
-def text_of(value: object, column: str) -> str | None:
-    """A key or partition value as Hudi writes it; None stays None.
-
-    Dates are ISO, timestamps are microseconds since 1970 (Hudi's default; its Spark row writer may differ),
-    booleans are lower case.
-
-    Raises:
-        InvalidRecords: floats and nested or binary values have no text form all engines agree on.
-    """
-    match value:
-        case None | str():
-            return value
-        case bool():
-            return "true" if value else "false"
-        case int() | Decimal():
-            return str(value)
-        case datetime():
-            plain = value.astimezone(timezone.utc).replace(tzinfo=None) if value.tzinfo else value
-            return str((plain - _EPOCH) // timedelta(microseconds=1))
-        case date():
-            return value.isoformat()
-        case _:
-            raise InvalidRecords(
-                f"column {column!r} of type {type(value).__name__} cannot be a key or partition; cast it to a string"
-            )
-
-
 def checked_path(path: str) -> str:
     """The path itself, unless it would leave the table's folder.
 
@@ -213,23 +183,12 @@ class PartitionStyle:
     hive_style: bool = True
     url_encode: bool = False
 
-    def path_for(self, values: Sequence[object]) -> str:
-        """The partition path of one row's values, in the order of `fields`.
+    def folder_for(self, field: str, text: str | None) -> str:
+        """The part of the path that a field's value makes, by its text: one level, or several without `url_encode`.
 
         Raises:
-            InvalidRecords: see `folder_for`.
+            InvalidRecords: readers would not find the value, or read it as another.
         """
-        if len(values) != len(self.fields):
-            raise InvalidRecords(f"{len(values)} partition values for the fields {list(self.fields)}")
-        return "/".join(map(self.folder_for, self.fields, values))
-
-    def folder_for(self, field: str, value: object) -> str:
-        """The part of the path that one field makes: one level, or several without `url_encode`.
-
-        Raises:
-            InvalidRecords: readers would not find the value, or read it as another; or it has no text form.
-        """
-        text = text_of(value, field)
         if fault := self.fault_of(field, text):
             cured = not self.url_encode and replace(self, url_encode=True).fault_of(field, text) is None
             raise InvalidRecords(
@@ -298,23 +257,18 @@ class PartitionStyle:
         return unescape(text) if self.url_encode else text
 
 
-def record_key(values: Sequence[object], fields: Sequence[str], *, named: bool = False) -> str:
-    """One row's record key: the value itself, or `a:1,b:2` for several fields (or for one, when `named`).
+def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
+    """The record key `a:1,b:2` of several fields' values, given as texts.
 
     Promised: no other values have this key.
 
     Raises:
-        InvalidRecords: the key is null or empty (with several fields: all of them are), or could be that of others.
+        InvalidRecords: it could be that of others.
 
     Source: `KeyGenerator.constructRecordKey`, `KeyGenUtils.getRecordKey`.
     """
-    texts = [text_of(value, field) for value, field in zip(values, fields, strict=True)]
-    if not any(texts):
-        raise InvalidRecords(f"record key {list(fields)} is null or empty; every row needs a key")
-    if len(texts) == 1 and not named:
-        return str(texts[0])
     key = ",".join(f"{field}:{_placeholder(text)}" for field, text in zip(fields, texts, strict=True))
-    if len(texts) > 1 and (others := _also_told(texts, fields)):
+    if others := _also_told(texts, fields):
         raise InvalidRecords(
             f"record key {key!r} is that of {dict(zip(fields, texts, strict=True))} and of "
             f"{dict(zip(fields, others, strict=True))}, which would be one row; change the value"

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from table.jvm_written import TABLES, base_files, contents
+from table.key_texts import path_for, record_key
 
 from lockprovider.table.convert import read_as
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedSchema
@@ -19,7 +20,7 @@ from lockprovider.table.files import base_file, write_base_file
 from lockprovider.table.files import merge as merging
 from lockprovider.table.files.write_base_file import java_order
 from lockprovider.table.format import bloom, schema
-from lockprovider.table.format.layout import BaseFile, PartitionStyle, record_key
+from lockprovider.table.format.layout import BaseFile, PartitionStyle
 from lockprovider.table.format.properties import parse_properties
 
 BASE = BaseFile("f-0", "3-0-0", "20250713010535797")
@@ -173,7 +174,7 @@ def test_paths_of_many_rows_are_the_paths_of_each(
 ) -> None:
     style = PartitionStyle(tuple(fields), hive_style=hive, url_encode=encode)
     try:
-        wanted = [style.path_for([row[field] for field in fields]) for row in rows]
+        wanted = [path_for(style, [row[field] for field in fields]) for row in rows]
     except InvalidRecords:
         with pytest.raises(InvalidRecords, match="of partition column"):
             base_file.partition_paths(pa.Table.from_pylist(rows, KINDS), style)

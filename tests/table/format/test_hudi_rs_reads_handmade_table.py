@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from table.key_texts import path_for
 
 from lockprovider.table.convert.columns import canonical
 from lockprovider.table.files import base_file, merge, write_base_file
@@ -112,7 +113,7 @@ def test_hudi_rs_reads_an_insert_then_an_upsert_with_a_delete(
         "handmade", ("id",), fields, ("ts",), version=version, schema_json=schema.to_avro(COLUMNS, "t")
     )
     table = Handmade(tmp_path, config)
-    oslo, rome = (layout.PartitionStyle(fields).path_for([city][: len(fields)]) for city in ("oslo", None))
+    oslo, rome = (path_for(layout.PartitionStyle(fields), [city][: len(fields)]) for city in ("oslo", None))
     before = [row(1, "oslo", 5), row(2, "oslo", 5), row(3, "oslo", 5)]
     elsewhere = [row(4, None, 5)]
     first, other = BaseFile("aa-0", "0-0-0", FIRST), BaseFile("bb-0", "1-0-0", FIRST)

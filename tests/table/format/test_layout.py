@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pickle
 import posixpath
-from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
+from datetime import date
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from table.jvm_written import TABLES, base_files, contents
+from table.key_texts import path_for
 
 from lockprovider.table.errors import InvalidRecords, WriteConflict
 from lockprovider.table.format import layout
@@ -112,7 +112,7 @@ def test_the_depth_counts_the_levels() -> None:
     ],
 )
 def test_partition_paths_are_the_jvms(style: PartitionStyle, values: list[object], path: str) -> None:
-    assert style.path_for(values) == path
+    assert path_for(style, values) == path
 
 
 texts = st.text(st.characters(exclude_categories=("Cs",))) | st.text("a.:/%=4\t1", max_size=5)
@@ -124,7 +124,7 @@ def test_a_partition_path_that_is_not_refused_is_normal_and_tells_its_values(
 ) -> None:
     style = PartitionStyle(("a", "b", "c")[: len(values)], hive_style=hive, url_encode=encode)
     try:
-        path = style.path_for(values)
+        path = path_for(style, values)
     except InvalidRecords:
         assert any(value is not None and (value in REFUSED or not encode) for value in values)
         return
@@ -145,7 +145,7 @@ ODD = [
 @pytest.mark.parametrize("value", [*REFUSED, *ODD])
 def test_a_value_that_a_reader_would_not_find_or_misread_is_refused_by_name(value: str) -> None:
     with pytest.raises(InvalidRecords) as refused:
-        PartitionStyle(("p",), hive_style=False).path_for([value])
+        path_for(PartitionStyle(("p",), hive_style=False), [value])
     assert f"value {value!r} of partition column 'p'" in str(refused.value)
     assert ("TableSpec.url_encode" in str(refused.value)) == (value in ODD)
     assert str(refused.value).endswith("change the value")
@@ -155,18 +155,16 @@ def test_a_value_that_a_reader_would_not_find_or_misread_is_refused_by_name(valu
 def test_most_of_these_can_be_had_with_url_encoding(value: str) -> None:
     for hive in (False, True):
         style = PartitionStyle(("p",), hive_style=hive, url_encode=True)
-        assert style.values_of(style.path_for([value])) == (value,)
+        assert style.values_of(path_for(style, [value])) == (value,)
 
 
 def test_a_slash_in_one_of_several_partition_values_is_refused_as_others_would_have_the_same_path() -> None:
     with pytest.raises(InvalidRecords, match="value 'a/b' of partition column 'p' has a '/'"):
-        PartitionStyle(("p", "q"), hive_style=False).path_for(["a/b", "c"])
+        path_for(PartitionStyle(("p", "q"), hive_style=False), ["a/b", "c"])
 
 
-def test_one_key_field_is_its_value_and_several_are_named() -> None:
-    assert layout.record_key(["x"], ["id"]) == "x"
-    assert layout.record_key(["x"], ["id"], named=True) == "id:x"
-    assert layout.record_key([1, None, ""], ["a", "b", "c"]) == "a:1,b:__null__,c:__empty__"
+def test_key_of_several_fields_names_them() -> None:
+    assert layout.key_of_texts(["1", None, ""], ["a", "b", "c"]) == "a:1,b:__null__,c:__empty__"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +177,7 @@ def test_one_key_field_is_its_value_and_several_are_named() -> None:
 )
 def test_a_key_that_other_values_have_too_is_refused_with_both(values: list[str], others: str) -> None:
     with pytest.raises(InvalidRecords, match="which would be one row; change the value") as refused:
-        layout.record_key(values, ["a", "b"])
+        layout.key_of_texts(values, ["a", "b"])
     assert others in str(refused.value)
     assert str(dict(zip(["a", "b"], values, strict=True))) in str(refused.value)
 
@@ -188,25 +186,10 @@ def test_a_key_that_other_values_have_too_is_refused_with_both(values: list[str]
 def test_two_keys_are_one_only_if_their_values_are(values: list[str | None]) -> None:
     first, second = values[:2], values[2:]
     try:
-        keys = [layout.record_key(pair, ["a", "b"]) for pair in (first, second)]
+        keys = [layout.key_of_texts(pair, ["a", "b"]) for pair in (first, second)]
     except InvalidRecords:
         return
     assert (keys[0] == keys[1]) == (first == second)
-
-
-@pytest.mark.parametrize(("values", "fields"), [([None], ["id"]), ([""], ["id"]), ([None, ""], ["a", "b"])])
-def test_a_key_of_nothing_is_refused(values: list[object], fields: list[str]) -> None:
-    with pytest.raises(InvalidRecords, match="null or empty"):
-        layout.record_key(values, fields)
-
-
-def test_values_have_hudis_text_form() -> None:
-    moment = datetime(1970, 1, 1, 1, 0, 0, 7, tzinfo=timezone(timedelta(hours=1)))
-    assert layout.text_of(moment, "t") == "7"
-    assert layout.text_of(moment.replace(tzinfo=None), "t") == "3600000007"
-    assert layout.text_of(Decimal("1.50"), "d") == "1.50"
-    with pytest.raises(InvalidRecords, match="'f' of type float"):
-        layout.text_of(1.5, "f")
 
 
 def test_a_conflict_survives_the_way_from_a_worker_process() -> None:

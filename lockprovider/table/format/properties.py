@@ -133,9 +133,6 @@ _KEYGEN = "hoodie.table.keygenerator.type"
 _KEYGEN_CLASS = "hoodie.table.keygenerator.class"
 _HIVE = "hoodie.datasource.write.hive_style_partitioning"
 _ENCODE = "hoodie.datasource.write.partitionpath.urlencode"
-_DROP = "hoodie.datasource.write.drop.partition.columns"
-_FORMAT = "hoodie.table.base.file.format"
-_META = "hoodie.populate.meta.fields"
 _ZONE = "hoodie.table.timeline.timezone"
 _SCHEMA = "hoodie.table.create.schema"
 _MODE = "hoodie.record.merge.mode"
@@ -213,9 +210,6 @@ class TableConfig:
     metadata_partitions: tuple[str, ...] = ()
     metadata_inflight: tuple[str, ...] = ()
     timezone: str = "UTC"
-    populate_meta_fields: bool = True
-    drop_partition_columns: bool = False
-    base_file_format: str = "PARQUET"
     keygenerator: str = ""
     bucket_index: BucketIndex | None = None
     key_is_named: bool | None = field(default=None, compare=False)  # as the files have it; None: by the rule
@@ -298,8 +292,10 @@ def checksum(name: str, database: str) -> int:
 
 def encode_properties(config: TableConfig) -> bytes:
     """Write the file: same config, same bytes. Properties in `raw` that this module does not know are kept."""
-    kept = {key: value for key, value in config.raw.items() if key not in _OWNED}
-    merged = {**_fixed(config), **kept, **_stated(config)}
+    stated, optional = _stated(config), _optional(config)
+    owned = {*stated, *optional, _ORDERING_V8, _ORDERING_V9}
+    kept = {key: value for key, value in config.raw.items() if key not in owned}
+    merged = {**_fixed(config), **kept, **stated, **{key: value for key, value in optional.items() if value}}
     lines = (f"{escape_key(key)}={escape_value(value)}\n" for key, value in sorted(merged.items()))
     return "".join(lines).encode("ascii")
 
@@ -308,6 +304,9 @@ def _fixed(config: TableConfig) -> dict[str, str]:
     """Properties a new table gets and an existing one may differ in."""
     own = {
         "hoodie.table.initial.version": str(config.version),
+        "hoodie.table.base.file.format": "PARQUET",
+        "hoodie.populate.meta.fields": "true",
+        "hoodie.datasource.write.drop.partition.columns": "false",
         "hoodie.timeline.path": "timeline",
         "hoodie.timeline.history.path": "history",
         "hoodie.archivelog.folder": "archived",
@@ -317,9 +316,10 @@ def _fixed(config: TableConfig) -> dict[str, str]:
     return {**own, **V8_MERGE.get(config.effective_merge_mode, {})}
 
 
-def _stated(config: TableConfig) -> dict[str, str]:
+def _optional(config: TableConfig) -> dict[str, str]:
+    """Properties that are left out where they are empty."""
     ordering = _ORDERING_V8 if config.version <= 8 else _ORDERING_V9  # noqa: PLR2004
-    optional = {
+    return {
         _PARTITIONS: ",".join(config.partition_fields),
         ordering: ",".join(config.ordering_fields),
         PARTITIONS_KEY: ",".join(config.metadata_partitions),
@@ -327,6 +327,9 @@ def _stated(config: TableConfig) -> dict[str, str]:
         _SCHEMA: config.schema_json or "",
         _ZONE: config.timezone,
     }
+
+
+def _stated(config: TableConfig) -> dict[str, str]:
     return {
         _NAME: config.name,
         _DATABASE: config.database,
@@ -337,12 +340,8 @@ def _stated(config: TableConfig) -> dict[str, str]:
         _KEYGEN: config.keygenerator_type,
         _HIVE: flag_text(config.hive_style),
         _ENCODE: flag_text(config.url_encode),
-        _DROP: flag_text(config.drop_partition_columns),
-        _META: flag_text(config.populate_meta_fields),
-        _FORMAT: config.base_file_format,
         _MODE: config.effective_merge_mode,
         _CHECKSUM: str(checksum(config.name, config.database)),
-        **{key: value for key, value in optional.items() if value},
         **_index(config.bucket_index),
     }
 
@@ -351,12 +350,6 @@ def _index(index: BucketIndex | None) -> dict[str, str]:
     if index is None:
         return {}
     return {INDEX: BUCKET, BUCKET_ENGINE: SIMPLE, BUCKETS: str(index.buckets), HASH_FIELD: ",".join(index.fields)}
-
-
-_OWNED = frozenset(
-    {_NAME, _DATABASE, _TYPE, _VERSION, _LAYOUT, _KEYS, _KEYGEN, _HIVE, _ENCODE, _DROP, _META, _FORMAT, _MODE}
-    | {_CHECKSUM, _PARTITIONS, _ORDERING_V8, _ORDERING_V9, PARTITIONS_KEY, _MDT_INFLIGHT, _SCHEMA, _ZONE}
-)  # fmt: skip
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
@@ -396,9 +389,6 @@ def _config(raw: Mapping[str, str], file_name: str) -> TableConfig:
         metadata_partitions=list_at(raw, PARTITIONS_KEY),
         metadata_inflight=list_at(raw, _MDT_INFLIGHT),
         timezone=raw.get(_ZONE, "").strip().upper(),
-        populate_meta_fields=flag_at(raw, _META, default=True),
-        drop_partition_columns=flag_at(raw, _DROP, default=False),
-        base_file_format=raw.get(_FORMAT, "PARQUET").strip().upper(),
         keygenerator=raw.get(_KEYGEN, "").strip().upper(),
         bucket_index=_bucket_index(raw, file_name),
         raw=MappingProxyType(dict(raw)),

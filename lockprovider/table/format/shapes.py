@@ -370,12 +370,6 @@ def _of_reads(config: TableConfig) -> Iterator[Reason]:
     if config.table_type not in TABLE_TYPES:
         only = f"is not supported, only {' and '.join(TABLE_TYPES)} are"
         yield Reason(f"hoodie.table.type={config.table_type}", only)
-    stated = {
-        "hoodie.table.base.file.format": config.base_file_format,
-        "hoodie.populate.meta.fields": str(config.populate_meta_fields).lower(),
-        "hoodie.datasource.write.drop.partition.columns": str(config.drop_partition_columns).lower(),
-    }
-    yield from _of_properties({key: value for key, value in stated.items() if key not in config.raw})
 
 
 def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:

@@ -108,9 +108,12 @@ def test_plain_jvm_tables_can_be_written(table: str) -> None:
         (replace(GOOD, version=10), r"hoodie\.table\.version=10 .*CALL downgrade_table.*'NINE'"),
         (replace(GOOD, layout_version=1), r"layout\.version=1"),
         (replace(GOOD, table_type="NO_TABLE"), r"NO_TABLE.*only COPY_ON_WRITE and MERGE_ON_READ"),
-        (replace(GOOD, base_file_format="ORC"), "ORC"),
-        (replace(GOOD, drop_partition_columns=True), r"drop\.partition\.columns=true"),
-        (replace(GOOD, populate_meta_fields=False), r"populate\.meta\.fields=false"),
+        (replace(GOOD, raw={"hoodie.table.base.file.format": "ORC"}), "ORC"),
+        (
+            replace(GOOD, raw={"hoodie.datasource.write.drop.partition.columns": "true"}),
+            r"drop\.partition\.columns=true",
+        ),
+        (replace(GOOD, raw={"hoodie.populate.meta.fields": "false"}), r"populate\.meta\.fields=false"),
     ],
 )
 def test_tables_that_would_read_wrong_are_refused_by_name(config: TableConfig, named: str) -> None:

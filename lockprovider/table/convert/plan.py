@@ -399,9 +399,6 @@ class Plan:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "steps"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
     @cached_property
     def steps(self) -> list[tuple[int | None, ColumnStep]]:
         """For each column of the table its place in the rows, None if they lack it, and what is done to it."""

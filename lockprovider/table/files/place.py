@@ -53,12 +53,8 @@ class TablePlace:
         place.__dict__["footer_notes"] = FooterNotes(beside_the_lock=True)
         return place
 
-    def __getstate__(self) -> tuple[str, dict[str, Any] | None]:
-        return (self.url, self.storage_options)
-
-    def __setstate__(self, state: tuple[str, dict[str, Any] | None]) -> None:
-        object.__setattr__(self, "url", state[0])
-        object.__setattr__(self, "storage_options", state[1])
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "storage_options": self.storage_options}
 
     def ranges(self, paths: Sequence[str]) -> Mapping[str, Ranges]:
         """What the columns of these files are between, of those that this process, or who writes, knows."""

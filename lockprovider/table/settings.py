@@ -151,7 +151,7 @@ class TableSettings:
         clustering: the same of clustering, on tables without buckets. None of the three fails a commit.
         index: what is known of the table's index; None: whatever it has.
         check_keys: whether new keys are compared at the commit with those that others have inserted meanwhile (see
-            `key_check`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
+            `KeyCheck`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
         carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`, and in Hudi 1.2
             `hoodie.write.rolling.metadata.keys`, whose names count as prefixes here). Each commit takes the
             keys that begin so from the last commit that has some, under the lock: so a HudiStreamer finds its

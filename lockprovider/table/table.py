@@ -57,7 +57,7 @@ from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, Clusteri
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import Order, TableVersion, latest_checkpoint
 from lockprovider.table.timeline.view import Snapshot
-from lockprovider.table.transaction import define, retry
+from lockprovider.table.transaction import retry
 from lockprovider.table.transaction.retry import WHOLE_RETRIES
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
@@ -98,7 +98,7 @@ class Table(TableContext):
         ...
         lockprovider.table.errors.TableExists: ...
         """
-        return define.create_table(
+        return retry.create_table(
             cls,
             url,
             spec,
@@ -373,7 +373,7 @@ class Table(TableContext):
         """
         if not isinstance(columns, pa.Schema):
             raise InvalidRecords(f"columns must be a pyarrow.schema([...]), not {type(columns).__name__}")
-        return define.add_columns(self, columns, retries=retries)
+        return retry.add_columns(self, columns, retries=retries)
 
     def transaction(self, *, pinned: bool = True) -> TableTransaction:
         """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.
@@ -403,7 +403,7 @@ class Table(TableContext):
         """Run `fn` in a transaction and commit it; after a conflict again, from a fresh snapshot.
 
         `fn` may run `retries` + 1 times and must get all it reads from its transaction. `extra` goes into the commit's
-        extra metadata. `check_keys` is in place of the settings' (see `transaction.key_check`): a key that another has
+        extra metadata. `check_keys` is in place of the settings' (see `KeyCheck`): a key that another has
         inserted meanwhile is a conflict, too. `pinned`: see `transaction`.
 
         Raises:

@@ -18,9 +18,9 @@ from lockprovider.storage_lock import combine as group
 from lockprovider.storage_lock.combine import Intent
 from lockprovider.storage_lock.commit_log import Entry, Log, Pending
 from lockprovider.table.format.instant import Action, parse_instant
-from lockprovider.table.format.metadata import CommitMetadata, decode_commit, encode_commit
-from lockprovider.table.state.fence import fences_in, refuse_passed, with_fence
-from lockprovider.table.transaction import decider as table_decider
+from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit, encode_commit
+from lockprovider.table.state.fence import fences_in, refuse_noted, with_fence
+from lockprovider.table.transaction import validate
 from lockprovider.table.transaction.decider import Wanted
 from model.group_twins import _judges_each_by_the_log_alone
 from model.search import BrokenPromise, explore
@@ -110,10 +110,8 @@ def steps(choose: Chooses = group.choose) -> Callable[[World], Iterator[tuple[st
     def judges(world: World, n: int) -> tuple[str, World]:
         wanted = body(n, world.epochs[n])
         try:
-            refuse_passed(
-                with_fence({}, world.epochs[n] or None),
-                [known_of(entry)[1].extra for entry in world.log.entries],
-            )
+            notes = [(i, batches_by_stream(known.extra)) for i, known in map(known_of, reversed(world.log.entries))]
+            refuse_noted(fences_in(with_fence({}, world.epochs[n] or None)), None, lambda: notes)
         except Fenced:
             return f"{n} is refused at once", world._replace(ended=world.ended | {n})
         intent = Intent(world.log.name, world.log.next, wanted_of(wanted).stem, wanted)
@@ -135,7 +133,7 @@ def test_no_commit_follows_one_of_a_newer_epoch(epochs: tuple[int, ...]) -> None
 
 
 def test_a_twin_that_judges_the_fence_by_its_writer_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_decider, "refuse_passed", lambda *_: None)
+    monkeypatch.setattr(validate, "refuse_noted", lambda *_: None)
     found = explore(world(2, 1), steps())
     print(found)
     assert found.story

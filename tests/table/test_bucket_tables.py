@@ -106,7 +106,7 @@ def test_without_buckets_the_same_race_leaves_the_key_twice(tmp_path: Path) -> N
 
 
 def test_a_conflict_by_file_id_alone_would_miss_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockprovider.table.transaction.conflict_rules.by_bucket", lambda resolution: resolution)
+    monkeypatch.setattr("lockprovider.table.transaction.validate.by_bucket", lambda resolution: resolution)
     writers = [Transaction(table), Transaction(table)]
     for number, txn in enumerate(writers):
         engine.write(txn, upserts=rows((1, "a", number)))

@@ -128,7 +128,7 @@ def test_without_the_check_of_columns_one_is_lost(table: Table, monkeypatch: pyt
     slow = Transaction(table)
     engine.write(slow, upserts=rows((2, "b", 20)))
     table.add_columns(NOTE)
-    monkeypatch.setattr("lockprovider.table.transaction.conflict_rules.outline", lambda schema: ())
+    monkeypatch.setattr("lockprovider.table.transaction.validate.outline", lambda schema: ())
     slow.commit()
     assert "note" not in table.schema().names
 

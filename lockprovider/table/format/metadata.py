@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -487,3 +487,11 @@ def _is_number(batch: object) -> bool:
         return int(str(batch)) >= 0
     except ValueError:
         return False
+
+
+def stats_by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
+    """The files by partition path, each partition's in their order."""
+    found: dict[str, tuple[WriteStat, ...]] = {}
+    for stat in stats:
+        found[stat.partition] = (*found.get(stat.partition, ()), stat)
+    return found

@@ -23,7 +23,7 @@ from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.read.scan import SCAN_BATCH_ROWS, ScanPlan, given_columns, plan_scan, read_slice
 from lockprovider.table.state.as_of import reached, refuse_archived, refuse_gone, unless_stale
-from lockprovider.table.state.look_again import look_again
+from lockprovider.table.state.parallel import look_again
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import (
     OPERATION,

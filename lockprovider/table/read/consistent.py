@@ -25,7 +25,7 @@ from lockprovider.table.html import grid
 from lockprovider.table.read import scan
 from lockprovider.table.state.as_of import snapshot_of_version, unless_stale
 from lockprovider.table.state.events import counted
-from lockprovider.table.state.look_again import Stale, look_again
+from lockprovider.table.state.parallel import Stale, look_again
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import TableVersion
 from lockprovider.table.timeline.view import Snapshot, given_partitions

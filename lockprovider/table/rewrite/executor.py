@@ -20,7 +20,7 @@ from lockprovider.table.errors import Aborted, HistoryGone
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
 from lockprovider.table.format.layout import TIMELINE, FileGroup, data_file_at, heartbeat_path, join, parse_log_file
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, stats_by_partition
 from lockprovider.table.format.service_metadata import decode_clustering_plan, decode_compaction_plan
 from lockprovider.table.services import plans
 from lockprovider.table.state.context import writable_config
@@ -29,7 +29,6 @@ from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog, in_merge_order
-from lockprovider.table.transaction.proposal import stats_by_partition
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext

@@ -21,7 +21,7 @@ from lockprovider.table.files.group_writer import GroupWriter, NewGroup, WritesH
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, stats_by_partition
 from lockprovider.table.services import plans
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.conflict import Bucket, anchor_id, bare_buckets
@@ -48,8 +48,7 @@ def anchor(table: TableContext, partitions: Collection[str]) -> None:
     """
     if _all_there(table, table.memory.slices, partitions):
         return
-    now = table.now().timeline
-    if _all_there(table, table.memory.snapshot(now) or table.memory.found(table.snapshot_of(now)), partitions):
+    if _all_there(table, table.current.current_files(table.now().timeline), partitions):
         return
     with table.lock.acquire() as lease:
         listed = table.listed_timeline()
@@ -81,9 +80,7 @@ def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Buck
         writer = GroupWriter(table.place, begin, config, schema, here)
         writer.open_partitions({partition for partition, _ in bare})
         plans.put_plan(table, begin, Action.DELTACOMMIT, b"", lease)
-        stats: dict[str, tuple[WriteStat, ...]] = {}
-        for stat in write_anchors(writer, bare, ended_groups(now, table.metadata_of)):
-            stats[stat.partition] = (*stats.get(stat.partition, ()), stat)
+        stats = stats_by_partition(write_anchors(writer, bare, ended_groups(now, table.metadata_of)))
         stated = table.current.stated_schema(now, begin)
         said = CommitMetadata(stats, "BULK_INSERT", hudi_schema.to_avro(schema, config.name), stated)
         plans.complete_write(table, lease, begin, Action.DELTACOMMIT, said)

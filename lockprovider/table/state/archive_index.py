@@ -33,7 +33,7 @@ from lockprovider.table.format.lsm import (
     parse_manifest_name,
 )
 from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream, decode_commit
-from lockprovider.table.state.look_again import Stale, look_again
+from lockprovider.table.state.parallel import Stale, look_again
 from lockprovider.table.timeline.timeline import Timeline
 
 _WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))

@@ -17,8 +17,7 @@ from lockprovider.table.format.layout import TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.state.archive_index import reach
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.look_again import Stale
-from lockprovider.table.state.parallel import at_once
+from lockprovider.table.state.parallel import Stale, at_once
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import Order, Reached, TableVersion, moment_of_version
 from lockprovider.table.timeline.view import AsOf, Snapshot, lost, rewound

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.clock import TimelineClock
 from lockprovider.table.state.current import CurrentState, TableView
 from lockprovider.table.state.events import LOGGED, WARNED, EventKind, TableEvent, Watcher, nobody
-from lockprovider.table.state.fence import Fence, refuse_passed_in
+from lockprovider.table.state.fence import Fence, batches_back, refuse_noted
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 
@@ -249,7 +250,7 @@ class TableContext:
         """
         with self._lock.acquire() as lease:
             if self.fence is not None:
-                refuse_passed_in(self, self.listed_timeline(), (self.fence,))
+                refuse_noted((self.fence,), None, partial(batches_back, self, self.listed_timeline()))
             yield lease
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:

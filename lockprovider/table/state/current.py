@@ -47,9 +47,8 @@ from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import Archive, completions, reach
 from lockprovider.table.state.cache import KnownView, Memory
 from lockprovider.table.state.checkpoint import Checkpoint
-from lockprovider.table.state.look_again import Stale, look_again
 from lockprovider.table.state.metadata_table import listed_files
-from lockprovider.table.state.parallel import at_once
+from lockprovider.table.state.parallel import Stale, at_once, look_again
 from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
 from lockprovider.table.timeline.view import Snapshot, archived_logs, ended_groups, snapshot_of
 
@@ -220,22 +219,13 @@ class CurrentState:
         seen = None if listed else self.known(log)
         is_combined = record is not None and record.duty_ms > 0
         has_guests = record is not None and (record.guest_ms > 0 or not record.nonce)
-        if seen is not None:
+        if seen is None:
+            view = self._listed_now(record, decided=decided)
+        else:
             # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
-            config = self.config() if decided else seen.config
-            begin = seen.timeline.latest_completed_begin
-            return TableView(
-                seen.timeline,
-                config,
-                seen.log,
-                seen.place,
-                listed=False,
-                latest_begin=begin,
-                is_combined=is_combined,
-                has_guests=has_guests,
-            )
-        listed_now = self._listed_now(record, decided=decided)
-        return replace(listed_now, is_combined=is_combined, has_guests=has_guests)
+            config, begin = self.config() if decided else seen.config, seen.timeline.latest_completed_begin
+            view = TableView(seen.timeline, config, seen.log, seen.place, listed=False, latest_begin=begin)
+        return replace(view, is_combined=is_combined, has_guests=has_guests)
 
     def now_and_pending(self) -> tuple[TableView, Timeline]:
         """The table now, and a timeline that has what others have pending.
@@ -415,6 +405,10 @@ class CurrentState:
         """The completion times, by begin time, of archived writes that wrote log files which are among these."""
         begins = archived_logs(timeline, paths)
         return completions(self._archive, begins) if begins else {}
+
+    def current_files(self, timeline: Timeline) -> Snapshot:
+        """The completed rows of a timeline that was seen just now; its files are listed unless they are known."""
+        return self._memory.snapshot(timeline) or self._memory.found(self.snapshot(timeline))
 
     def known_snapshot(self) -> Snapshot | None:
         """The rows that a reader sees now, if the log tells; None: list.

@@ -12,7 +12,7 @@ they publish is refused if somebody else has had it since. Those whose instant i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +27,6 @@ from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
-    from lockprovider.table.timeline.timeline import Timeline
 
 
 _STREAM = "lockprovider.fence/"
@@ -41,14 +40,6 @@ def batches_back(table: TableContext, timeline: Timeline) -> Iterator[tuple[Inst
     for instant in reversed(timeline.writes):
         yield instant, batches_by_stream(table.metadata_of(instant).extra)
     yield from archive_index.last_archived_batches(table.archived)
-
-
-def last_batch(table: TableContext, timeline: Timeline, stream: str) -> tuple[int, Instant] | None:
-    """The last batch of a stream, and the commit that it is in; None if there is none."""
-    for instant, batches in batches_back(table, timeline):
-        if stream in batches:
-            return batches[stream], instant
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,28 +99,20 @@ def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
     return tuple(Fence(epoch, name.removeprefix(_STREAM)) for name, epoch in found if name.startswith(_STREAM))
 
 
-def refuse_passed(extra: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> None:
-    """Return if a commit with this extra metadata may follow those with these.
+def refuse_noted(
+    fences: Iterable[Fence], batch_id: BatchId | None, notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
+) -> None:
+    """Return if a commit with these fences, and of this batch, may follow those that are noted, newest first.
 
     Raises:
+        AlreadyCommitted: one of them has the batch.
+        WrongCheckpoint: see `BatchId.committed_by`.
         Fenced: one of them is of a newer epoch.
     """
-    if fences := fences_in(extra):
-        for other in others:
-            said = batches_by_stream(other)
-            for fence in fences:
-                fence.must_be_newest(said.get(fence.stream, 0))
-
-
-def refuse_passed_in(table: TableContext, now: Timeline, fences: Iterable[Fence]) -> None:
-    """Return if no commit of a table is of a newer epoch than these.
-
-    Raises:
-        Fenced: one of them is.
-    """
+    if batch_id is not None and (done := batch_id.committed_by(notes())) is not None:
+        raise batch_id.found_in(done)
     for fence in fences:
-        last = last_batch(table, now, fence.stream)
-        fence.must_be_newest(0 if last is None else last[0])
+        fence.must_be_newest(next((batches[fence.stream] for _, batches in notes() if fence.stream in batches), 0))
 
 
 # Exactly once: a batch that is written again after a crash is found in the table, and left out.
@@ -237,12 +220,3 @@ _WAYS_OUT = (
 def _parsed(key: str, batch: int) -> BatchId:
     found = _KEY.fullmatch(key)
     return BatchId(key, batch) if found is None else BatchId(found["stream"], batch, found["run"], int(found["write"]))
-
-
-def committed_in(table: TableContext, timeline: Timeline, batch_id: BatchId) -> Instant | None:
-    """The commit that this batch is in; None if there is none.
-
-    Raises:
-        WrongCheckpoint: see `BatchId.committed_by`.
-    """
-    return batch_id.committed_by(batches_back(table, timeline))

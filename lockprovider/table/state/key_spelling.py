@@ -71,8 +71,7 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
 
 def _to_compare(table: TableContext, seen: KeySpellings) -> list[FileSlice]:
     """The newest base file that came since the last comparison; at first some from the oldest to the newest."""
-    timeline = table.now().timeline
-    snapshot = table.memory.snapshot(timeline) or table.memory.found(table.snapshot_of(timeline))
+    snapshot = table.current.current_files(table.now().timeline)
     files = sorted((one for one in snapshot.slices if one.path), key=lambda one: one.begin)
     if seen.compared:
         return [one for one in files[-1:] if one.begin > seen.compared]

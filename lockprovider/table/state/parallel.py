@@ -1,4 +1,4 @@
-"""Several requests at a time."""
+"""How a table's store is asked: several requests at a time, and again where others were in the middle of a look."""
 
 from __future__ import annotations
 
@@ -37,3 +37,33 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
             yield from (one.result() for one in running)
         finally:
             threads.shutdown(cancel_futures=True)
+
+
+# Looking again from the start, when others have changed the table in the middle of a look.
+
+_LOOKS = 10  # what has changed so often is changed faster than it can be read
+
+
+class Stale(Exception):
+    """A look went by what others may have changed meanwhile; `error` is what is said if it goes on like that."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def look_again(look: Callable[[], T]) -> T:
+    """What `look` finds; it looks from the start as long as it raises `Stale`, ten times at most.
+
+    Raises:
+        the error of the last look that was stale, and whatever else a look does.
+    """
+    for _ in range(_LOOKS - 1):
+        try:
+            return look()
+        except Stale:
+            continue
+    try:
+        return look()
+    except Stale as stale:
+        raise stale.error from None

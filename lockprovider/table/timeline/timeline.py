@@ -168,9 +168,7 @@ class Timeline:
 
     def next_time(self, now_ms: int, begun: str = "") -> str:
         """A time of now that exceeds everything on the timeline, and the begin time `begun`."""
-        now = format_ms(now_ms)
-        latest = max(self.latest_time, begun)
-        return now if now > latest else after(latest)
+        return time_after(now_ms, self.latest_time, begun)
 
     def begun_at(self, begin: str) -> Iterator[Instant]:
         """All that began then, without a look at each instant: by the second, which orders times of 14 digits, too."""
@@ -217,6 +215,12 @@ class Timeline:
         """File names of the requested and inflight states of one write, inflight last."""
         pending = (i for i in self.begun_at(begin) if i.changes_rows and not i.is_completed)
         return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is InstantState.INFLIGHT))
+
+
+def time_after(now_ms: int, *floors: str) -> str:
+    """A time of now that exceeds these: so every begin and completion time is chosen."""
+    now, latest = format_ms(now_ms), max(floors)
+    return now if now > latest else after(latest)
 
 
 def _second(instant: Instant) -> str:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from lockprovider import Intent, JudgeAnew, Log, LogEntry, Pending
 from lockprovider.bounded import as_flag, as_text, as_whole, parse_object, text_in
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
+from lockprovider.table.format.instant import Action, Instant, InstantState, parse_instant
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit
 from lockprovider.table.format.writer_settings import appears_at_once
-from lockprovider.table.state.fence import BatchId, refuse_passed
+from lockprovider.table.state.fence import BatchId
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
     Resolution,
@@ -31,7 +31,8 @@ from lockprovider.table.timeline.conflict import (
     non_blocking,
     prefer_writer,
 )
-from lockprovider.table.transaction.conflict_rules import columns_digest, refuse_columns, refuse_overlap, short_digest
+from lockprovider.table.timeline.timeline import time_after
+from lockprovider.table.transaction.validate import Since, columns_digest, decide, short_digest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +58,7 @@ class Wanted:
         rule: the resolution, by its name; over buckets if `buckets`.
         config: the digest of the table's properties as its writer knows them.
         columns: the digest of the columns that it would state, but for those that it adds.
-        batch: the batch of a stream that it is.
+        batch_id: the batch of a stream that it is.
         compares_keys: its new keys are compared with those that others insert.
     """
 
@@ -67,7 +68,7 @@ class Wanted:
     buckets: bool
     config: str
     columns: str
-    batch: BatchId | None
+    batch_id: BatchId | None
     compares_keys: bool
     data: bytes
 
@@ -98,7 +99,7 @@ class Wanted:
             "buckets": self.buckets,
             "config": self.config,
             "columns": self.columns,
-            "batch": None if self.batch is None else astuple(self.batch),
+            "batch": None if self.batch_id is None else astuple(self.batch_id),
             "keys": self.compares_keys,
         }
         return json.dumps(said).encode() + b"\n" + self.data
@@ -130,7 +131,7 @@ class Wanted:
     def sample(self) -> bytes:
         """What most who write to that table now say, without what is their own."""
         rule = next(iter(_RULES))
-        said = replace(self, begin="", action=Action.COMMIT, rule=rule, batch=None, compares_keys=False, data=b"")
+        said = replace(self, begin="", action=Action.COMMIT, rule=rule, batch_id=None, compares_keys=False, data=b"")
         return said.encode()
 
     @cached_property
@@ -138,8 +139,13 @@ class Wanted:
         """What it does."""
         return decode_commit(self.data, self.begin)
 
+    @property
+    def inflight(self) -> Instant:
+        """The instant, until it is decided."""
+        return Instant(self.begin, self.action, InstantState.INFLIGHT)
+
     def completed(self, completion: str) -> Instant:
-        """The instant, once it is decided."""
+        """The instant, once it is."""
         return Instant(self.begin, self.action, InstantState.COMPLETED, completion)
 
     @property
@@ -161,19 +167,12 @@ class Wanted:
         known = [(instant, metadata) for instant, metadata in others if metadata is not None]
         if len(known) < len(others):
             raise JudgeAnew
-        self._refuse_batch(known)
-        refuse_passed(self.metadata.extra, (metadata.extra for _, metadata in known))
-        refuse_columns(self.begin, self.columns, reversed(known))
-        mine = ConcurrentOperation.of(Instant(self.begin, self.action, InstantState.INFLIGHT), self.metadata)
-        done = [ConcurrentOperation.of(instant, metadata) for instant, metadata in known]
-        refuse_overlap(mine, done, _RULES[self.rule], buckets=self.buckets)
-
-    def _refuse_batch(self, known: Sequence[tuple[Instant, CommitMetadata]]) -> None:
-        if self.batch is None:
-            return
-        notes = [(instant, batches_by_stream(metadata.extra)) for instant, metadata in reversed(known)]
-        if (done := self.batch.committed_by(notes)) is not None:
-            raise self.batch.found_in(done)
+        since = Since(
+            notes=lambda: ((instant, batches_by_stream(metadata.extra)) for instant, metadata in reversed(known)),
+            latest_first=lambda: reversed(known),
+            others=lambda: [ConcurrentOperation.of(instant, metadata) for instant, metadata in known],
+        )
+        decide(self, lambda: self.columns, _RULES[self.rule], since)
 
 
 class TableDecider:
@@ -208,12 +207,10 @@ class TableDecider:
         wanted = self._wanted(intent)
         if wanted is None or wanted.config != self._config:
             return None
-        times = [
-            instant.completion or "" for entry in log.entries if (instant := parse_instant(_name(entry))) is not None
-        ]
-        latest = max(self._latest, wanted.begin, *times)
-        now = format_ms(min(now_ms, self._table.clock.now_ms()))
-        name = wanted.completed(now if now > latest else after(latest)).file_name
+        named = (parse_instant(_name(entry)) for entry in log.entries)
+        times = [instant.completion or "" for instant in named if instant is not None]
+        now_ms = min(now_ms, self._table.clock.now_ms())
+        name = wanted.completed(time_after(now_ms, self._latest, wanted.begin, *times)).file_name
         return None if parse_instant(name) is None else Pending.of_bytes(_PREFIX + name, wanted.data)
 
     def _wanted(self, intent: Intent) -> Wanted | None:

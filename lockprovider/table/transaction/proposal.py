@@ -15,7 +15,6 @@ from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat
 from lockprovider.table.timeline.conflict import (
     TABLE_SERVICES,
-    ConcurrentOperation,
     Resolution,
     by_file_group,
     non_blocking,
@@ -27,7 +26,7 @@ from lockprovider.table.timeline.view import Snapshot
 if TYPE_CHECKING:
     from lockprovider.table.format.properties import TableConfig
     from lockprovider.table.state.fence import BatchId
-    from lockprovider.table.transaction.key_check import KeyCheck
+    from lockprovider.table.transaction.validate import KeyCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +84,9 @@ class Proposal:
         return Instant(self.begin, self.action, InstantState.COMPLETED, completion)
 
     @property
-    def operation(self) -> ConcurrentOperation:
-        """As the check of conflicts sees it."""
-        return ConcurrentOperation.of(self.inflight, self.metadata)
+    def buckets(self) -> bool:
+        """Whether it is compared with others by buckets, in place of file groups."""
+        return self.config.bucket_index is not None
 
     @property
     def is_table_service(self) -> bool:
@@ -109,7 +108,7 @@ class Proposal:
 
         Resolutions that look at more than file groups see all others, and so does a write that read a snapshot.
         """
-        if self.snapshot is not None or self.keys is not None or self.config.bucket_index is not None:
+        if self.snapshot is not None or self.keys is not None or self.buckets:
             return True
         fresh = not self.metadata.replaced and all(stat.prev_commit is None for stat in self._stats)
         return not (fresh and resolution in (by_file_group, prefer_writer))
@@ -136,11 +135,3 @@ class Proposal:
 def operation_name(action: Action, said: str) -> str:
     """Hudi's name of the operation; an engine that knows no overwrite may have said another."""
     return "INSERT_OVERWRITE" if action is Action.REPLACECOMMIT and said not in REPLACING else said
-
-
-def stats_by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
-    """The files by partition path, each partition's in their order."""
-    found: dict[str, tuple[WriteStat, ...]] = {}
-    for stat in stats:
-        found[stat.partition] = (*found.get(stat.partition, ()), stat)
-    return found

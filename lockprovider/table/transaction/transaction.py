@@ -26,20 +26,20 @@ from lockprovider.table.files.group_writer import GroupWriter, WritesHere
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import markers_dir, parse_marker
-from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat
+from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat, stats_by_partition
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.services import anchors, checkpoint
 from lockprovider.table.settings import Mode
 from lockprovider.table.state.context import writable_config
-from lockprovider.table.state.fence import BatchId, committed_in, with_fence
+from lockprovider.table.state.fence import BatchId, batches_back, with_fence
 from lockprovider.table.state.key_spelling import spelled
 from lockprovider.table.timeline.conflict import bare_buckets, left_bare, missing, refuse_replacing
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups
 from lockprovider.table.transaction.commit import Committing
-from lockprovider.table.transaction.key_check import KeyCheck, look_for_keys
-from lockprovider.table.transaction.proposal import CommitResult, Proposal, operation_name, stats_by_partition
+from lockprovider.table.transaction.proposal import CommitResult, Proposal, operation_name
 from lockprovider.table.transaction.start import Beginning, InstantKind, Passed, Started, resume
+from lockprovider.table.transaction.validate import KeyCheck, look_for_keys
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -116,8 +116,7 @@ class Transaction:
     def snapshot(self) -> Snapshot:
         """The rows this transaction reads; conflicts are found against it."""
         if self._snapshot is None:
-            known = self.table.memory.snapshot(self.timeline)
-            found = known or self.table.memory.found(self.table.snapshot_of(self.timeline))
+            found = self.table.current.current_files(self.timeline)
             self._snapshot = self._snapshot or found  # threads that read partitions at once go by the same
         return self._snapshot
 
@@ -146,7 +145,7 @@ class Transaction:
         """
         self._batch_id = batch_id
         self.extra.update(batch_id.note(self.extra))
-        done = committed_in(self.table, self.timeline, batch_id)
+        done = batch_id.committed_by(batches_back(self.table, self.timeline))
         # What is decided, and not there yet, may not come to be: then the commit finds out, under the lock.
         if done is not None and (done.file_name not in self.timeline.names or self.table.has(done)):
             raise batch_id.found_in(done)

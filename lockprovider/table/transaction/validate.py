@@ -14,10 +14,20 @@ Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from fsspec_cas import ObjectNotFound
-from lockprovider.table.errors import ARCHIVED, Aborted, WriteConflict
+from lockprovider.table.convert.columns import outline
+from lockprovider.table.errors import ARCHIVED, Aborted, InvalidRecords, WriteConflict
+from lockprovider.table.files.keys import KeyFile
+from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
 from lockprovider.table.format.layout import (
     TIMELINE,
@@ -35,20 +45,31 @@ from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import with_logs
 from lockprovider.table.state.context import writable_config
-from lockprovider.table.state.fence import committed_in, fences_in, refuse_passed_in
-from lockprovider.table.timeline.conflict import ConcurrentOperation, archived_since, completed_since, undone_since
+from lockprovider.table.state.fence import batches_back, fences_in, refuse_noted
+from lockprovider.table.timeline.conflict import (
+    ConcurrentOperation,
+    Resolution,
+    archived_since,
+    by_bucket,
+    completed_since,
+    undone_since,
+)
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, lost
-from lockprovider.table.transaction.conflict_rules import columns_digest, refuse_columns, refuse_overlap
-from lockprovider.table.transaction.key_check import refuse_shared
 
 if TYPE_CHECKING:
+    from lockprovider.table.files.place import TablePlace
+    from lockprovider.table.format.metadata import WriteStat
     from lockprovider.table.state.context import TableContext
     from lockprovider.table.state.current import TableView
     from lockprovider.table.state.heartbeat import WriterHeartbeat
+    from lockprovider.table.transaction.decider import Wanted
     from lockprovider.table.transaction.proposal import Proposal
 
+
 LOOKED_AT_MS = 1000
+
+_Done = tuple[Instant, CommitMetadata]  # a completed write, and what it did
 
 
 def needed(table: TableContext, proposal: Proposal, now: Timeline) -> tuple[Instant, ...]:
@@ -69,9 +90,26 @@ def validate(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat
         WriteConflict: another one was faster.
     """
     _check_alive(table, proposal, heartbeat, seen)
-    _check_batch(table, proposal, seen.timeline)
-    refuse_passed_in(table, seen.timeline, fences_in(proposal.metadata.extra))
-    _check_conflicts(table, proposal, seen.timeline)
+    now, resolution = seen.timeline, table.settings.resolution
+    done = completed_since(proposal.timeline, now)
+
+    def compared() -> list[_Done]:
+        return [(i, table.metadata_of(i)) for i in proposal.compared(done, resolution)]
+
+    since = Since(
+        notes=partial(batches_back, table, now),
+        latest_first=lambda: ((i, table.metadata_of(i)) for i in reversed(done)),
+        others=lambda: _others(table, proposal, now, compared()),
+        refuse_broken=partial(_check_snapshot, table, proposal, now),
+    )
+    try:
+        decide(proposal, lambda: columns_digest(table.schema(proposal.timeline)), proposal.rule(resolution), since)
+    except WriteConflict as conflict:
+        if conflict.file_groups:
+            table.tell("conflict", proposal.begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
+        raise
+    if proposal.keys is not None:
+        refuse_shared(table, proposal.begin, proposal.keys, compared())
 
 
 def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: TableView) -> None:
@@ -102,28 +140,7 @@ def _is_there(table: TableContext, proposal: Proposal) -> bool:
     return True
 
 
-def _check_batch(table: TableContext, proposal: Proposal, now: Timeline) -> None:
-    done = None if proposal.batch_id is None else committed_in(table, now, proposal.batch_id)
-    if proposal.batch_id is not None and done is not None:
-        raise proposal.batch_id.found_in(done)
-
-
-def _check_conflicts(table: TableContext, proposal: Proposal, now: Timeline) -> None:
-    _check_snapshot(table, proposal, now)
-    done = completed_since(proposal.timeline, now)
-    if done:
-        mine = columns_digest(table.schema(proposal.timeline))
-        refuse_columns(proposal.begin, mine, ((i, table.metadata_of(i)) for i in reversed(done)))
-    later = [(i, table.metadata_of(i)) for i in proposal.compared(done, table.settings.resolution)]
-    unseen = frozenset[FileGroup]() if proposal.snapshot is None else _unseen(table, proposal.snapshot, later)
-    if unseen:  # cleaned before this writer listed the files: what it took for new keys may not be
-        raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
-    _check_overlap(table, proposal, now, later)
-    if proposal.keys is not None:
-        refuse_shared(table, proposal.begin, proposal.keys, later)
-
-
-def _unseen(table: TableContext, seen: Snapshot, later: list[tuple[Instant, CommitMetadata]]) -> frozenset[FileGroup]:
+def _unseen(table: TableContext, seen: Snapshot, later: list[_Done]) -> frozenset[FileGroup]:
     """The file groups that the snapshot shows without files of theirs. Logs are cleaned after a compaction alone."""
     is_compacted = any(metadata.operation == COMPACT for _, metadata in later)
     return lost(seen, with_logs(table, seen.timeline) if is_compacted else [], later)
@@ -143,20 +160,21 @@ def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool
     return suspect and not archive_index.tells_of_all(table.archived, mine, now)
 
 
-def _check_overlap(
-    table: TableContext, proposal: Proposal, now: Timeline, later: list[tuple[Instant, CommitMetadata]]
-) -> None:
+def _others(table: TableContext, proposal: Proposal, now: Timeline, later: list[_Done]) -> list[ConcurrentOperation]:
+    """What the write is compared with.
+
+    Raises:
+        WriteConflict: files of its snapshot were cleaned before it listed them.
+    """
+    unseen = frozenset[FileGroup]() if proposal.snapshot is None else _unseen(table, proposal.snapshot, later)
+    if unseen:  # what it took for new keys may not be
+        raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
     # A compaction takes no row away: what is logged meanwhile is completed after it began, and stays for the next.
     others = [ConcurrentOperation.of(i, metadata) for i, metadata in later if metadata.operation != COMPACT]
     others += planned_services(table, now)
     if proposal.is_table_service:
         others += pending_writes(table, now, proposal.begin)
-    buckets = proposal.config.bucket_index is not None
-    try:
-        refuse_overlap(proposal.operation, others, proposal.rule(table.settings.resolution), buckets=buckets)
-    except WriteConflict as conflict:
-        table.tell("conflict", proposal.begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
-        raise
+    return others
 
 
 def _restores(timeline: Timeline) -> list[str]:
@@ -212,3 +230,186 @@ def _content(table: TableContext, instant: Instant) -> bytes:
     content = table.store.read_or_none(f"{TIMELINE}/{instant.file_name}")
     # None: completed or rolled back just now; under the lock only by a writer that does not hold it
     return b"" if content is None else content.data
+
+
+# What a commit gives way to, said once.
+#
+# Its own writer asks by what the table has (`validate`), whoever decides it by what the lock's log has (`decider`).
+# Pure.
+#
+# Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What came since a write had its snapshot, as far as it counts: by the lock's log, or by the timeline.
+
+    Attributes:
+        notes: commits and the batches of streams that they are, newest first.
+        latest_first: the commits.
+        others: the operations whose file groups are compared with those of the write.
+        refuse_broken: raises if what the write has seen is not there any more.
+    """
+
+    notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
+    latest_first: Callable[[], Iterable[_Done]]
+    others: Callable[[], Sequence[ConcurrentOperation]]
+    refuse_broken: Callable[[], None] = lambda: None
+
+
+def decide(mine: Proposal | Wanted, columns: Callable[[], str], rule: Resolution, since: Since) -> None:
+    """Return if a write may follow what came since: for a lone commit, a grouped one, and one under the held lock.
+
+    `columns` is the digest of those that it would state, but for those that it adds. `rule` goes by buckets where the
+    table has them.
+
+    Raises:
+        AlreadyCommitted, WrongCheckpoint, Fenced, WriteConflict: it may not.
+    """
+    refuse_noted(fences_in(mine.metadata.extra), mine.batch_id, since.notes)
+    since.refuse_broken()
+    _refuse_columns(mine.begin, columns, since.latest_first())
+    operation = ConcurrentOperation.of(mine.inflight, mine.metadata)
+    overlap = (by_bucket(rule) if mine.buckets else rule)(operation, since.others())
+    if overlap is not None:
+        raise WriteConflict(mine.begin, overlap.lost_to.file_name, overlap.file_groups)
+
+
+def _refuse_columns(begin: str, columns: Callable[[], str], latest_first: Iterable[_Done]) -> None:
+    """Return if none of these commits has other columns, by their digest, than the one that began then knows.
+
+    A column that was added meanwhile is not in the schema that it would state, and so would be lost. Each commit states
+    all columns, and had this check too: the last one tells.
+
+    Raises:
+        WriteConflict: one has.
+    """
+    for other, metadata in latest_first:
+        if metadata.schema_json:
+            if columns_digest(hudi_schema.stated_columns(metadata.schema_json)) != columns():
+                raise WriteConflict(begin, other.file_name, ())
+            return
+
+
+def columns_digest(columns: pa.Schema) -> str:
+    """By which it is seen that columns were added."""
+    return short_digest(repr(outline(columns)))
+
+
+def short_digest(text: str) -> str:
+    """Of a text, in 16 characters."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+# Whether the new keys of a write are new at its commit, too: for tables whose keys are looked up.
+#
+# Two writers that insert the same new key at once write different file groups, so that no file group shows it. Here the
+# later one compares its new files' keys with those of the files that others have added since its snapshot: first by the
+# ranges of keys in the footers, then by the bloom filter, then by the keys. Most of it is done before the lock is
+# taken; under it only what was committed in between.
+#
+# Promised, if all writers do it: no key is twice in a partition because of a race. NOT promised: anything for writers
+# that do not, JVM writers among them; and it costs reading the new files' keys back, in the process that commits.
+#
+# Source: the key ranges and bloom filters are those of Hudi's `HoodieBloomIndex`.
+@dataclass(frozen=True, slots=True)
+class SharedKeys:
+    """Keys that another commit has inserted since the snapshot, too."""
+
+    lost_to: Instant
+    partition: str
+    keys: tuple[str, ...]
+
+
+class KeyCheck:
+    """The new keys of one write; each commit of others is compared with them once."""
+
+    def __init__(self, place: TablePlace, stats: Iterable[WriteStat]) -> None:
+        self._place = place
+        self._new: dict[str, list[KeyFile]] = {}
+        for stat in stats:
+            if stat.prev_commit is None and stat.num_writes:
+                self._new.setdefault(stat.partition, []).append(_file(place, stat))
+        self._compared: set[str] = set()
+
+    def compare(self, later: Iterable[tuple[Instant, CommitMetadata]]) -> SharedKeys | None:
+        """The first of these commits that has inserted a key of this write, if any.
+
+        Raises:
+            HistoryGone: a file of theirs was cleaned already.
+        """
+        for instant, metadata in later:
+            if instant.file_name in self._compared:
+                continue
+            for partition, keys in self._shared(metadata.stats):
+                return SharedKeys(instant, partition, keys)
+            self._compared.add(instant.file_name)
+        return None
+
+    def refuse_known(self, seen: Snapshot) -> None:
+        """Refuse an insert of keys that the snapshot has, or that come twice in the write itself.
+
+        Raises:
+            InvalidRecords: naming one.
+        """
+        for partition, mine in self._new.items():
+            keys = pa.concat_arrays([file.keys for file in mine])
+            if pc.count_distinct(keys).as_py() < len(keys):
+                counts = pc.value_counts(keys)
+                twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
+                raise InvalidRecords(f"record key {twice!r} comes more than once for partition {partition!r}")
+            for one in seen.within([partition]):
+                self._refuse(partition, KeyFile(self._place, one.path, one.size))
+
+    def _refuse(self, partition: str, there: KeyFile) -> None:
+        for mine in self._new[partition]:
+            known = mine.shared(there)
+            if len(known):
+                raise InvalidRecords(
+                    f"{len(known)} record keys are in partition {partition!r} already, the first is "
+                    f"{known[0].as_py()!r}; upsert them instead"
+                )
+
+    def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, tuple[str, ...]]]:
+        for partition, mine in self._new.items():
+            for stat in stats.get(partition, ()):
+                if stat.prev_commit is not None and not stat.num_inserts:
+                    continue  # its keys were there before
+                there = _file(self._place, stat)
+                for one in mine:
+                    keys = one.shared(there)
+                    if len(keys):
+                        yield partition, tuple(keys.to_pylist())
+
+
+def refuse_shared(
+    table: TableContext, begin: str, keys: KeyCheck, later: Iterable[tuple[Instant, CommitMetadata]]
+) -> None:
+    """Let the write that began then give way to one of these that has inserted a key of its own.
+
+    Raises:
+        WriteConflict: naming the keys.
+    """
+    shared = keys.compare(later)
+    if shared is not None:
+        table.tell("conflict", begin, lost_to=shared.lost_to.begin, keys=len(shared.keys))
+        raise WriteConflict(begin, shared.lost_to.file_name, (), shared.keys)
+
+
+def _file(place: TablePlace, stat: WriteStat) -> KeyFile:
+    return KeyFile(place, stat.path, stat.file_size)
+
+
+def look_for_keys(
+    table: TableContext, begin: str, stats: Sequence[WriteStat], since: Timeline, inserted_into: Snapshot | None
+) -> KeyCheck:
+    """Most of the check, before others have to wait for it; `inserted_into`: where none of the keys may be already.
+
+    Raises:
+        WriteConflict: another has inserted a key of these files since that timeline.
+        InvalidRecords: they are inserted, and a key is in the table already.
+    """
+    keys = KeyCheck(table.place, stats)
+    if inserted_into is not None:
+        keys.refuse_known(inserted_into)
+    done = completed_since(since, table.listed_timeline())
+    refuse_shared(table, begin, keys, [(i, table.metadata_of(i)) for i in done])
+    return keys

@@ -61,7 +61,7 @@ def test_with_the_conflict_check_the_proof_holds(tmp_path: Path) -> None:
 
 
 def test_without_the_conflict_check_the_proof_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validate, "_check_conflicts", lambda *_: None)
+    monkeypatch.setattr(validate, "decide", lambda *_: None)
     monkeypatch.setattr(decider.Wanted, "refuse", lambda *_: None)
     found = run(str(tmp_path / "table"))
     assert not found.equal

@@ -9,7 +9,7 @@ import pytest
 from lockprovider.table.errors import WriteConflict
 from lockprovider.table.format.bucket import BucketIndex, file_id
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit, stats_by_partition
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.state.fence import BatchId
 from lockprovider.table.timeline.conflict import (
@@ -21,9 +21,9 @@ from lockprovider.table.timeline.conflict import (
 )
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
-from lockprovider.table.transaction.conflict_rules import refuse_overlap
 from lockprovider.table.transaction.decider import Wanted
-from lockprovider.table.transaction.proposal import Proposal, operation_name, stats_by_partition
+from lockprovider.table.transaction.proposal import Proposal, operation_name
+from lockprovider.table.transaction.validate import Since, decide
 
 A, B = format_ms(1_000), format_ms(2_000)
 NEW = WriteStat("new", "p/new", "p", num_inserts=3)
@@ -68,10 +68,11 @@ def test_two_first_file_groups_of_one_bucket_overlap_where_there_are_buckets_onl
     mine, theirs = (WriteStat(file_id(2, f"{n}" * 24), "p/x", "p") for n in (1, 2))
     done = Instant(A, Action.COMMIT, InstantState.COMPLETED, A)
     others = [ConcurrentOperation.of(done, CommitMetadata({"p": (theirs,)}, "UPSERT"))]
+    since = Since(notes=lambda: (), latest_first=lambda: (), others=lambda: others)
     with pytest.raises(WriteConflict) as found:
-        refuse_overlap(proposal(mine, config=BUCKETED).operation, others, by_file_group, buckets=True)
+        decide(proposal(mine, config=BUCKETED), str, by_file_group, since)
     assert (found.value.lost_to, found.value.file_groups) == (done.file_name, (("p", theirs.file_id),))
-    refuse_overlap(proposal(mine).operation, others, by_file_group, buckets=False)
+    decide(proposal(mine), str, by_file_group, since)
 
 
 def test_its_result_counts_the_rows_of_all_files_and_the_tries() -> None:
@@ -107,5 +108,5 @@ def test_decider_reads_what_a_writer_wants_as_it_was_written(batch: BatchId | No
     said = proposal(OLD)
     wanted = Wanted.of(said, by_file_group, pa.schema([("id", pa.int64())]), encode_commit(said.metadata))
     assert wanted is not None
-    wanted = replace(wanted, batch=batch)
+    wanted = replace(wanted, batch_id=batch)
     assert Wanted.decode(wanted.encode()) == wanted

@@ -37,7 +37,7 @@ from lockprovider.table.services import rollback
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.fence import BatchId
 from lockprovider.table.state.heartbeat import WriterHeartbeat
-from lockprovider.table.transaction.define import add_columns, create_table
+from lockprovider.table.transaction.retry import add_columns, create_table
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 _QUERY = "sql.streaming.queryId"

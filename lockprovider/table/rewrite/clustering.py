@@ -45,7 +45,7 @@ from lockprovider.table.format.service_metadata import (
     encode_clustering_plan,
 )
 from lockprovider.table.rewrite import executor
-from lockprovider.table.services import checkpoint, plans
+from lockprovider.table.services import plans
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.timeline.conflict import ConcurrentOperation
@@ -127,10 +127,7 @@ def schedule_clustering(
         planned = _planned(table, rule, now, until)
         return encode_clustering_plan(replace(planned, owned=owned), table.url.rstrip("/")) if planned.groups else b""
 
-    begin = executor.schedule(table, Action.CLUSTERING, plan, owned=owned)
-    if begin is not None:
-        table.tell("clustering_scheduled", begin)
-    return begin
+    return executor.schedule(table, Action.CLUSTERING, plan, owned=owned)
 
 
 def run_clustering(
@@ -151,14 +148,15 @@ def run_clustering(
     with _executing(table, begin, owned) as mine:
         planned = mine.planned
         stats = _execute(table, begin, mine, run)
-        with table.locked() as lease:
-            now = table.listed_timeline()
-            executor.refuse_unless_mine(begin, Action.CLUSTERING, mine.heartbeat, now)
-            _give_way(table, lease, begin, table.snapshot_of(now), planned)
-            said = executor.committed(table, now, begin, CLUSTER, stats, ended=sorted(planned.file_groups))
-            completion = plans.complete_write(table, lease, begin, Action.CLUSTERING, said)
-    checkpoint.note_files(table, begin, stats)
-    plans.remove_files(table, begin, ())
+        completion = executor.complete(
+            table,
+            begin,
+            Action.CLUSTERING,
+            mine,
+            stats,
+            check=lambda lease, now: _give_way(table, lease, begin, table.snapshot_of(now), planned),
+            ended=sorted(planned.file_groups),
+        )
     table.tell("clustered", begin, file_groups=len(planned.slices), files=len(stats))
     return _result(begin, completion, planned, [stat.group for stat in stats])
 
@@ -175,10 +173,7 @@ def unschedule_clustering(table: TableContext, begin: str | None, hours: float |
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
     _check(table)
-    found = executor.unschedule(table, begin, hours, Action.CLUSTERING)
-    for one in found:
-        table.tell("clustering_unscheduled", one)
-    return found
+    return executor.unschedule(table, begin, hours, Action.CLUSTERING)
 
 
 def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:

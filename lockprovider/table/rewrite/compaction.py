@@ -27,14 +27,14 @@ from lockprovider.table.files.rewrite_slices import write_compacted
 from lockprovider.table.files.slice_rows import held_bytes
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.format.metadata import COMPACT, WriteStat
+from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.service_metadata import (
     CompactionOperation,
     decode_compaction_plan,
     encode_compaction_plan,
 )
 from lockprovider.table.rewrite import executor
-from lockprovider.table.services import checkpoint, plans
+from lockprovider.table.services import plans
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.timeline.rewrite_plan import compaction_plan
 from lockprovider.table.timeline.timeline import Timeline
@@ -91,10 +91,7 @@ def schedule_compaction(table: TableContext) -> str | None:
         planned = _planned(table, now)
         return encode_compaction_plan(planned) if planned else b""
 
-    begin = executor.schedule(table, Action.COMPACTION, plan)
-    if begin is not None:
-        table.tell("compaction_scheduled", begin)
-    return begin
+    return executor.schedule(table, Action.COMPACTION, plan)
 
 
 def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.here) -> CompactionResult:
@@ -108,13 +105,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
     _check(table)
     with _executing(table, begin) as mine:
         stats = _execute(table, begin, mine, run)
-        with table.locked() as lease:
-            now = table.listed_timeline()
-            executor.refuse_unless_mine(begin, Action.COMPACTION, mine.heartbeat, now)
-            said = executor.committed(table, now, begin, COMPACT, stats)
-            completion = plans.complete_write(table, lease, begin, Action.COMPACTION, said)
-    checkpoint.note_files(table, begin, stats)
-    plans.remove_files(table, begin, ())
+        completion = executor.complete(table, begin, Action.COMPACTION, mine, stats)
     table.tell("compacted", begin, file_groups=len(mine.planned))
     return _result(begin, completion, mine.planned)
 
@@ -131,10 +122,7 @@ def unschedule_compaction(table: TableContext, begin: str | None, hours: float |
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
     _check(table)
-    found = executor.unschedule(table, begin, hours, Action.COMPACTION)
-    for one in found:
-        table.tell("compaction_unscheduled", one)
-    return found
+    return executor.unschedule(table, begin, hours, Action.COMPACTION)
 
 
 def _check(table: TableContext) -> None:

@@ -12,17 +12,17 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from fsspec_cas import CasError, Entry, InvalidInput
 from lockprovider import Lease
 from lockprovider.table.errors import Aborted, HistoryGone
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
-from lockprovider.table.format.layout import TIMELINE, FileGroup, data_file_at, heartbeat_path, join, parse_log_file
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat, stats_by_partition
+from lockprovider.table.format.layout import FileGroup, data_file_at, heartbeat_path, join, parse_log_file
+from lockprovider.table.format.metadata import CLUSTER, COMPACT, CommitMetadata, WriteStat, stats_by_partition
 from lockprovider.table.format.service_metadata import decode_clustering_plan, decode_compaction_plan
-from lockprovider.table.services import plans
+from lockprovider.table.services import checkpoint, plans
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.fence import with_fence
 from lockprovider.table.state.heartbeat import WriterHeartbeat
@@ -32,6 +32,7 @@ from lockprovider.table.timeline.view import FileSlice, SliceLog, in_merge_order
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
+    from lockprovider.table.state.events import EventKind
 
 TOKEN = "0-0-0"  # noqa: S105 - of every attempt: so one base file a file group is left, whoever writes it
 _Planned = TypeVar("_Planned")
@@ -76,11 +77,12 @@ def schedule(
         begin = plans.claim_time(table, now)
         is_there = False
         try:
-            lease.publish(_path(begin, action, InstantState.REQUESTED), data)
+            lease.publish(plans.state_path(begin, action, InstantState.REQUESTED), data)
             is_there = True
         finally:
             if not (owned and is_there):
                 table.store.delete(heartbeat_path(begin))  # nobody runs it yet
+    table.tell(cast("EventKind", f"{action.value}_scheduled"), begin)
     return begin
 
 
@@ -206,42 +208,46 @@ def _claimed(
             table.store.delete(heartbeat_path(begin))  # of one that died
             if not heartbeat.start():
                 raise _at_work(begin, action)
-        table.store.put_if_absent(_path(begin, action, InstantState.INFLIGHT), b"", create_once=True)
+        table.store.put_if_absent(plans.state_path(begin, action, InstantState.INFLIGHT), b"", create_once=True)
     return files, planned
 
 
-def refuse_unless_mine(begin: str, action: Action, heartbeat: WriterHeartbeat, now: Timeline) -> None:
-    """Under the lock, before the completion.
+def complete(
+    table: TableContext,
+    begin: str,
+    action: Action,
+    mine: Execution[_Planned],
+    stats: Sequence[WriteStat],
+    *,
+    check: Callable[[Lease, Timeline], None] = lambda *_: None,
+    ended: Iterable[FileGroup] = (),
+) -> str:
+    """Complete what this executor has written, under the lock: from here on readers see it. Its completion time.
+
+    `check` raises under the lock for a plan that was overtaken. `ended` are the file groups that it replaces.
 
     Raises:
         Aborted: others took this executor for dead.
-    """
-    is_inflight = Instant(begin, action, InstantState.INFLIGHT) in now.instants
-    if not (heartbeat.alive and is_inflight and begin in now.pending(action)):
-        raise _taken_over(begin, action)
-
-
-def committed(
-    table: TableContext,
-    now: Timeline,
-    begin: str,
-    operation: str,
-    stats: Iterable[WriteStat],
-    *,
-    ended: Iterable[FileGroup] = (),
-) -> CommitMetadata:
-    """What the completed instant says.
-
-    Raises:
         UnsupportedTable: the table cannot be written here any more.
     """
-    config = writable_config(table)
-    replaced: dict[str, tuple[str, ...]] = {}
-    for partition, file_id in ended:
-        replaced[partition] = (*replaced.get(partition, ()), file_id)
-    schema_json = hudi_schema.to_avro(table.schema(now), config.name)
-    extra = {**with_fence({}, table.fence), **table.current.stated_schema(now, begin)}
-    return CommitMetadata(stats_by_partition(stats), operation, schema_json, extra, replaced)
+    with table.locked() as lease:
+        now = table.listed_timeline()
+        is_inflight = Instant(begin, action, InstantState.INFLIGHT) in now.instants
+        if not (mine.heartbeat.alive and is_inflight and begin in now.pending(action)):
+            raise _taken_over(begin, action)
+        check(lease, now)
+        config = writable_config(table)
+        replaced: dict[str, tuple[str, ...]] = {}
+        for partition, file_id in ended:
+            replaced[partition] = (*replaced.get(partition, ()), file_id)
+        operation = COMPACT if action is Action.COMPACTION else CLUSTER
+        schema_json = hudi_schema.to_avro(table.schema(now), config.name)
+        extra = {**with_fence({}, table.fence), **table.current.stated_schema(now, begin)}
+        said = CommitMetadata(stats_by_partition(stats), operation, schema_json, extra, replaced)
+        completion = plans.complete_write(table, lease, begin, action, said)
+    checkpoint.note_files(table, begin, stats)
+    plans.remove_files(table, begin, ())
+    return completion
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
@@ -269,6 +275,8 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
             found = [one for one in old if not _is_run(table, one)]
         for one in found:
             plans.take_back(table, lease, one, action)
+    for one in found:
+        table.tell(cast("EventKind", f"{action.value}_unscheduled"), one)
     return tuple(found)
 
 
@@ -291,7 +299,3 @@ def _taken_over(begin: str, action: Action) -> Aborted:
 
 def _at_work(begin: str, action: Action) -> Aborted:
     return Aborted(f"an executor is at work on {action.value} {begin}; wait for it, or until it is dead")
-
-
-def _path(begin: str, action: Action, state: InstantState) -> str:
-    return f"{TIMELINE}/{Instant(begin, action, state).file_name}"

@@ -63,14 +63,17 @@ def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease
     With a `lease` it cannot happen after somebody else took over: so what was found out under the lock is still true
     when the plan is there, and what is done by the plan later needs no lock. None: the plan is true anyway.
     """
-    requested, inflight = (
-        f"{TIMELINE}/{Instant(begin, action, s).file_name}" for s in (InstantState.REQUESTED, InstantState.INFLIGHT)
-    )
+    requested = state_path(begin, action, InstantState.REQUESTED)
     if lease is None:
         table.store.put_if_absent(requested, plan, create_once=True).unwrap()
     else:
         lease.publish(requested, plan)
-    table.store.put_if_absent(inflight, b"", create_once=True).unwrap()
+    table.store.put_if_absent(state_path(begin, action, InstantState.INFLIGHT), b"", create_once=True).unwrap()
+
+
+def state_path(begin: str, action: Action, state: InstantState) -> str:
+    """Where a pending state of an instant is."""
+    return f"{TIMELINE}/{Instant(begin, action, state).file_name}"
 
 
 def read_requested(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
@@ -157,12 +160,9 @@ def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> 
     """Remove a plan of rows to be rewritten that nobody runs, and what was written of it: the plan last."""
     lease.check()
     listing.unlist(table, begin)
-    requested, inflight = (
-        f"{TIMELINE}/{Instant(begin, action, s).file_name}" for s in (InstantState.REQUESTED, InstantState.INFLIGHT)
-    )
-    table.store.delete(inflight)
+    table.store.delete(state_path(begin, action, InstantState.INFLIGHT))
     remove_files(table, begin, files_by_begin(table).get(begin, ()))
-    table.store.delete(requested)
+    table.store.delete(state_path(begin, action, InstantState.REQUESTED))
     table.store.delete(heartbeat_path(begin))
 
 

@@ -279,6 +279,14 @@ def _named(function: Callable[..., object]) -> set[str]:
     return names
 
 
+@pytest.fixture(scope="module", autouse=True)
+def left_behind() -> Iterator[None]:
+    """What a file's tests have dropped ends with the file, and is blamed on it. What stays is not looked at again."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """The same at every run of a test; printed, so that a failure shows it."""

@@ -32,6 +32,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
             "a leader that is followed seals",
             "a name that is taken",
             "a ring of one",
+            "a ring of two, a reader]",
             "a wide ring",
             "one seals, one appends",
         )
@@ -173,9 +174,10 @@ MORE: Mapping[str, tuple[str, ...]] = {
     # Spark: more ways to what another test does, each with jobs of its own.
     "table/engines/spark/test_types_in_spark.py": tuple(
         f"test_way_in_takes_the_types_of_the_rules_and_stores_what_was_given[{way}"
-        for way in ("sink", "merge", "source insert", "source overwrite", "sql update", "upsert")
+        for way in ("sink", "merge", "source insert", "source overwrite", "sql", "insert_overwrite", "upsert")
     ),
     "table/engines/spark/test_stream.py": (
+        "test_each_write_of_one_batch_is_committed_once",
         "test_sink_makes_no_commit_of_a_batch_without_rows",
         "test_stream_fails_when_its_table_gets_a_column_and_goes_on_with_it",
     ),
@@ -186,20 +188,27 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_merge_schema_adds_fields_inside_a_struct",
     ),
     "table/engines/spark/test_non_blocking_in_spark.py": (
+        "test_a_null_ordering_value_is_refused_before_the_instant_is_taken",
         "test_a_stream_s_batches_and_the_data_source_conflict_with_nobody",
     ),
     "table/engines/spark/test_log_source.py": ("test_what_is_in_a_log_is_read_by_its_columns",),
     "table/engines/spark/test_buckets.py": (
+        "test_a_data_source_refuses_to_write_what_it_cannot_bring_together",
         "test_an_append_goes_into_the_buckets_too_and_a_missing_column",
         "test_an_upsert_goes_on_in_the_file_groups_that_are_there",
         "test_an_overwrite_starts_new_file_groups_of_the_same_buckets",
     ),
-    "table/engines/spark/test_functions.py": ("test_threads_write_one_table_and_lose_nothing",),
+    "table/engines/spark/test_functions.py": (
+        "test_threads_write_one_table_and_lose_nothing",
+        "test_a_key_that_comes_twice_is_refused_by_append_anywhere_if_checked",
+    ),
     "table/engines/spark/test_frames.py": (
         "test_columns_may_have_any_name",
         "test_read_of_no_columns_has_rows[False",
     ),
     "table/engines/spark/session/test_native_reads.py": (
+        "test_a_file_that_is_no_parquet_is_python_s_to_tell_of",
+        "test_a_filter_that_is_no_sql_is_python_s",
         "test_folders_of_any_name_have_their_rows_and_no_columns",
         "test_tables_of_the_jvm_s_have_the_same_rows_with_all_columns",
     ),
@@ -208,6 +217,8 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_bytes_that_the_session_says_stay",
     ),
     "table/engines/spark/test_merge_on_read_in_spark.py": (
+        "test_rows_are_appended_changed_and_deleted_and_read_back",
+        "test_a_merge_updates_deletes_and_inserts_in_one_commit",
         "test_base_files_alone_are_read_if_asked_for",
         "test_an_overwrite_replaces_partitions_and_no_others",
     ),
@@ -218,6 +229,11 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_each_pair_in_a_bucket_table_ends_as_its_buckets_ask[savepoint",
     ),
     "table/test_requests.py": (
+        "test_a_long_timeline_is_listed_in_parts_and_nothing_is_missed[s3",
+        "test_what_commits_while_an_append_is_at_work_costs_it_no_request[s3",
+        "test_what_other_writers_have_committed_stands_in_the_lock_record[s3",
+        "test_bad_input_is_refused_before_anything_is_written_also_by_what_is_remembered[s3",
+        "test_a_small_upsert_asks_for_the_files_besides[s3",
         "test_a_non_blocking_commit_into_sixteen_buckets_is_one_put_for_each_and_eleven_requests[local-both",
         "test_a_non_blocking_commit_into_sixteen_buckets_is_one_put_for_each_and_eleven_requests[local-delete",
         "test_a_non_blocking_commit_into_sixteen_buckets_is_one_put_for_each_and_eleven_requests[s3",
@@ -289,6 +305,8 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_a_plan_that_dask_runs_comes_to_the_same_files_as_one_that_is_run_here[True-p",
     ),
     "fsspec_cas/probe/test_probe.py": (
+        "test_nothing_is_left_behind[ministack",
+        "test_it_runs_on_the_callers_own_loop",
         "test_nothing_is_left_behind[azurite",
         "test_nothing_is_left_behind[fake",
         "test_a_right_server_is_safe_for_everything[ministack",
@@ -351,6 +369,15 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_t74_a_renewal_gets_through_while_all_connections_of_the_store_are_busy[azurite",
         "test_t74_a_renewal_gets_through_while_all_connections_of_the_store_are_busy[fake",
     ),
+    "table/engines/test_pandas_dask.py": (
+        "test_a_dask_frame_is_appended_upserted_and_deleted_in_one_commit_each[processes",
+    ),
+    "table/engines/spark/test_tasks.py": ("test_partitions_that_readers_would_lose_are_refused",),
+    "linearize/test_stores.py": (
+        "test_threads_on_a_server_behind_a_faulty_network[azurite-1",
+        "test_threads_on_a_server_behind_a_faulty_network[fake_gcs-1",
+        "test_threads_on_a_server_behind_a_faulty_network[seaweedfs-1",
+    ),
 }
 
 
@@ -373,8 +400,13 @@ ALIKE: Mapping[str, str] = {
     r"fsspec_cas/test_exclusive.py": r"(?!.*(one_wins|whoever_closes)).*\[(sync-)?ministack\b",
     # Three requests with a fault each: by default those where one of the three has none.
     r"lockprovider/recipes/": r"test_each_triple_of_faults_of_puts\w*\[(?!.*Pass)",
+    # What is the same for all stores when a write fails.
+    r"faults/test_known_bugs.py": r"test_t(06|07|13|16|22|30|31)_\w*\[(azurite|fake_gcs)\b",
+    r"fsspec_cas/filesystem/test_filesystem.py": r"(?!.*(race|exclusive_file|every_way)).*\[(azurite|fake_gcs)\b",
+    r"fsspec_cas/filesystem/test_abstract_suite.py": r"TestSeaweedFS::",
+    r"lockprovider/storage_lock/test_async_lock.py": r"(?!.*cancelled_at_any_request).*\[seaweedfs\]",
     # Kinds of tables: by commit as by event; with buckets the other one.
-    r"table/test_clustering.py": r".*\[by commit\b",
+    r"table/test_clustering.py": r".*\[by commit\b|(?!test_m9).*\[by event\b",
     r"table/test_(compaction|merge_on_read).py": r".*\[(by commit|by event, buckets)\]",
     # Rows against rows: each pair of writers; of services, each beside a writer that is first, and one that is second.
     r"table/test_conflict_matrix.py": (

@@ -251,7 +251,7 @@ class FaultyRegister(RuleBasedStateMachine):
 
 
 SETTINGS = settings(
-    max_examples=150,
+    max_examples=60,
     stateful_step_count=40,
 )
 

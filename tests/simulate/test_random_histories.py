@@ -19,12 +19,13 @@ from simulate.histories import BrokenPromise, History
 from simulate.scheduler import Crew
 from simulate.wrong_locks import WRONG
 
-SEEDS = 250  # of the real lock; by `-m soak` forty times as many
+SEEDS = 120  # of the real lock; by `-m soak` a hundred times as many
 TRIES = 2000  # to catch a wrong one
 # The seed that has caught it before is tried first: these need many.
 CAUGHT = {
     "a take-over drops the pending publish": 73,
     "a take-over adopts without rolling forward": 73,
+    "a pending publish blocks the next holder": 48,
     "the deadline counts from the answer": 52,
     "a lease that ended is taken for not written": 227,
     "what is decided is there": 66,
@@ -45,7 +46,7 @@ def first(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--seed") or 0)
 
 
-@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(40 * SEEDS, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(100 * SEEDS, marks=pytest.mark.soak)])
 def test_every_promise_holds_in_every_history(crew: Crew, first: int, seeds: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(first, first + seeds):
@@ -89,7 +90,7 @@ def happened(history: History) -> Counter[str]:
 
 def stories(crew: Crew) -> str:
     return hashlib.sha256(
-        "\n".join("\n".join(History(seed, crew).run().story) for seed in range(40)).encode()
+        "\n".join("\n".join(History(seed, crew).run().story) for seed in range(15)).encode()
     ).hexdigest()
 
 

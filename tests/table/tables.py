@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from hudi import HudiTableBuilder
+from patience import PATIENCE_S
 
 from lockprovider import LockSettings
 from lockprovider.table import HeartbeatSettings, Table, TableSettings, TableSpec
@@ -34,6 +36,12 @@ def let_beat_age(beat: Path) -> None:
 def upsert(table: Table, *triples: tuple[int, str, int], retries: int = 0) -> Any:
     """One transaction."""
     return table.transact(lambda txn: engine.write(txn, upserts=rows(*triples)), retries=retries)
+
+
+def removed(table: Table, below: str = "") -> None:
+    """Its folder, or one in it, is gone: not before the freeing of its lock, for which nobody waits, is over."""
+    table.lock._client.committer.rest(PATIENCE_S)
+    shutil.rmtree(Path(table.url) / below)
 
 
 def content(table: Table) -> set[tuple[int, str, int]]:

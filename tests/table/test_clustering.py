@@ -796,7 +796,7 @@ STEPS = ["upsert", "insert", "insert", "begin", "commit", "delete", "schedule", 
          "compact", "clean", "archive"]  # fmt: skip
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(
     kind=st.sampled_from(KINDS),
     preferring=st.booleans(),

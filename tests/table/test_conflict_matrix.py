@@ -25,10 +25,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from patience import PATIENCE_S
 from table import bucket_tables
 from table.bucket_tables import bucket, groups, in_their_buckets
-from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, orphans, rows, upsert
+from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, orphans, removed, rows, upsert
 
 from lockprovider.table import (
     HistoryGone,
@@ -233,8 +232,7 @@ class Template(NamedTuple):
         oldest = [upsert(table, *some).instant for some in ([[row] for row in written] if apart else [written])][-1]
         for wanted in ("a", "b"):
             upsert(table, *(row for row in START if row[1] == wanted))
-        table.lock._client.committer.rest(PATIENCE_S)
-        shutil.rmtree(folder / ".hoodie" / ".locks")  # the lock's line is of whoever made the template
+        removed(table, ".hoodie/.locks")  # the lock's line is of whoever made the template
         return cls(folder, oldest)
 
     def copy(self, folder: Path, settings: TableSettings = SETTINGS) -> Table:

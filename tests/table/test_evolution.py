@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hudi import HudiTableBuilder
-from patience import PATIENCE_S
-from table.tables import SCHEMA, SETTINGS, SPEC, data_files, rows, upsert
+from table.tables import SCHEMA, SETTINGS, SPEC, data_files, removed, rows, upsert
 
 from lockprovider.table import InvalidRecords, Table, TableSpec, UnsupportedSchema, WriteConflict
 from lockprovider.table.engines import arrow as engine
@@ -147,8 +145,7 @@ def test_columns_that_the_jvm_has_widened_have_the_values_that_it_reads(tmp_path
     path = tmp_path / "t/.hoodie/timeline" / written.file_name
     said = decode_commit(path.read_bytes(), path.name)
     path.write_bytes(encode_commit(replace(said, schema_json=to_avro(WIDE, "t"))))
-    table.lock._client.committer.rest(PATIENCE_S)  # the freeing, which nobody waits for
-    shutil.rmtree(tmp_path / "t/.hoodie/.locks")  # the log knows the commit as it was; the JVM's have none
+    removed(table, ".hoodie/.locks")  # the log knows the commit as it was; the JVM's have none
     jvms = Table.open(table.url, settings=SETTINGS)
     expected = [(1, 0.1, 7, "7"), (2, 0.2, 8, "8"), (3, None, 9, "9")]
     assert by_id(jvms) == expected, "the floats as they are written, not by their bits"

@@ -32,12 +32,12 @@ def made(folder: str, *, hive: bool, encode: bool) -> Table:
     return Table.create(folder, spec, settings=SETTINGS)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(st.lists(values, min_size=1, max_size=4, unique=True), st.booleans(), st.booleans())
 def test_a_row_that_is_not_refused_is_found_changed_and_deleted_whatever_its_partition(
     parts: list[str | None], hive: bool, encode: bool
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         table = made(f"{folder}/t", hive=hive, encode=encode)
         there: set[Triple] = set()
         before = files_in(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 import sys
 from dataclasses import FrozenInstanceError, replace
 from inspect import signature
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from table.tables import SPEC, rows
+from table.tables import SPEC, removed, rows
 
 from fsspec_cas import InvalidInput, NotSupported
 from lockprovider.table import Scan, Table, TableError, TableTransaction, engines
@@ -62,7 +61,7 @@ def test_methods_of_a_scan_agree_on_schema_and_count(tmp_path: Path, kind: str) 
 
 
 def test_scan_reads_nothing_before_a_method_is_called(table: Table) -> None:
-    shutil.rmtree(table.url)
+    removed(table)
     scan = table.scan(["id"], "value > 1", as_of="2026-11-21T08:00:00Z")
     assert isinstance(scan, Scan)
     with pytest.raises(TableError):

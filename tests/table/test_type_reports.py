@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from datetime import datetime, timezone
 from decimal import Decimal
@@ -12,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from patience import PATIENCE_S
+from table.tables import removed
 
 from lockprovider.table import DoesNotFit, Table, TableSpec
 from lockprovider.table.convert import read_as
@@ -88,8 +87,7 @@ def test_elements_that_became_required_or_nullable_do_not_stop_an_upsert(tmp_pat
     said = decode_commit(path.read_bytes(), path.name)
     schema = pa.schema([("id", pa.int64()), ("v", required)])
     path.write_bytes(encode_commit(replace(said, schema_json=to_avro(schema, "t"))))
-    table.lock._client.committer.rest(PATIENCE_S)  # the freeing, which nobody waits for
-    shutil.rmtree(tmp_path / "t/.hoodie/.locks")  # the log knows the commit as it was; the JVM's have none
+    removed(table, ".hoodie/.locks")  # the log knows the commit as it was; the JVM's have none
     jvms = Table.open(table.url)
     assert jvms.schema().field("v").type == required
     jvms.upsert(pa.table({"id": [2], "v": pa.array([[3]], pa.list_(pa.int64()))}))

@@ -151,7 +151,7 @@ KINDS = pa.schema(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(values, min_size=1, max_size=5), st.lists(st.sampled_from(KINDS.names), min_size=1, max_size=3))
 def test_keys_of_many_rows_are_the_keys_of_each(rows: list[dict[str, object]], fields: list[str]) -> None:
     table = pa.Table.from_pylist(rows, KINDS)
@@ -164,7 +164,7 @@ def test_keys_of_many_rows_are_the_keys_of_each(rows: list[dict[str, object]], f
         assert base_file.record_keys(table, fields).to_pylist() == wanted
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(values, max_size=5), st.lists(st.sampled_from(KINDS.names), max_size=3), st.booleans(), st.booleans())
 def test_paths_of_many_rows_are_the_paths_of_each(
     rows: list[dict[str, object]],
@@ -287,7 +287,7 @@ def seen(done: Merged) -> tuple[dict[str, Change], int, int, int]:
     return rows, done.plan.inserts, done.plan.updates, done.plan.deletes
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(changes, changes, st.sets(keys_of, max_size=3), st.booleans(), st.integers(1, 3))
 def test_a_merge_is_what_a_dict_would_do(
     old: list[Change], new: list[Change], deleted: set[str], ordered: bool, rows: int
@@ -359,7 +359,7 @@ def test_text_of_few_values_is_merged_as_dictionaries_and_keeps_no_entry_that_no
     assert [chunk.dictionary.to_pylist() for chunk in again.chunks] == [["end", "new"], ["new", "end"]]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(keys_of, st.none() | st.integers(0, 3), st.text("xyz", max_size=2)), max_size=8), st.booleans()
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from noting import record, rewritten
+from patience import PATIENCE_S
 from table.asked_for import counted
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, let_beat_age, rows, upsert
 
@@ -111,7 +112,9 @@ def commit_without_the_lock(table: Table, *triples: tuple[int, str, int]) -> Non
     """Made in a copy of the table; its files come over, its lock record does not."""
     copy = f"{table.url}-copy"
     shutil.copytree(table.url, copy)
-    upsert(Table.open(copy, settings=SELDOM), *triples)
+    changed = Table.open(copy, settings=SELDOM)
+    upsert(changed, *triples)
+    changed.lock._client.committer.rest(PATIENCE_S)
     shutil.copytree(copy, table.url, dirs_exist_ok=True, ignore=shutil.ignore_patterns("table_lock.json"))
     shutil.rmtree(copy)
 

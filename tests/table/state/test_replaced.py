@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from table.state.test_downgrade import set_version
-from table.tables import SETTINGS
+from table.tables import SETTINGS, removed
 
 from lockprovider.table import KeepActive, KeepVersions, Table, TableReplaced, TableSpec, UnsupportedTable
 
@@ -93,7 +92,7 @@ def test_verbs_of_the_list_are_all_that_a_table_has() -> None:
 def replaced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, str]:
     folder = tmp_path_factory.mktemp("replaced")
     table, begin = opened(folder)
-    shutil.rmtree(folder / "t")
+    removed(table)
     other, _ = opened(folder, writes=1)
     assert other.url == table.url
     return table, begin

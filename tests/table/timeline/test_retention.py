@@ -198,7 +198,7 @@ def seen(now: Timeline, paths: set[str], replaced: dict[tuple[str, str], str], m
     return snapshot_of(then, entries(paths), ended).slices
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(histories(), st.integers(1, 4))
 def test_every_as_of_within_the_retained_commits_stays_what_it_was(
     history: tuple[list[Instant], set[str], dict[tuple[str, str], str]], commits: int
@@ -214,7 +214,7 @@ def test_every_as_of_within_the_retained_commits_stays_what_it_was(
             assert seen(now, left, replaced, moment) == seen(now, paths, replaced, moment)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(histories(), st.integers(1, 3))
 def test_whatever_the_policy_the_present_stays_what_it_is(
     history: tuple[list[Instant], set[str], dict[tuple[str, str], str]], number: int
@@ -227,7 +227,7 @@ def test_whatever_the_policy_the_present_stays_what_it_is(
         assert seen(now, paths - taken(found), replaced, moment) == seen(now, paths, replaced, moment)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(histories(), st.integers(1, 4), st.data())
 def test_files_that_no_reader_sees_change_nothing_for_those_that_are_seen(
     history: tuple[list[Instant], set[str], dict[tuple[str, str], str]], number: int, data: st.DataObject

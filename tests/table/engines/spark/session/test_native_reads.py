@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 from dataclasses import replace
 from decimal import Decimal
 from functools import reduce
@@ -21,7 +20,7 @@ from table.engines.spark.spark_tables import filled, frame
 from table.files.test_calendar import DAY, OLD, OLD_DAY, TIME, written
 from table.jvm_written import TABLES
 from table.mor_written import FOLDER, NAMES
-from table.tables import SETTINGS, SPEC, content, rows, upsert
+from table.tables import SETTINGS, SPEC, content, removed, rows, upsert
 from table.test_jvm_tables import META, comparable, unpacked
 
 from fsspec_cas import InvalidInput
@@ -327,4 +326,4 @@ def test_a_transaction_reads_what_it_changes(spark: Any, tmp_path: Path) -> None
     table.transact(double)
     engine.insert_overwrite(table, engine.read(spark, table, partitions=["b"]).union(frame(spark, (8, "b", 8))))
     assert content(table) == {(1, "a", 2), (2, "a", 4), (3, "b", 3), (8, "b", 8), (4, "c", 4)}
-    shutil.rmtree(table.url)
+    removed(table)

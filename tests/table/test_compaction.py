@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from table.mor_tables import KINDS, SETTINGS, Row, a_table, by_hudi_rs, content, keys, log_files, rows
 from table.mor_written import FOLDER
 from table.tables import SPEC, data_files
-from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, end_of, let_time_pass, steps
+from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, deaths, end_of, let_time_pass
 from table.test_jvm_tables import unpacked
 
 from fsspec_cas import CasError, Store
@@ -396,7 +396,7 @@ def test_whatever_its_last_request_was_no_row_changes_and_the_next_one_goes_on(
     template = a_table(tmp_path / "template", "by event")
     seen = changed(template)
     more = [(1, "a", "new", 9), (3, "b", "new", 9)]
-    for step in steps(applied=applied):
+    for step in deaths(applied=applied):
         folder = tmp_path / str(step)
         shutil.copytree(template.url, folder)
         backend = DiesAtStep(step, applied=applied)

@@ -7,6 +7,7 @@ next writer makes as well, are among what is left halfway.
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -38,9 +39,9 @@ AT_EACH_REQUEST = pytest.mark.parametrize(
 )
 
 
-def steps(*, applied: bool) -> range:
-    """The requests to die at: by default every other one, as each takes a table of its own; with `-m soak` all."""
-    return range(1, FAR_TOO_MANY, 1 if applied else 2)
+def deaths(*, applied: bool, every: int = 3, first: int = 1) -> range:
+    """The requests to die at: by default some, as each takes a table of its own; with `-m soak` all."""
+    return range(first, FAR_TOO_MANY, 1 if applied else every)
 
 
 class Died(BaseException):
@@ -143,10 +144,13 @@ def test_the_bucket_table_has_its_rows_where_a_death_is_worst() -> None:
 @AT_EACH_REQUEST
 def test_whatever_the_last_request_was_the_table_is_whole(tmp_path: Path, applied: bool, spec: TableSpec) -> None:
     seen = {"old": 0, "new": 0}
-    for step in range(1, FAR_TOO_MANY):
+    template = Table.create(str(tmp_path / "template"), spec, settings=SETTINGS)
+    upsert(template, *sorted(BEFORE))
+    until(lambda: is_at_rest(Path(template.url)))
+    for step in deaths(applied=applied):
         folder = tmp_path / str(step)
-        table = Table.create(str(folder), spec, settings=SETTINGS)
-        upsert(table, *sorted(BEFORE))
+        shutil.copytree(template.url, folder)
+        table = Table.open(str(folder), settings=SETTINGS)
         backend = DiesAtStep(step, applied=applied)
         if attempt(str(folder), backend):
             break
@@ -170,5 +174,5 @@ def test_whatever_the_last_request_was_the_table_is_whole(tmp_path: Path, applie
         seen["new" if (4, "c", 4) in later else "old"] += 1
     else:
         pytest.fail("the transaction never ended")
-    assert seen["old"] > 10, seen
-    assert seen["new"] >= 3, "no crash after the commit point was tried"
+    assert seen["old"] > 3, seen
+    assert seen["new"] >= 1, "no crash after the commit point was tried"

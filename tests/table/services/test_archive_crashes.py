@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, upsert
-from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, let_time_pass
+from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, deaths, let_time_pass
 
 from fsspec_cas import Store, Unavailable
 from lockprovider import Lease, LeaseLost
@@ -27,7 +27,6 @@ from lockprovider.table.timeline.archival import Archivable
 
 KEEP = KeepActive(2, 3)
 FEW = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, retention=KeepCommits(1), archival=KEEP)
-FAR_TOO_MANY = 200
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def die_at_every_step(tmp_path: Path, made: Path, *, applied: bool) -> int:
     """How many requests an archival has; at each of them one died."""
     rows, before = by_hudi_rs(str(made)), Table.open(str(made), settings=FEW)
     everything = names_in_archive(made, before) | completed(made)
-    for step in range(1, FAR_TOO_MANY):
+    for step in deaths(applied=applied, every=5):  # each instant is three removals
         folder = tmp_path / "t"
         shutil.copytree(made, folder)
         backend = DiesAtStep(step, applied=applied)
@@ -98,7 +97,7 @@ def die_at_every_step(tmp_path: Path, made: Path, *, applied: bool) -> int:
         last = backend.asked[-1]
         look_at(folder, rows, everything, last)
         let_time_pass(folder)
-        if step % 3 == 0:  # others go on first
+        if step % 2 == 0:  # others go on first
             other = Table.open(str(folder), settings=FEW)
             with pytest.raises(HistoryGone):
                 other.restore(min(everything)[:17])
@@ -119,7 +118,7 @@ def test_whatever_the_last_request_was_readers_see_the_same_and_the_next_archiva
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
     monkeypatch.setattr("lockprovider.table.services.archive_files._MERGED", 3)
-    assert die_at_every_step(tmp_path, made, applied=applied) > 40
+    assert die_at_every_step(tmp_path, made, applied=applied) > 30
 
 
 def test_an_archiver_that_removes_completed_files_first_is_caught(

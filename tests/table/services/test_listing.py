@@ -15,7 +15,7 @@ from patience import until
 from table.metadata_written import ROOT, with_files_alone
 from table.state.test_metadata_table import listed, sizes_there
 from table.tables import SETTINGS
-from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, end_of, is_at_rest, let_time_pass
+from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, deaths, end_of, is_at_rest, let_time_pass
 
 from fsspec_cas import CasError, Store, Unavailable
 from lockprovider import HUDI_LOCK_PATH, InvalidSettings, Lease, LockError, Pending, PublishUnknown
@@ -236,7 +236,7 @@ def test_whatever_the_last_request_of_a_cleaner_was_the_next_one_ends_its_clean(
         open_(made).upsert(rows((1, "a", f"v{turn}", 5 + turn)))
     before = content(made)
     listings = 0
-    for step in range(1, 100):
+    for step in deaths(applied=applied):
         folder = tmp_path / str(step)
         shutil.copytree(made, folder)
         backend = DiesAtStep(step, applied=applied)
@@ -259,7 +259,7 @@ def test_whatever_the_last_request_of_a_cleaner_was_the_next_one_ends_its_clean(
         assert Table.open(str(folder)).timeline().pending(Action.CLEAN) == (), backend.asked[-3:]
     else:
         pytest.fail("the clean never ended")
-    assert listings >= 5
+    assert listings >= 1
 
 
 def test_a_refused_write_leaves_nothing_in_it(folder: Path) -> None:

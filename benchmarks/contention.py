@@ -24,7 +24,6 @@ from typing import Any
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.sender import delay_s
 from lockprovider.settings import LockSettings
-from lockprovider.storage_lock.line import joined
 from lockprovider.storage_lock.machine import refused, step
 from lockprovider.storage_lock.polling import (
     Join,
@@ -37,7 +36,7 @@ from lockprovider.storage_lock.polling import (
     looked,
     next_look,
 )
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, joined
 from lockprovider.storage_lock.states import (
     Apply,
     Busy,

@@ -18,7 +18,7 @@ from fsspec_cas import cli as cas_cli
 from lockprovider import HUDI_LOCK_PATH, Holder, LockRecord, LockSettings, Log, Pending
 from lockprovider import cli as lock_cli
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
-from lockprovider.storage_lock import combine, commit_log, line, machine, steps
+from lockprovider.storage_lock import combine, commit_log, machine, record, steps
 from lockprovider.table import KeepActive, KeepCommits, KeepHours, KeepVersions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -224,9 +224,9 @@ def test_the_constants_of_the_lock_are_the_codes() -> None:
         f"| {GRACE_MS} ms (Hudi's)",
         f"min(validity, {HAND_OVER_S:g} s); half of it to apply",
         f"decided and unapplied at once | at most {combine.MOST_UNAPPLIED} |",
-        f"a free lock is anyone's after | {line.LONGEST_S:g} s",
-        f"{line._REST_MS / 1000:g} s, every {line._REST_EVERY_MS // 1000} s",
-        f"every {line._REST_UNASKED_MS // 1000} s of a group else",
+        f"a free lock is anyone's after | {record.LONGEST_S:g} s",
+        f"{record._REST_MS / 1000:g} s, every {record._REST_EVERY_MS // 1000} s",
+        f"every {record._REST_UNASKED_MS // 1000} s of a group else",
         f"{machine._PAST_MS // 1000} s after it passed",
         f"{commit_log.MOST_ENTRIES} entries, {commit_log._PACKED} bytes deflated, {commit_log.LARGEST} bytes an entry",
         f"more than {commit_log.LARGEST} bytes, or of more than {commit_log._PACKED // 2} deflated",

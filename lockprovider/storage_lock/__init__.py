@@ -3,7 +3,7 @@
 Imports point from what stands below here to what stands above (`FLOORS` in `tests/test_house.py` has the order).
 
 What the lock object holds; pure:
-    line, commit_log, record             who waits, what was decided and is being published; all of it as JSON
+    commit_log, record                   what was decided and is being published, who waits; all of it as JSON
 
 The lease protocol:
     states, machine                      `step(me, state, event)`: the next state and one effect; pure
@@ -11,7 +11,7 @@ The lease protocol:
 
 Getting the lock:
     polling                              when to look at the record again; pure
-    process_queue, acquire               threads in the order in which they came; one acquisition
+    acquire                              threads in the order in which they came; one acquisition
 
 Who looks on. What fails here fails nothing else:
     metrics, otel, audit_log, audit, status, lanes

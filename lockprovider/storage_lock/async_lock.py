@@ -35,12 +35,12 @@ from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.waiting import Signal, WaitStopped, ends_with
 from lockprovider.errors import LeaseLost, LockError, LossReason, NotAcquired, NotPicklable
 from lockprovider.settings import LockSettings, check_functions, wait_s
+from lockprovider.storage_lock.acquire import ProcessQueue
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.lock import Lock
 from lockprovider.storage_lock.metrics import OnMetric
-from lockprovider.storage_lock.process_queue import ProcessQueue
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.storage_lock.status import LockStatus, say_all
 

@@ -24,12 +24,11 @@ from fsspec_cas import CasError, Store, Version, Won, World
 from fsspec_cas.waiting import Signal
 from lockprovider.errors import LockError
 from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
-from lockprovider.storage_lock.acquire import LookedAt, Wish
+from lockprovider.storage_lock.acquire import Fifo, FifoTurn, LookedAt, ProcessQueue, Wish
 from lockprovider.storage_lock.committer import Committer
 from lockprovider.storage_lock.driver import REQUEST_S, Answer, Driver, Known, RecordFile, final
 from lockprovider.storage_lock.heartbeat import Pulse
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
-from lockprovider.storage_lock.process_queue import Fifo, FifoTurn, ProcessQueue
 from lockprovider.storage_lock.publisher import Publisher
 from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.states import (

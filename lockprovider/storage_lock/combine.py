@@ -30,8 +30,10 @@ from urllib.parse import quote, unquote
 from fsspec_cas.given import LARGEST_NUMBER
 from lockprovider.bounded import inflate
 from lockprovider.storage_lock.commit_log import LARGEST, Entry, Log, Pending, tells
-from lockprovider.storage_lock.line import (
+from lockprovider.storage_lock.machine import hand_over_s, late_ms, not_there
+from lockprovider.storage_lock.record import (
     LONGEST_S,
+    LockRecord,
     goes_first_s,
     guest_ms,
     left_alone_ms,
@@ -39,8 +41,6 @@ from lockprovider.storage_lock.line import (
     others_wait,
     rests_s,
 )
-from lockprovider.storage_lock.machine import hand_over_s, late_ms, not_there
-from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.states import Me, Moment
 
 _LONGEST = 255  # bytes of a name: MinIO's limit, and of many file systems

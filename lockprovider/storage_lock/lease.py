@@ -37,8 +37,8 @@ from lockprovider.storage_lock.status import say_all
 from lockprovider.storage_lock.steps import must_match
 
 if TYPE_CHECKING:
+    from lockprovider.storage_lock.acquire import FifoTurn
     from lockprovider.storage_lock.client import Client
-    from lockprovider.storage_lock.process_queue import FifoTurn
 
 
 OnLost = Callable[[LeaseLost], None]  # what `check` raises from then on

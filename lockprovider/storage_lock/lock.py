@@ -19,7 +19,7 @@ from fsspec_cas import CasError, Machine, Store, World, check_bytes, check_path,
 from fsspec_cas.waiting import Signal, ends_with
 from lockprovider.errors import InvalidSettings, LockError, NotAcquired, NotPicklable
 from lockprovider.settings import LockSettings, check_functions, checked, wait_s
-from lockprovider.storage_lock.acquire import Wish, acquire
+from lockprovider.storage_lock.acquire import FifoTurn, Wish, acquire
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.client import Client
 from lockprovider.storage_lock.combine import Decider, Intent
@@ -29,7 +29,6 @@ from lockprovider.storage_lock.driver import LAST_S, REQUEST_S, RecordFile, newe
 from lockprovider.storage_lock.inspect import look
 from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
-from lockprovider.storage_lock.process_queue import FifoTurn
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.storage_lock.states import Busy
 from lockprovider.storage_lock.status import LockStatus, telling

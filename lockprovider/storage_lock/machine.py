@@ -36,14 +36,14 @@ from fsspec_cas import ABSENT, Version
 from lockprovider.errors import LossReason
 from lockprovider.settings import HAND_OVER_S, LockSettings
 from lockprovider.storage_lock.commit_log import Log, Pending
-from lockprovider.storage_lock.line import (
+from lockprovider.storage_lock.record import (
     LONG_PAST_MS,
+    LockRecord,
     guest_ms,
     joined,
     rest_due_ms,
     turn_ms,
 )
-from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.states import (
     AppliedPending,
     Apply,

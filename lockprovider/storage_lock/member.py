@@ -24,8 +24,7 @@ from lockprovider.storage_lock.combine import (
 from lockprovider.storage_lock.commit_log import Pending, tells
 from lockprovider.storage_lock.commit_requests import SMOOTHING, CommitAnswer, CommitRequest, CommitRequests
 from lockprovider.storage_lock.driver import Known
-from lockprovider.storage_lock.line import others_wait, rest_due_ms
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, others_wait, rest_due_ms
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 from lockprovider.storage_lock.states import Me
 

@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
-from lockprovider.storage_lock.line import LONGEST_S, ahead_of, lies_free_s, rests_s, without
 from lockprovider.storage_lock.machine import may_take
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LONGEST_S, LockRecord, ahead_of, lies_free_s, rests_s, without
 
 FIRST_S = 0.15  # the first pause of one that is not in the line; what one is late by whose turn it is
 

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
 from lockprovider.settings import GRACE_MS, LockSettings
-from lockprovider.storage_lock.line import joined
 from lockprovider.storage_lock.machine import belief, step
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, joined
 from lockprovider.storage_lock.states import (
     Checking,
     Done,

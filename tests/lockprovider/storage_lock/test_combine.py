@@ -29,7 +29,7 @@ from lockprovider.storage_lock.combine import (
     next_step,
     verdict,
 )
-from lockprovider.storage_lock.line import LONGEST_S
+from lockprovider.storage_lock.record import LONGEST_S
 from lockprovider.storage_lock.states import Moment
 
 NOW_MS = 1_700_000_000_000

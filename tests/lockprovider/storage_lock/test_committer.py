@@ -55,7 +55,7 @@ from lockprovider import (
 from lockprovider.settings import HAND_OVER_S
 from lockprovider.storage_lock import combine, committer
 from lockprovider.storage_lock.commit_requests import Intents
-from lockprovider.storage_lock.line import LONGEST_S
+from lockprovider.storage_lock.record import LONGEST_S
 from lockprovider.storage_lock.states import Moment
 
 SOON_S = PATIENCE_S

@@ -9,8 +9,8 @@ import pytest
 from fsspec_cas import ABSENT, Version
 from lockprovider import Holder, LockRecord, LockSettings, Log, Pending
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
-from lockprovider.storage_lock.line import joined, rests_s
 from lockprovider.storage_lock.machine import belief, settle_commit, step
+from lockprovider.storage_lock.record import joined, rests_s
 from lockprovider.storage_lock.states import (
     AppliedPending,
     Apply,

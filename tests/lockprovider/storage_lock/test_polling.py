@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from fsspec_cas import Version
 from lockprovider import Holder, LockRecord
 from lockprovider.settings import GRACE_MS
-from lockprovider.storage_lock.line import LONGEST_S
 from lockprovider.storage_lock.polling import (
     FIRST_S,
     Join,
@@ -25,6 +24,7 @@ from lockprovider.storage_lock.polling import (
     looked,
     next_look,
 )
+from lockprovider.storage_lock.record import LONGEST_S
 
 draws = st.floats(min_value=0, max_value=1, exclude_max=True)
 paces = st.floats(min_value=0.05, max_value=50)

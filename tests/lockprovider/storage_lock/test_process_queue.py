@@ -18,8 +18,8 @@ from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, AsyncLock, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
+from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue
 from lockprovider.storage_lock.polling import FIRST_S
-from lockprovider.storage_lock.process_queue import Fifo, FifoTurn, ProcessQueue
 
 LAZY = LockSettings(timeout=900, poll=800)  # a look at the store while one of us holds it comes after 400 s
 SOON_S = PATIENCE_S

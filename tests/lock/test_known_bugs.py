@@ -422,17 +422,6 @@ def test_t70_a_release_that_is_overtaken_by_a_forced_unlock_and_a_new_lock_leave
     assert (town.record.owner, town.record.expired) == (other.lock.owner, False)
 
 
-def test_t71_a_publish_after_the_lock_is_lost_writes_nothing(town: Town) -> None:
-    """Terraform puts the state without a condition, also after the lock was lost."""
-    stale, other = town.client(), town.client()
-    lease = stale.lock.acquire()
-    town.lapse()
-    with other.lock.acquire(0):
-        with pytest.raises(LeaseLost):
-            lease.publish("state/1", b"stale")
-        assert not town.has("state/1")
-
-
 def test_t72_an_inner_unlock_does_not_let_another_thread_of_the_same_client_in(town: Town) -> None:
     """Hudi's provider counts nothing: any thread of it is "the holder", and the first unlock frees all."""
     client = town.client()

@@ -159,26 +159,6 @@ async def test_it_can_be_awaited_and_left_later(store: Store) -> None:
     assert not refused(store)
 
 
-async def test_the_own_record_is_remembered_so_that_two_requests_do(gated: tuple[Store, Store, Gate]) -> None:
-    _, store, gate = gated
-    lock = AsyncLock(store, settings=LONG)
-    for expected in (["get", "put", "put"], ["put", "put"]):
-        gate.arm(-1)
-        async with lock.acquire():
-            pass
-        assert [point.removeprefix("after ") for point in gate.points if point.startswith("after")] == expected
-
-
-async def test_the_same_task_may_acquire_it_again_and_an_inner_release_does_not_free_the_outer(store: Store) -> None:
-    lock = AsyncLock(store, settings=LONG)
-    async with lock.acquire() as outer:
-        async with lock.acquire() as inner:
-            assert inner is outer
-        outer.check()
-        assert refused(store)
-    assert not refused(store)
-
-
 async def test_another_task_waits_for_its_turn_and_is_told_when_it_does_not_come(store: Store) -> None:
     lock = AsyncLock(store, settings=LONG)
     async with lock.acquire():

@@ -146,16 +146,6 @@ def test_acquire_after_a_lost_lease_is_refused_until_it_is_released(store: Store
     lock.acquire(SHORT.validity + SHORT.validity).release()
 
 
-def test_an_inner_release_does_not_free_the_outer(store: Store) -> None:
-    lock = client(store)
-    with lock.acquire() as outer:
-        with lock.acquire() as inner:
-            assert inner is outer
-        outer.check()
-        assert not record(store).expired
-    assert record(store).expired
-
-
 def test_two_threads_of_one_client_exclude_each_other(store: Store) -> None:
     lock = client(store)
     refused = threading.Event()
@@ -170,18 +160,6 @@ def test_two_threads_of_one_client_exclude_each_other(store: Store) -> None:
         thread.start()
         thread.join()
     assert refused.is_set()
-
-
-def test_a_lapsed_lock_is_taken_over_and_its_old_holder_cannot_publish(store: Store) -> None:
-    stale = client(store).acquire()
-    rewritten(store, validUntil=0)
-    with client(store).acquire() as successor:
-        successor.publish("log/1", b"theirs")
-        with pytest.raises(LeaseLost):
-            stale.publish("log/2", b"mine")
-    assert not store.list("log/2")
-    assert store.read("log/1").data == b"theirs"
-    assert stale.lost.is_set()
 
 
 def test_a_loss_is_told_by_event_callback_and_check(store: Store) -> None:

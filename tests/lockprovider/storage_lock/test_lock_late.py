@@ -57,12 +57,6 @@ def took(store: Store) -> tuple[Lock, Lease]:
     return lock, lease
 
 
-def test_the_next_holder_applies_what_was_decided_before_it_begins(store: Store) -> None:
-    decided(store)
-    with Lock(store, settings=SETTINGS).acquire():
-        assert there(store) == {"first", "second"}
-
-
 def test_the_next_holder_writes_nothing_that_is_there(store: Store, backend: Noting) -> None:
     decided(store, is_there=True)
     backend.asked.clear()

@@ -133,18 +133,6 @@ def test_one_that_gives_way_is_taken_back_without_the_lock_whose_log_goes_on(tab
     assert table.timeline().pending_rollbacks == ()
 
 
-def test_it_does_not_matter_who_began_first(table: Table) -> None:
-    upsert(table, (1, "a", 1))
-    first, second = Transaction(table), Transaction(table)
-    engine.write(first, upserts=rows((1, "a", 10)))
-    engine.write(second, upserts=rows((1, "a", 100)))
-    second.commit()
-    with pytest.raises(WriteConflict):
-        first.commit()
-    first.rollback()
-    assert content(table) == {(1, "a", 100)}
-
-
 def test_writers_of_different_file_groups_both_succeed_whatever_the_order(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
     first, second = Transaction(table), Transaction(table)

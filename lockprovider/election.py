@@ -3,11 +3,9 @@
 election = lockprovider.election.open("s3://bucket/jobs/compactor.json")
 """
 
-from lockprovider.recipes.election.aio import AsyncElection, AsyncTerm
-from lockprovider.recipes.election.election import Election
-from lockprovider.recipes.election.reports import Elected, Lapsed, Leader, LeaderChange, Resigned
-from lockprovider.recipes.election.term import Term
-from lockprovider.recipes.election.work import Deposed
+from lockprovider.recipes.election.decide import Elected, Lapsed, Leader, LeaderChange, Resigned
+from lockprovider.recipes.election.election import AsyncElection, AsyncTerm, Election
+from lockprovider.recipes.election.term import Deposed, Term
 from lockprovider.recipes.errors import CoordinationError, MalformedObject, NotElected, TermLost
 
 open = Election.open  # noqa: A001 - it reads as lockprovider.election.open

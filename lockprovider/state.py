@@ -13,13 +13,10 @@ from lockprovider.recipes.errors import (
     StateConflict,
     StateLocked,
 )
-from lockprovider.recipes.state.aio import AsyncState
 from lockprovider.recipes.state.changes import UNCHANGED, NotChanged
-from lockprovider.recipes.state.codecs import Codec
-from lockprovider.recipes.state.document import Difference
-from lockprovider.recipes.state.revision import Edit, Editor, Revision
-from lockprovider.recipes.state.state import State
-from lockprovider.recipes.state.tflock import TfLock, TfLockFile
+from lockprovider.recipes.state.document import Codec, Difference
+from lockprovider.recipes.state.state import AsyncState, Edit, Editor, Revision, State
+from lockprovider.recipes.state.terraform import TfLock, TfLockFile
 
 open = State.open  # noqa: A001 - it reads as lockprovider.state.open
 

@@ -15,11 +15,10 @@ from lockprovider.recipes.errors import (
     TooLarge,
     Trimmed,
 )
-from lockprovider.recipes.wal.aio import AsyncAppender, AsyncLogReader, AsyncWal
-from lockprovider.recipes.wal.appender import Appender, Leader
-from lockprovider.recipes.wal.readers import LogReader
-from lockprovider.recipes.wal.reports import Appended, LogBatch, LogInfo, Position
-from lockprovider.recipes.wal.wal import Wal
+from lockprovider.recipes.wal.contents import Appended, LogBatch, LogInfo, Position
+from lockprovider.recipes.wal.objects import LogReader
+from lockprovider.recipes.wal.wal import AsyncAppender, AsyncLogReader, AsyncWal, Wal
+from lockprovider.recipes.wal.writer import Appender, Leader
 
 create = Wal.create
 open = Wal.open  # noqa: A001 - it reads as lockprovider.wal.open

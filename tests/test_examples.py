@@ -50,7 +50,7 @@ NONE = {
     },
     **{f"lockprovider.recipes.election.term.Term.{name}": _INSIDE for name in ("abandon", "give_up", "renew")},
     "lockprovider.recipes.queue.job.Job.believe_until": _INSIDE,
-    "lockprovider.recipes.queue.reports.Letter.of": _INSIDE,
+    "lockprovider.recipes.queue.job.Letter.of": _INSIDE,
     "lockprovider.table.settings.FailedWrites": "see `TableSettings`",
     "lockprovider.table.settings.Mode": "see `TableSettings`",
     "lockprovider.table.settings.TableSettings.check": _INSIDE,

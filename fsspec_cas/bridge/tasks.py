@@ -17,17 +17,32 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from fsspec_cas.bridge.background import BACKGROUND
 from fsspec_cas.waiting import Signal, ends_with
 
 P = ParamSpec("P")
 T = TypeVar("T")
+U = TypeVar("U")
 S = TypeVar("S")
 Made = TypeVar("Made", bound="ForTasks[Any]")
 
 _END: Any = object()
+
+
+class Leaves(Protocol):
+    """What `with` leaves."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> object: ...
+
+
+Entered = TypeVar("Entered", bound=Leaves)
 
 
 async def on_thread(call: Callable[[], T], *, undo: Callable[[T], object] | None = None, goes_on: bool = False) -> T:
@@ -71,11 +86,11 @@ class _Call(Generic[T]):
         if not goes_on:
             self._stop.set()
         if self.came.done() and not self.came.cancelled() and self.came.exception() is None:
-            BACKGROUND.run(functools.partial(self._drop, self.came.result()))  # it was on its way to the task
+            BACKGROUND.run(partial(self._drop, self.came.result()))  # it was on its way to the task
 
     def _tell(self, result: Any, error: BaseException | None) -> None:
         if self.came.done():  # cancelled
-            BACKGROUND.run(functools.partial(self._drop, result))
+            BACKGROUND.run(partial(self._drop, result))
         elif error is None:
             self.came.set_result(result)
         else:
@@ -85,13 +100,6 @@ class _Call(Generic[T]):
         if self._undo is not None and result is not _END and result is not None:
             with contextlib.suppress(Exception):  # nobody is there to hear of it
                 self._undo(result)
-
-
-async def each_of(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-    """What an iterator gives, one after the other, each on a thread."""
-    items = await on_thread(begin)
-    while (item := await on_thread(functools.partial(next, items, _END))) is not _END:
-        yield item
 
 
 class ForTasks(Generic[S]):
@@ -111,14 +119,50 @@ class ForTasks(Generic[S]):
         return f"<Async{repr(self._sync)[1:]}"
 
 
+class EnteredByTasks(ForTasks[Entered]):
+    """The same over a class with `with`: to be left by `async with`. What a cancelled end has begun goes on."""
+
+    async def __aenter__(self: Made) -> Made:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await on_thread(lambda: self._sync.__exit__(kind, error, trace), goes_on=True)
+
+
 def threaded(
     method: Callable[Concatenate[S, P], T], *, goes_on: bool = False
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
     """The same method for tasks, with its arguments, errors and promises. See `on_thread`."""
+    return converted(method, lambda result: result, goes_on=goes_on)
+
+
+def converted(
+    method: Callable[Concatenate[S, P], T],
+    into: Callable[[T], U],
+    *,
+    undo: Callable[[T], object] | None = None,
+    goes_on: bool = False,
+) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, U]]:
+    """The same, but that its result becomes what is for tasks, too."""
+
+    @functools.wraps(method)
+    async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> U:
+        return into(await on_thread(partial(method, self._sync, *args, **kwargs), undo=undo, goes_on=goes_on))
+
+    call.__doc__ = _for_tasks(method)
+    return call
+
+
+def awaited(
+    method: Callable[Concatenate[S, P], T], begin: Callable[Concatenate[S, P], Future[T]]
+) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
+    """The same as `method`, without a thread: `begin` gives its future, which a cancellation cancels."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await on_thread(functools.partial(method, self._sync, *args, **kwargs), goes_on=goes_on)
+        return await asyncio.wrap_future(begin(self._sync, *args, **kwargs))
 
     call.__doc__ = _for_tasks(method)
     return call
@@ -131,7 +175,8 @@ def iterated(
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        async for item in each_of(functools.partial(method, self._sync, *args, **kwargs)):
+        items = await on_thread(partial(method, self._sync, *args, **kwargs))
+        while (item := await on_thread(partial(next, items, _END))) is not _END:
             yield item
 
     call.__doc__ = _for_tasks(method)

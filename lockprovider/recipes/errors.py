@@ -32,6 +32,9 @@ from lockprovider.errors import LossReason
 class CoordinationError(Exception):
     """The root of the tree; built from one sentence."""
 
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
 
 class Fenced(CoordinationError):
     """A newer epoch has been seen in the object; `epoch` is that one."""
@@ -39,9 +42,6 @@ class Fenced(CoordinationError):
     def __init__(self, message: str = "", epoch: int = 0) -> None:
         super().__init__(message, epoch)
         self.epoch = epoch
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class StateLocked(CoordinationError):
@@ -53,9 +53,6 @@ class StateLocked(CoordinationError):
         self.valid_until_ms = valid_until_ms
         self.reason = reason
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class StateConflict(CoordinationError):
     """The state was changed while it was edited; `current` is the serial that it has now."""
@@ -63,9 +60,6 @@ class StateConflict(CoordinationError):
     def __init__(self, message: str = "", current: int = 0) -> None:
         super().__init__(message, current)
         self.current = current
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class NestedUpdate(CoordinationError):
@@ -83,9 +77,6 @@ class TermLost(CoordinationError):
         super().__init__(message, reason)
         self.reason = reason
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class NotElected(CoordinationError, TimeoutError):
     """Another led until the timeout; `leader` is the name of the one who was seen last."""
@@ -93,9 +84,6 @@ class NotElected(CoordinationError, TimeoutError):
     def __init__(self, message: str = "", leader: str = "") -> None:
         super().__init__(message, leader)
         self.leader = leader
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class ClaimLost(CoordinationError):
@@ -125,9 +113,6 @@ class Sealed(CoordinationError):
         super().__init__(message, successor)
         self.successor = successor
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class LogFull(CoordinationError):
     """Every slot of the log is kept; `reader` is the slowest that has a name, if there is one."""
@@ -136,9 +121,6 @@ class LogFull(CoordinationError):
         super().__init__(message, reader)
         self.reader = reader
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class Trimmed(CoordinationError):
     """What was to be read is gone; `first` is the first slot that is kept."""
@@ -146,9 +128,6 @@ class Trimmed(CoordinationError):
     def __init__(self, message: str = "", first: int = 0) -> None:
         super().__init__(message, first)
         self.first = first
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class TooLarge(CoordinationError):

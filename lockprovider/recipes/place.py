@@ -5,13 +5,18 @@ from __future__ import annotations
 import inspect
 import os
 import socket
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
-from fsspec_cas import InvalidInput, Store, check_path, check_url
+from fsspec_cas import InvalidInput, Machine, Store, World, check_path, check_url, require_safe_for_locks
+from fsspec_cas.bridge.tasks import EnteredByTasks
 from lockprovider.errors import NotPicklable
 
 T = TypeVar("T")
+Opened = TypeVar("Opened", bound="Recipe")
+OpenedForTasks = TypeVar("OpenedForTasks", bound="RecipeForTasks[Any]")
+R = TypeVar("R", bound="Recipe")
 
 
 def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | None, options: Mapping[str, Any]) -> T:
@@ -51,10 +56,99 @@ def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> t
 class OfThisProcess:
     """What has threads here, and knows what it has written: it works in this process alone."""
 
+    def _begin(self) -> None:
+        """Begin, here, and once more in each forked child."""
+        self._be_new()
+        _ALL.add(self)
+
+    def _be_new(self) -> None:
+        """Nobody waits for it, and it has written nothing."""
+
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(
             f"{self!r} belongs to this process, and cannot be pickled or copied: open it where it is needed"
         )
+
+
+_ALL: weakref.WeakSet[OfThisProcess] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for one in _ALL:
+        one._be_new()  # noqa: SLF001 - it is of this file
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+class Recipe(OfThisProcess):
+    """What is kept in an object of a store, below its root. It is opened by a URL, and left by `with`."""
+
+    def __init__(self, store: Store, path: str, world: World | None) -> None:
+        if not isinstance(store, Store):
+            name = type(self).__name__
+            raise InvalidInput(f"store={store!r} must be a Store: give Store.from_url(url), or use {name}.open(url)")
+        self.path = check_path(path)
+        self.world = world or Machine()
+        self._store = store
+
+    @classmethod
+    def open(cls: type[Opened], url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> Opened:
+        """Open what is at a URL, with fsspec's storage options and those of the class; the store is not asked yet.
+
+        Raises:
+            InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
+
+        >>> lockprovider.queue.open("memory://docs/backfill.json")
+        <Queue 'memory:///docs/backfill.json'>
+        """
+        return open_at(cls, url, storage_options, options)
+
+    def close(self) -> None:
+        """Take no more."""
+
+    def __repr__(self) -> str:
+        return repr_at(self, self._store, self.path)
+
+    def __enter__(self: Opened) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class RecipeForTasks(EnteredByTasks[R]):
+    """The same for tasks of an event loop; the arguments are those of the class for threads, `_of`."""
+
+    _of: ClassVar[type[Any]]
+
+    def __init__(self, store: Store, path: str, **options: Any) -> None:
+        super().__init__(self._of(store, path, **options))
+
+    @classmethod
+    def open(cls: type[OpenedForTasks], url: str, **options: Any) -> OpenedForTasks:
+        """Open what is at a URL, as the class for threads does; the store is not asked yet.
+
+        >>> lockprovider.queue.AsyncQueue.open("memory://docs/backfill.json")
+        <AsyncQueue 'memory:///docs/backfill.json'>
+        """
+        return cls._over(cls._of.open(url, **options))
+
+
+class Proof:
+    """That the store of an object is safe for locks, before the first write of the object."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        folder = path.rpartition("/")[0]
+        self.store = store.below(folder) if folder else store
+        self._is_there = False
+
+    def require(self) -> None:
+        """Raises NotSupported, StoreError: see `require_safe_for_locks`."""
+        if not self._is_there:
+            require_safe_for_locks(self.store)
+            self._is_there = True
 
 
 def repr_at(one: object, store: Store, path: str, more: str = "") -> str:

@@ -9,6 +9,8 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.given import check_text, whole
 from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, check_fits
 
+UNNAMED = "~"  # what the names of producers begin with that nobody has named
+
 
 def json_copy(value: Any, what: str, most: int = LARGEST_OBJECT) -> Any:
     """The value as JSON will give it back, sharing nothing with the one that was given.
@@ -36,6 +38,17 @@ def check_name(value: Any, what: str) -> str:
     if storable(text) != text:
         raise InvalidInput(f"{what}={text!r} cannot be stored as UTF-8: give other text")
     return text
+
+
+def check_producer(value: Any, what: str) -> str:
+    """The name of a producer, or of one message.
+
+    Raises:
+        InvalidInput: it is none, or cannot be stored.
+    """
+    if not isinstance(value, str) or not value or value.startswith(UNNAMED):
+        raise InvalidInput(f"{what}={value!r} must be a name that does not begin with {UNNAMED!r}")
+    return check_name(value, what)
 
 
 def check_fence(fence: Any) -> int:

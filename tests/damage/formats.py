@@ -11,14 +11,21 @@ from typing import Any
 
 from lockprovider import Holder, LockRecord, Log, MalformedRecord, Pending
 from lockprovider.bounded import Undecodable
-from lockprovider.recipes.election.record import ElectionRecord, decode_election
+from lockprovider.recipes.election.decide import ElectionRecord, decode_election
 from lockprovider.recipes.errors import MalformedObject
 from lockprovider.recipes.queue.contents import Claim, Contents, Dead, Message, Segment, decode_queue, decode_segment
 from lockprovider.recipes.state.document import Document, EditMark, decode
 from lockprovider.recipes.state.terraform import TerraformState
-from lockprovider.recipes.wal.manifest import LogManifest, decode_log_manifest
-from lockprovider.recipes.wal.readers import decode_reader
-from lockprovider.recipes.wal.slot import Head, Producer, Slot, decode_slot, encode_slot
+from lockprovider.recipes.wal.contents import (
+    Head,
+    LogManifest,
+    Producer,
+    Slot,
+    decode_log_manifest,
+    decode_slot,
+    encode_slot,
+)
+from lockprovider.recipes.wal.objects import decode_reader
 from lockprovider.storage_lock.audit import AuditRecord
 from lockprovider.table.files.footers import FooterNote, decode_notes, encode_notes
 from lockprovider.table.format.instant import Action, Instant, InstantState

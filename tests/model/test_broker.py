@@ -1,6 +1,6 @@
 """Every order of asks, answers, deaths, stale views and late carrying out around a queue whose clients share a broker.
 
-The clients decide with the product's rules (`broker/handing.py`), operations are carried out by the queue's own
+The clients decide with the product's rules (`handing.py`), operations are carried out by the queue's own
 (`carry_out_all`), and writes settle as `QueueWriter` does. A client may give up at any time: it hangs up, and goes on by
 itself. What it had asked may lie with the broker still, and is carried out by it whenever that is not seen.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lockprovider.recipes.broker.handing import NotHere, after_answer, offers_of, whom_to_ask, with_offer
+from lockprovider.recipes.handing import Forgotten, NotHere, after_answer, offers_of, whom_to_ask, with_offer
 from lockprovider.recipes.queue import operations
 from lockprovider.recipes.queue.contents import Claim, Contents, decode_queue
 from lockprovider.recipes.queue.operations import (
@@ -23,15 +23,14 @@ from lockprovider.recipes.queue.operations import (
     New,
     NothingReady,
     Put,
+    QueueCodec,
     QueueOperation,
-    Repeated,
     Take,
     Was,
     carry_out_all,
     results_of,
     sent_of,
 )
-from lockprovider.recipes.queue.wire import QueueCodec
 from lockprovider.recipes.queue.writer import _adds_forgettable
 from model.search import BrokenPromise, Steps, explore
 
@@ -293,7 +292,7 @@ def steps(wrong: str = "") -> Steps[World]:  # noqa: PLR0915 - all that can happ
         if isinstance(result, NothingReady):
             return changed(on, n, replace(on.clients[n], works=client.works - 1))
         if isinstance(result, Exception):
-            if isinstance(one.operation, Put) and not isinstance(result, Repeated):
+            if isinstance(one.operation, Put) and not isinstance(result, Forgotten):
                 raise BrokenPromise(f"{name_of(n)} is told", f"of {one.operation.message.body}: {result!r}")
             return on
         match one.operation:

@@ -19,8 +19,16 @@ import pytest
 
 from fsspec_cas import Version
 from lockprovider.recipes.election import decide
-from lockprovider.recipes.election.decide import CandidateId, Leading, Observed, candidacy, leads_by, may_stand, observe
-from lockprovider.recipes.election.record import ElectionRecord
+from lockprovider.recipes.election.decide import (
+    CandidateId,
+    ElectionRecord,
+    Leading,
+    Observed,
+    candidacy,
+    leads_by,
+    may_stand,
+    observe,
+)
 from model.search import BrokenPromise, explore
 
 TICK_S = 0.5

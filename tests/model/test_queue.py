@@ -19,8 +19,14 @@ import pytest
 from lockprovider.recipes.errors import ClaimLost, SequenceGap
 from lockprovider.recipes.queue import contents as stored
 from lockprovider.recipes.queue import operations
-from lockprovider.recipes.queue import spill as spilling
-from lockprovider.recipes.queue.contents import Claim, Contents, decode_queue, decode_segment
+from lockprovider.recipes.queue.contents import (
+    Claim,
+    Contents,
+    SegmentWanted,
+    decode_queue,
+    decode_segment,
+    with_messages,
+)
 from lockprovider.recipes.queue.operations import (
     Beat,
     End,
@@ -34,7 +40,6 @@ from lockprovider.recipes.queue.operations import (
     carry_out_all,
     results_of,
 )
-from lockprovider.recipes.queue.spill import SegmentWanted, with_messages
 from model.search import BrokenPromise, Steps, explore
 
 Do = Callable[..., list[Any]]
@@ -327,7 +332,7 @@ def answered(world: World, client: Client, then: Callable[..., World], result: A
     idle = Client(client.name, client.todo, client.works, client.beats, client.claim, count=client.count)
     there = bodies(world.there, world.segments)
     match operation, result:
-        case Put(_, producer), SequenceGap() | operations.Repeated() if producer == "shared":
+        case Put(_, producer), SequenceGap() | operations.Forgotten() if producer == "shared":
             yield f"{name} is told of a gap", then(replace(idle, todo=idle.todo[1:]))
         case Put(message, producer, seq), _ if not isinstance(result, Exception):
             if message.body not in there and message.body not in {body for body, _ in world.ended}:
@@ -491,7 +496,7 @@ def test_what_was_told_to_one_who_was_pushed_out_of_all_memory_is_that_nobody_kn
     contents = Contents("q")
     carry_out_all(contents, [Put(New("a"), "p", 1, ""), Take("t", "w", 1000), End(1, "t", "ack")], 0, "1")
     (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "2", sent=(True,))
-    assert isinstance(again, operations.Repeated)
+    assert isinstance(again, operations.Forgotten)
     (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "2")
     assert isinstance(again, ClaimLost)
     assert stored.SETTLED > stored.RECENT
@@ -500,8 +505,8 @@ def test_what_was_told_to_one_who_was_pushed_out_of_all_memory_is_that_nobody_kn
 @pytest.fixture
 def small(monkeypatch) -> None:
     """One message stays in the object, and one is in each segment."""
-    monkeypatch.setattr(spilling, "IN_OBJECT", 1)
-    monkeypatch.setattr(spilling, "SEGMENT", 1)
+    monkeypatch.setattr(stored, "IN_OBJECT", 1)
+    monkeypatch.setattr(stored, "SEGMENT", 1)
 
 
 SPILLED: dict[str, World] = {
@@ -548,7 +553,7 @@ def test_a_wrong_order_of_the_requests_for_segments_is_caught(wrong: str, small)
 
 
 def test_a_name_of_a_segment_that_others_may_use_is_caught(small, monkeypatch) -> None:
-    monkeypatch.setattr(operations, "spill", lambda contents, now_ms, stem: spilling.spill(contents, now_ms, ""))
+    monkeypatch.setattr(operations, "spill", lambda contents, now_ms, stem: stored.spill(contents, now_ms, ""))
     found = explore(SPILLED["two workers, lapses"], steps())
     print(found)
     assert found.story

@@ -19,12 +19,13 @@ from lockprovider.recipes.state.changes import (
     EndEdit,
     Stamp,
     StateChange,
+    Todo,
+    Turn,
     Update,
     apply_all,
     following,
 )
 from lockprovider.recipes.state.document import Document
-from lockprovider.recipes.state.turn import Todo, Turn
 from model.search import BrokenPromise, explore
 
 

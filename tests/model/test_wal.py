@@ -16,9 +16,7 @@ import pytest
 from lockprovider.recipes.errors import Fenced, Sealed, SequenceGap
 from lockprovider.recipes.wal import appending
 from lockprovider.recipes.wal.appending import Append, Appended, Appending, Lead, LogOperation, Need, Seal
-from lockprovider.recipes.wal.manifest import LogManifest
-from lockprovider.recipes.wal.reports import Position
-from lockprovider.recipes.wal.slot import Head
+from lockprovider.recipes.wal.contents import Head, LogManifest, Position
 from model.search import BrokenPromise, explore
 
 NONE = Head("log")

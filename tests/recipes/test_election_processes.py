@@ -21,7 +21,7 @@ from servers.stores import STORES
 
 from fsspec_cas import ObjectNotFound, Store
 from lockprovider.election import Election
-from lockprovider.recipes.election.record import decode_election
+from lockprovider.recipes.election.decide import decode_election
 from lockprovider.state import State
 from recipes.freezing import freeze
 

@@ -16,8 +16,8 @@ import pytest
 from fsspec_cas import CasError, Store
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, LoseAnswer, LoseRequest, ManualClock, Pass, Refuse
-from lockprovider.recipes.election.candidate import Candidate
 from lockprovider.recipes.election.decide import Leading, may_stand
+from lockprovider.recipes.election.term import Candidate
 from lockprovider.recipes.errors import TermLost
 from lockprovider.settings import LockSettings
 

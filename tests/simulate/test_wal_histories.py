@@ -19,7 +19,7 @@ from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, LoseAnswer, LoseRequest, ManualClock, Pass, Refuse
 from lockprovider.recipes.wal import appending
-from lockprovider.recipes.wal.manifest import LogManifest
+from lockprovider.recipes.wal.contents import LogManifest
 from lockprovider.wal import LogBatch, LogFull, Position, Trimmed, Wal
 
 FAULTS = (LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(5), Refuse())

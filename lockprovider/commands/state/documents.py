@@ -16,8 +16,7 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.command import DONE, REFUSED, complain, storage_options
 from lockprovider.commands.place import Commands, add_object_command, say
 from lockprovider.commands.state import tflock
-from lockprovider.recipes.state.codecs import Json, Raw
-from lockprovider.recipes.state.document import NOT_THERE
+from lockprovider.recipes.state.document import NOT_THERE, Json, Raw
 from lockprovider.state import Editor, Revision, State
 from lockprovider.words import moment, until
 

@@ -10,7 +10,7 @@ from lockprovider.commands.child import run_child
 from lockprovider.commands.place import Commands, add_object_command, say
 from lockprovider.commands.running import LOST, NOT_ACQUIRED, CommandResult, codes, passed_signals, reported
 from lockprovider.recipes.errors import StateConflict, StateLocked
-from lockprovider.recipes.state.tflock import TfLock, TfLockFile
+from lockprovider.recipes.state.terraform import TfLock, TfLockFile
 
 STYLE = "tflock"
 _CODES = codes(

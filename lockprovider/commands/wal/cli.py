@@ -11,7 +11,7 @@ from typing import Any
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import DONE, storage_options
 from lockprovider.commands.place import CODES, Commands, add_object_command, say
-from lockprovider.recipes.wal.manifest import RETAIN, SLOTS
+from lockprovider.recipes.wal.contents import RETAIN, SLOTS
 from lockprovider.wal import LogBatch, LogReader, Position, Wal
 
 _EXAMPLES = """examples:

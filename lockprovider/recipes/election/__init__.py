@@ -3,7 +3,7 @@
     election = lockprovider.election.open("s3://bucket/jobs/compactor.json", name="vm-7")
     election.run(lambda term: table.under(term).compact())
 
-`record.py` is what is stored, `decide.py` who may lead and believe so, `reports.py` what onlookers are told (pure);
-`candidate.py` asks the store, `term.py` is what the elected has, `work.py` stops what it does; `Election` and
-`AsyncElection` are the front.
+`decide.py` is what is stored, who may lead and believe so, and what onlookers are told (pure); `term.py` has the
+candidate, who asks the store, what the elected has, and what stops its work; `election.py` has `Election` and
+`AsyncElection`.
 """

@@ -11,24 +11,23 @@ among those who wait.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import os
+import functools
 import socket
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from datetime import datetime
 from typing import Any, TypeVar
 
-from fsspec_cas import CasError, InvalidInput, Machine, OutcomeUnknown, Store, Unavailable, World, check_path
+from fsspec_cas import CasError, InvalidInput, OutcomeUnknown, Store, Unavailable, World
+from fsspec_cas.bridge.tasks import ForTasks, iterated, on_thread, threaded
 from fsspec_cas.given import seconds
 from fsspec_cas.waiting import Signal
-from lockprovider.recipes.election.candidate import Candidate
-from lockprovider.recipes.election.decide import may_stand, pause_s
-from lockprovider.recipes.election.reports import Leader, LeaderChange, change_since, leads
-from lockprovider.recipes.election.term import Term
-from lockprovider.recipes.election.work import Ending, OnDeposed, work_under
+from lockprovider.recipes.election.decide import Leader, LeaderChange, change_since, leads, may_stand, pause_s
+from lockprovider.recipes.election.term import Candidate, Ending, OnDeposed, Term, ended_by_itself, work_under
 from lockprovider.recipes.errors import NotElected
-from lockprovider.recipes.place import OfThisProcess, me, open_at
+from lockprovider.recipes.place import Recipe, RecipeForTasks, me
 from lockprovider.recipes.values import json_copy
 from lockprovider.settings import LockSettings
 
@@ -37,7 +36,7 @@ T = TypeVar("T")
 VALIDITY_S, POLL_S = 30.0, 1.0
 
 
-class Election(OfThisProcess):
+class Election(Recipe):
     """An election, and one candidate of it. Thread-safe; `open` it by a URL.
 
     `name` is what others call this candidate (default: host and process), `value` what it tells of itself, JSON.
@@ -67,30 +66,14 @@ class Election(OfThisProcess):
         poll: float = POLL_S,
         world: World | None = None,
     ) -> None:
-        if not isinstance(store, Store):
-            raise InvalidInput(f"store={store!r} must be a Store: give Store.from_url(url), or use Election.open(url)")
+        super().__init__(store, path, world)
         if name is not None and (not isinstance(name, str) or not name):
             raise InvalidInput(f"name={name!r} must be text, e.g. name={socket.gethostname()!r}")
         self.settings = LockSettings(validity, renew, poll=poll)
-        self.path = check_path(path)
         self.name = me() if name is None else name
-        self.world = world or Machine()
         self._value = json_copy(value, "value")
         self._store = store.isolated_connections()  # a busy data path must not starve the renewals
-        self._be_new()
-        _ALL.add(self)
-
-    @classmethod
-    def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> Election:
-        """The election at a URL, with fsspec's storage options; nothing is asked of the store yet.
-
-        Raises:
-            InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
-
-        >>> lockprovider.election.open("memory://docs/scheduler.json", name="b", value={"port": 80})
-        <Election 'scheduler.json', 'b' does not lead>
-        """
-        return open_at(cls, url, storage_options, options)
+        self._begin()
 
     def _be_new(self) -> None:
         """A candidate of its own, that was never elected."""
@@ -224,12 +207,6 @@ class Election(OfThisProcess):
             with contextlib.suppress(CasError):
                 term.resign()
 
-    def __enter__(self) -> Election:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def stopping(self) -> bool:
         """Whether `stop` was called."""
@@ -308,13 +285,147 @@ class Election(OfThisProcess):
         term.resign(to)
 
 
-_ALL: weakref.WeakSet[Election] = weakref.WeakSet()
+# `AsyncElection`: the same election for tasks of an event loop.
+#
+# It is the very `Election` of the threads, so every promise is the same. Each call has a thread while it lasts, and a
+# term the thread that renews it. A term that is won for a task that was cancelled meanwhile is resigned.
 
 
-def _in_child() -> None:
-    for one in _ALL:
-        one._be_new()  # noqa: SLF001 - it is of this file
+class AsyncTerm(ForTasks[Term]):
+    """A term, for a task; see `Term`. `lost.is_set()` may be asked on the loop, `wait_lost` waits for it.
+
+    >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
+    >>> async with election.lead() as term:
+    ...     term.check()
+    ...     await term.proclaim({"port": 8080})
+    """
+
+    def __init__(self, term: Term) -> None:
+        super().__init__(term)
+        self.term = term
+        self.epoch, self.name, self.lost, self.check = term.epoch, term.name, term.lost, term.check
+        self._lost_here = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def told() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._lost_here.set)
+
+        term.when_lost(told)
+
+    proclaim = threaded(Term.proclaim)
+    resign = threaded(Term.resign, goes_on=True)
+
+    @property
+    def value(self) -> Any:
+        """See `Term.value`."""
+        return self.term.value
+
+    @property
+    def deadline_s(self) -> float:
+        """See `Term.deadline_s`."""
+        return self.term.deadline_s
+
+    @property
+    def since(self) -> datetime:
+        """See `Term.since`."""
+        return self.term.since
+
+    async def wait_lost(self) -> None:
+        """Return once the term is over.
+
+        >>> async with election.lead() as term:
+        ...     await term.resign()
+        ...     await term.wait_lost()
+        """
+        await self._lost_here.wait()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+class AsyncElection(RecipeForTasks[Election]):
+    """An election, for tasks; the arguments are those of `Election`.
+
+    >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
+    >>> await election.leader() is None
+    True
+    """
+
+    _of = Election
+
+    leader = threaded(Election.leader)
+    transfer = threaded(Election.transfer)
+    close = threaded(Election.close)
+    watch = iterated(Election.watch)
+
+    @contextlib.asynccontextmanager
+    async def lead(self, timeout: float | None = None) -> AsyncIterator[AsyncTerm]:
+        """See `Election.lead`: `async with election.lead() as term:`.
+
+        >>> async with election.lead(timeout=10) as term:
+        ...     term.check()
+        """
+        term = await on_thread(lambda: self._sync.lead(timeout), undo=_leave)
+        term.thread = threading.current_thread()  # the term shall lapse if that dies
+        try:
+            yield AsyncTerm(term)
+        finally:
+            await on_thread(lambda: _leave(term), goes_on=True)
+
+    async def run(
+        self,
+        main: Callable[[AsyncTerm], Coroutine[Any, Any, T]],
+        *,
+        on_deposed: OnDeposed = "interrupt",
+        grace: float | None = None,
+    ) -> T | None:
+        """See `Election.run`; `main` is a coroutine function, and what interrupts it is a cancellation.
+
+        >>> async def main(term):
+        ...     return "done"
+        >>> await election.run(main)
+        'done'
+        """
+        ending = self._sync.ending(on_deposed, grace)
+        while not self._sync.stopping:
+            try:
+                async with self.lead() as term:
+                    task = asyncio.ensure_future(main(term))
+                    ended = functools.partial(ended_by_itself, await _under(term, task, ending), term.term)
+                    if await on_thread(ended):
+                        return task.result()
+            except NotElected:
+                if not self._sync.stopping:
+                    raise
+        return None
+
+    def stop(self) -> None:
+        """See `Election.stop`.
+
+        >>> election.stop()
+        """
+        self._sync.stop()
+
+
+def _leave(term: Term) -> None:
+    """As by the end of a `with`."""
+    term.__exit__(None, None, None)
+
+
+async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> BaseException | None:
+    """The task to its end, or to that of the term, which it shall not outlive; its error."""
+    lost = asyncio.ensure_future(term.wait_lost())
+    try:
+        await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        lost.cancel()
+        if not task.done():
+            term.term.give_up("its work is being stopped")
+        waited_s = 0.0
+        while not task.done():
+            if ending.interrupts:
+                task.cancel()
+            pause_s = ending.pause_s(waited_s)
+            await asyncio.wait([task], timeout=pause_s)
+            waited_s += pause_s
+            if not task.done():
+                ending.end_process(waited_s, term.epoch)
+    return asyncio.CancelledError() if task.cancelled() else task.exception()

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Any
 
-from fsspec_cas import Store
-from fsspec_cas.bridge.tasks import ForTasks, on_thread, threaded
+from fsspec_cas.bridge.tasks import EnteredByTasks, converted, on_thread, threaded
 from fsspec_cas.given import function, whole
-from lockprovider.recipes.queue.job import Job
+from lockprovider.recipes.place import RecipeForTasks
+from lockprovider.recipes.queue.job import Job, Worked
 from lockprovider.recipes.queue.queue import Queue
-from lockprovider.recipes.queue.reports import Worked
 
 
-class AsyncJob(ForTasks[Job]):
+class AsyncJob(EnteredByTasks[Job]):
     """A claimed message, for a task; see `Job`. Leave it with `async with`. A cancelled end of it goes on.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
@@ -41,26 +39,31 @@ class AsyncJob(ForTasks[Job]):
     bury = threaded(Job.bury, goes_on=True)
     extend = threaded(Job.extend)
 
-    async def __aenter__(self) -> AsyncJob:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await on_thread(lambda: self.job.__exit__(kind, error, trace), goes_on=True)
+def _for_a_task(job: Job | None) -> AsyncJob | None:
+    """The same message, for a task."""
+    return None if job is None else AsyncJob(job)
 
 
-class AsyncQueue(ForTasks[Queue]):
+def _give_back(job: Job | None) -> None:
+    """The message that was claimed for a task that is gone."""
+    if job is not None:
+        job.leave()
+
+
+class AsyncQueue(RecipeForTasks[Queue]):
     """A queue, for tasks; the arguments are those of `Queue`.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipts = await queue.put_many(["mon", "tue"], producer="backfill-7")
     >>> [letter.body for letter in await queue.peek()]
     ['mon', 'tue']
+    >>> async with await queue.claim() as job:
+    ...     job.body
+    'mon'
     """
 
-    def __init__(self, store: Store, path: str, **options: Any) -> None:
-        super().__init__(Queue(store, path, **options))
+    _of = Queue
 
     @classmethod
     async def create(cls, url: str, **options: Any) -> AsyncQueue:
@@ -69,16 +72,6 @@ class AsyncQueue(ForTasks[Queue]):
         >>> other = await lockprovider.queue.AsyncQueue.create("memory://docs/other.json", visible_s=60)
         """
         return cls._over(await on_thread(lambda: Queue.create(url, **options)))
-
-    @classmethod
-    def open(cls, url: str, **options: Any) -> AsyncQueue:
-        """See `Queue.open`.
-
-        >>> stat = await lockprovider.queue.AsyncQueue.open("memory://docs/backfill.json").stat()
-        >>> stat.ready
-        2
-        """
-        return cls._over(Queue.open(url, **options))
 
     put = threaded(Queue.put)
     put_many = threaded(Queue.put_many)
@@ -90,16 +83,7 @@ class AsyncQueue(ForTasks[Queue]):
     purge = threaded(Queue.purge)
     clean = threaded(Queue.clean)
     close = threaded(Queue.close)
-
-    async def claim(self, *, visible_s: float | None = None, timeout: float = 0.0) -> AsyncJob | None:
-        """See `Queue.claim`.
-
-        >>> async with await queue.claim() as job:
-        ...     job.body
-        'mon'
-        """
-        job = await on_thread(lambda: self._sync.claim(visible_s=visible_s, timeout=timeout), undo=_give_back)
-        return None if job is None else AsyncJob(job)
+    claim = converted(Queue.claim, _for_a_task, undo=_give_back)
 
     async def work(
         self,
@@ -115,9 +99,8 @@ class AsyncQueue(ForTasks[Queue]):
         >>> async def load(job):
         ...     print(job.body)
         >>> await queue.work(load, until_empty=True)
-        mon
         tue
-        Worked(acked=2, failed=0)
+        Worked(acked=1, failed=0)
         """
         function(fn, "fn", "of a job that returns a coroutine")
         worked = Worked()
@@ -148,15 +131,3 @@ class AsyncQueue(ForTasks[Queue]):
         >>> queue.stop()
         """
         self._sync.stop()
-
-    async def __aenter__(self) -> AsyncQueue:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-
-def _give_back(job: Job | None) -> None:
-    """The message that was claimed for a task that is gone."""
-    if job is not None:
-        job.leave()

@@ -14,15 +14,30 @@ A message with a key is delivered when no other of that key is being worked on, 
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from lockprovider.recipes.errors import ClaimLost, Fenced, Overloaded, QueueFull, SequenceGap, StateConflict
-from lockprovider.recipes.queue.contents import PRODUCERS, RECENT, SETTLED, Claim, Contents, Dead, Message
-from lockprovider.recipes.queue.spill import SegmentWanted, has_room, next_segment, promote, spill
-
-UNNAMED = "~"  # what the names of producers begin with that nobody has named
+from lockprovider.recipes.handing import Forgotten
+from lockprovider.recipes.queue.contents import (
+    PRODUCERS,
+    RECENT,
+    SETTLED,
+    Claim,
+    Contents,
+    Dead,
+    Message,
+    SegmentWanted,
+    decode_claim,
+    has_room,
+    next_segment,
+    promote,
+    spill,
+)
+from lockprovider.recipes.values import UNNAMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +141,12 @@ class NothingReady:
 QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
-class Repeated(Exception):
-    """An operation that was sent before cannot be told from one that was not: what would tell has been pushed out."""
-
-
 def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
     """Change the contents, and say what came of it. `sent`: it may have been carried out before.
 
     Raises:
         CoordinationError: the operation is refused, alone; nothing of it was done.
-        Repeated, SegmentWanted: see there.
+        Forgotten, SegmentWanted: see there.
     """
     result: Any = None
     match operation:
@@ -209,7 +220,7 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | Was:
         if put.seq <= put.known or (sent and client == put.client):
             return Was(0)
         if sent:
-            raise Repeated(
+            raise Forgotten(
                 f"another client puts as {put.producer!r} at the same time, and {put.seq} may be there or not"
             )
         raise SequenceGap(
@@ -235,7 +246,7 @@ def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
         if not unnamed:
             raise Overloaded(f"{PRODUCERS} named producers have put here, and each is remembered: use fewer names")
         if sent:
-            raise Repeated(f"{PRODUCERS} others without a name have put since: give producers names")
+            raise Forgotten(f"{PRODUCERS} others without a name have put since: give producers names")
         del contents.producers[alike[0]]
 
 
@@ -315,7 +326,7 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
         if contents.settled.get(name) == end.verb:
             return
         if sent and end.verb == "ack" and _is_forgotten(contents, end.n):
-            raise Repeated(f"message {end.n} may have been acked, and by whom cannot be told any more")
+            raise Forgotten(f"message {end.n} may have been acked, and by whom cannot be told any more")
         raise ClaimLost(_why_lost(contents, end))
     match end.verb:
         case "ack":
@@ -428,3 +439,107 @@ class Watch:
     def next_s(self, now_s: float) -> float:
         """Seconds until the next may lapse; infinite if there is none."""
         return min((max(0.0, until_s - now_s) for until_s in (self.seen or {}).values()), default=float("inf"))
+
+
+# A queue's operations and their results as JSON, for a broker. Pure.
+
+
+T = TypeVar("T")
+
+
+class QueueCodec:
+    """See `WireCodec`. What is rare is not handed over, nor what adds a name that is forgotten again."""
+
+    @staticmethod
+    def may_hand_over(operation: QueueOperation) -> bool:
+        """A client's first message without a producer's name, and one with `dedupe`, is put by itself."""
+        if isinstance(operation, Put):
+            return operation.seq > 1 or not operation.producer.startswith(UNNAMED)
+        return isinstance(operation, (Take, End, Beat))
+
+    @staticmethod
+    def say(operation: QueueOperation) -> list[Any]:
+        """An operation that may be handed over."""
+        match operation:
+            case Put(message, producer, seq, client, known, fence):
+                return ["put", _said(message), producer, seq, client, known, fence]
+            case Take(token, who, visible_ms):
+                return ["take", token, who, visible_ms]
+            case End(n, token, verb, then, delay_ms, error, counts):
+                return ["end", n, token, verb, [_said(one) for one in then], delay_ms, error, counts]
+            case Beat(claims, visible_ms):
+                return ["beat", claims, visible_ms]
+            case _:
+                raise TypeError(f"{operation!r} is not handed over")
+
+    @staticmethod
+    def understand(said: list[Any]) -> QueueOperation:
+        """See `WireCodec`."""
+        match said:
+            case ["put", new, str(producer), int(seq), str(client), int(known), int(fence)]:
+                return Put(_new(new), producer, seq, client, known, fence)
+            case ["take", str(token), str(who), int(visible_ms)]:
+                return Take(token, who, visible_ms)
+            case ["end", int(n), str(token), str("ack" | "nack" | "bury") as verb, list(then), *rest]:
+                delay_ms, error, counts = rest
+                news = tuple(map(_new, then))
+                return End(n, token, verb, news, _is(delay_ms, int), _is(error, str), _is(counts, bool))
+            case ["beat", list(claims), int(visible_ms)]:
+                return Beat(tuple((_is(n, int), _is(token, str)) for n, token in claims), visible_ms)
+            case _:
+                raise ValueError(f"{said!r} is no operation")
+
+    @staticmethod
+    def say_result(operation: QueueOperation, result: Any) -> Any:
+        """See `WireCodec`."""
+        del operation
+        match result:
+            case Was(n):
+                return ["was", n]
+            case Claim():
+                return json.loads(result.text)
+            case NothingReady(until_ms):
+                return ["nothing", until_ms]
+            case _:
+                return result
+
+    @staticmethod
+    def understand_result(operation: QueueOperation, said: Any) -> Any:
+        """See `WireCodec`."""
+        match operation, said:
+            case Put(), int():
+                return said
+            case Put(), ["was", int(n)]:
+                return Was(n)
+            case Take(), ["nothing", int(until_ms)]:
+                return NothingReady(until_ms)
+            case Take(token), [_, str(told), *_] if told == token:
+                return decode_claim(said)
+            case End(), None:
+                return None
+            case Beat(), list():
+                return tuple(_is(n, int) for n in said)
+            case _:
+                raise ValueError(f"{said!r} is no result of {operation!r}")
+
+
+def _said(new: New) -> list[Any]:
+    raw = isinstance(new.body, bytes)
+    body = base64.b64encode(new.body).decode() if raw else new.body
+    return ["bytes" if raw else "json", body, new.key, new.priority, new.not_before_ms]
+
+
+def _new(said: Any) -> New:
+    match said:
+        case ["bytes", str(body), str(key), int(priority), int(not_before_ms)]:
+            return New(base64.b64decode(body, validate=True), key, priority, not_before_ms)
+        case ["json", body, str(key), int(priority), int(not_before_ms)]:
+            return New(body, key, priority, not_before_ms)
+        case _:
+            raise ValueError(f"{said!r} is no message")
+
+
+def _is(value: Any, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value

@@ -17,22 +17,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import threading
-import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from fsspec_cas import InvalidInput, Machine, Store, World, check_path
+from fsspec_cas import InvalidInput, Store, World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.given import function, seconds, several, whole
-from fsspec_cas.waiting import Signal
+from fsspec_cas.waiting import Signal, Worker
 from lockprovider.recipes.batching import Batcher
-from lockprovider.recipes.broker import Broker, Bundle, check_broker
+from lockprovider.recipes.broker import Broker, check_broker
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.place import OfThisProcess, me, open_at, repr_at
+from lockprovider.recipes.handing import Bundle
+from lockprovider.recipes.place import Recipe, me
 from lockprovider.recipes.queue.contents import (
     LARGEST_QUEUE,
     MAX_ATTEMPTS,
@@ -42,25 +41,90 @@ from lockprovider.recipes.queue.contents import (
     Contents,
     QueueSettings,
 )
-from lockprovider.recipes.queue.crew import Crew
-from lockprovider.recipes.queue.job import ClaimHeartbeat, Job, new_message
+from lockprovider.recipes.queue.job import ClaimHeartbeat, Job, Letter, QueueStat, Receipt, Worked, new_message
 from lockprovider.recipes.queue.operations import (
-    UNNAMED,
     End,
     New,
     NothingReady,
     Purge,
     Put,
+    QueueCodec,
     QueueOperation,
     Redrive,
     Take,
     Touch,
     Was,
 )
-from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
-from lockprovider.recipes.queue.wire import QueueCodec
 from lockprovider.recipes.queue.writer import QueueWriter
-from lockprovider.recipes.values import check_fence, check_name
+from lockprovider.recipes.values import UNNAMED, check_fence, check_producer
+
+# Threads that work on a queue's messages.
+
+
+OnError = Callable[[Job, Exception], None]
+
+
+class Crew:
+    """Those who call a function with each message; see `Queue.work`."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        fn: Callable[[Job], object],
+        visible_s: float | None,
+        *,
+        until_empty: bool,
+        on_error: OnError | None,
+    ) -> None:
+        self._queue = queue
+        self._fn = function(fn, "fn", "of a job")
+        self._visible_s = visible_s
+        self._until_empty = until_empty
+        self._on_error = None if on_error is None else function(on_error, "on_error", "of a job and its error")
+        self._worked = Worked()
+        self._guard = threading.Lock()
+        self._error: BaseException | None = None
+
+    def work(self, threads: int) -> Worked:
+        """On so many threads, until all are done; what ends one of them ends all."""
+        crew = [Worker(self._live, "queue-crew") for _ in range(whole(threads, "threads", least=1))]
+        for one in crew:
+            one.start()
+        try:
+            for one in crew:
+                while one.is_alive():
+                    one.join(1.0)  # so that a Ctrl-C is seen
+        except BaseException:
+            self._queue.stop()
+            for one in crew:
+                one.join()
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._worked
+
+    def _live(self) -> None:
+        try:
+            for job in self._queue.jobs(visible_s=self._visible_s, until_empty=self._until_empty):
+                acked = self._acked(job)
+                with self._guard:
+                    self._worked.acked += acked
+                    self._worked.failed += not acked
+                if self._error is not None:
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised where the work was asked for
+            self._error = error
+
+    def _acked(self, job: Job) -> bool:
+        try:
+            with job:
+                self._fn(job)
+        except Exception as error:  # noqa: BLE001 - it is in the message, and told
+            if self._on_error is not None:
+                self._on_error(job, error)
+            return False
+        return job.ended == "ack"
+
 
 _TIMEOUT_S = 60.0
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
@@ -68,7 +132,7 @@ _CHUNK = 1000
 _FIRST_POLL_S, _LAST_POLL_S = 0.05, 1.0
 
 
-class Queue(OfThisProcess):
+class Queue(Recipe):
     """A queue. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
 
     `timeout` is for each operation with all its tries, `pace_s` the seconds between two writes (default: 1 on GCS).
@@ -89,10 +153,7 @@ class Queue(OfThisProcess):
         broker: bool | str = False,
         world: World | None = None,
     ) -> None:
-        if not isinstance(store, Store):
-            raise InvalidInput(f"store={store!r} must be a Store: give Store.from_url(url), or use Queue.open(url)")
-        self.path = check_path(path)
-        self.world = world or Machine()
+        super().__init__(store, path, world)
         pace_s = (_GCS_PACE_S if store.kind == "gcs" else 0.0) if pace_s is None else seconds(pace_s, "pace_s")
         host, timeout_s = check_broker(broker), seconds(timeout)
         self._batcher: Batcher[QueueOperation | Bundle[QueueOperation], Any] = Batcher(
@@ -106,8 +167,7 @@ class Queue(OfThisProcess):
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
         self._known: dict[str, int] = {}
         self._acknowledged: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._be_new()
-        _ALL.add(self)
+        self._begin()
 
     def _be_new(self) -> None:
         """A client of its own, who has put and claimed nothing."""
@@ -145,24 +205,12 @@ class Queue(OfThisProcess):
             whole(max_attempts, "max_attempts", least=1),
             _max_bytes(max_bytes),
         )
-        queue: Queue = open_at(cls, url, storage_options, options)
+        queue: Queue = cls.open(url, storage_options=storage_options, **options)
         made = queue._writer.create(Contents(queue.world.new_id(), kept))
         there = queue._writer.read()[0].settings
         if not made and there != kept:
             raise CoordinationError(f"the queue at {url!r} is there, with {there}: open() it, or give it another path")
         return queue
-
-    @classmethod
-    def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> Queue:
-        """The queue at a URL, with fsspec's storage options; nothing is asked of the store yet.
-
-        Raises:
-            InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
-
-        >>> lockprovider.queue.open("memory://docs/backfill.json")
-        <Queue 'memory:///docs/backfill.json'>
-        """
-        return open_at(cls, url, storage_options, options)
 
     def put(
         self,
@@ -234,7 +282,7 @@ class Queue(OfThisProcess):
         >>> queue.last_seq("backfill-7")
         2
         """
-        return self._writer.read()[0].producers.get(_name(producer, "producer"), (0, 0, ""))[0]
+        return self._writer.read()[0].producers.get(check_producer(producer, "producer"), (0, 0, ""))[0]
 
     def claim(self, *, visible_s: float | None = None, timeout: float = 0.0) -> Job | None:
         """The next message, or None if there was none in `timeout` seconds. Its claim is prolonged until it is ended.
@@ -427,15 +475,6 @@ class Queue(OfThisProcess):
         self._heartbeat.close()
         self._writer.close()
 
-    def __repr__(self) -> str:
-        return repr_at(self, self._store, self.path)
-
-    def __enter__(self) -> Queue:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _visible_s(self) -> float:
         return self._writer.read(max_age_s=float("inf"))[0].settings.visible_s
 
@@ -446,11 +485,11 @@ class Queue(OfThisProcess):
             raise InvalidInput("give a producer with its seq, or dedupe, or neither")
         epoch = 0 if fence is None else check_fence(fence)
         if dedupe is not None:
-            _name(dedupe, "dedupe")
+            check_producer(dedupe, "dedupe")
             put = Put(new, f"{UNNAMED}={dedupe}", 1, self._client, 1, epoch)
             return put, self._batcher.submit(put)
         if producer is not None:
-            _name(producer, "producer")
+            check_producer(producer, "producer")
         name = producer or f"{UNNAMED}{self._client}"
         if producer is not None and producer not in self._known:
             self._known[producer] = self.last_seq(producer)
@@ -477,21 +516,3 @@ def _max_bytes(given: Any) -> int:
         most = LARGEST_QUEUE // 2
         raise InvalidInput(f"max_bytes={given} must be {most} at most: every client reads the whole object")
     return int(given)
-
-
-def _name(given: Any, what: str) -> str:
-    if not isinstance(given, str) or not given or given.startswith(UNNAMED):
-        raise InvalidInput(f"{what}={given!r} must be a name that does not begin with {UNNAMED!r}")
-    return check_name(given, what)
-
-
-_ALL: weakref.WeakSet[Queue] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    for one in _ALL:
-        one._be_new()  # noqa: SLF001 - it is of this file
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

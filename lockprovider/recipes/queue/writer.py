@@ -20,28 +20,35 @@ from fsspec_cas import (
     Version,
     Won,
     World,
-    require_safe_for_locks,
 )
 from fsspec_cas.sender import delay_s
 from fsspec_cas.waiting import Signal
-from lockprovider.recipes.batching import Numbers
-from lockprovider.recipes.batching.line import NumberOf
-from lockprovider.recipes.broker import Broker, Bundle, Foreign, NotHere, flat, left_in_doubt, own, regrouped
+from lockprovider.recipes.broker import Broker, Handover
 from lockprovider.recipes.errors import Fenced, MalformedObject, NoQueue
-from lockprovider.recipes.queue.contents import Contents, Message, Segment, decode_queue, decode_segment
+from lockprovider.recipes.handing import Bundle, Foreign, flat, regrouped
+from lockprovider.recipes.line import NumberOf, Numbers
+from lockprovider.recipes.place import Proof
+from lockprovider.recipes.queue.contents import (
+    Contents,
+    Message,
+    Segment,
+    SegmentWanted,
+    decode_queue,
+    decode_segment,
+    promote,
+    with_messages,
+)
 from lockprovider.recipes.queue.operations import (
-    UNNAMED,
     Beat,
     Put,
     QueueOperation,
-    Repeated,
     Take,
     Watch,
     carry_out_all,
     results_of,
     sent_of,
 )
-from lockprovider.recipes.queue.spill import SegmentWanted, promote, with_messages
+from lockprovider.recipes.values import UNNAMED
 
 _EVER = float("inf")
 _BROKER = "broker"  # the field of the object with who writes for others
@@ -111,25 +118,24 @@ class _SoFar:
         touched: the segments that a try has made, or brought back.
         base: what the last try was to replace.
         missing: the version that named a segment that was not there.
-        handed: of each operation, whether another may have carried it out, or may yet; `asked`: who.
+        handover: what others may have carried out.
     """
 
-    handed: tuple[bool, ...]
+    handover: Handover[QueueOperation]
     tries: dict[str, list[Any]] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)
     base: Version | None = None
     missing: Version | None = None
-    asked: set[str] = field(default_factory=set)
 
     @property
     def sent(self) -> tuple[bool, ...]:
         """Of each operation, whether it may have been carried out."""
-        return tuple(map(operator.or_, self.handed, sent_of(self.tries, len(self.handed))))
+        return tuple(map(operator.or_, self.handover.handed, sent_of(self.tries, len(self.handover.handed))))
 
     @property
     def is_sent(self) -> bool:
         """Whether any may have been."""
-        return bool(self.tries) or any(self.handed)
+        return bool(self.tries) or any(self.handover.handed)
 
 
 class QueueWriter:
@@ -152,7 +158,7 @@ class QueueWriter:
         self._object = Cached(store, path, timeout=timeout_s, world=world)
         self._known: tuple[Version, Contents] | None = None
         self._watch = Watch()
-        self._store_is_safe = False
+        self._proof = Proof(store, path)
         self._broker = broker
         self.be_new()
 
@@ -174,7 +180,7 @@ class QueueWriter:
         Raises:
             OutcomeUnknown, StoreError: see `Store.put_if_absent`.
         """
-        self._require_safe_store()
+        self._proof.require()
         outcome = self._object.put_if_absent(contents.encode())
         if isinstance(outcome, Unknown):
             outcome.unwrap()
@@ -228,37 +234,29 @@ class QueueWriter:
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
         deadline_s = self.world.monotonic_s() + self._timeout_s
-        so_far = _SoFar(tuple(isinstance(one, Foreign) and one.sent for one in operations))
+        handover = Handover(operations, self._broker)
+        so_far = _SoFar(handover)
         max_age_s = _EVER
         while True:
             contents, version = self._look(so_far, deadline_s, max_age_s)
             if (settled := results_of(contents, so_far.tries)) is not None:
                 self.segments.remove(so_far.touched - _names(contents))
-                return self._told(settled, so_far)
-            if self._broker is not None and (results := self._handed_over(so_far, operations, contents)) is not None:
-                if results:
-                    return self._told(results, so_far)
+                return handover.told(settled, self._unknown)
+            if (handed := handover.ask(contents.more.get(_BROKER), so_far.sent)) is not None:
+                if handed.results:
+                    return handover.told(handed.results, self._unknown)
                 max_age_s = 0.0
                 continue
             results, outcome = self._tried(so_far, operations, contents, version)
             if isinstance(outcome, Won):
-                return self._told(results, so_far)
+                return handover.told(results, self._unknown)
             if outcome is None and results and not max_age_s:
                 if version != so_far.base:  # else the last try may be done yet
                     self.segments.remove(so_far.touched - _names(contents))
-                return self._told(results, so_far)
+                return handover.told(results, self._unknown)
             if outcome is not None:
                 self._pause(len(so_far.tries), deadline_s)
             max_age_s = 0.0
-
-    def _handed_over(self, so_far: _SoFar, operations: Sequence[Given], contents: Contents) -> list[Any] | None:
-        """What came of it; nothing: look again. None: they are to be carried out here."""
-        assert self._broker is not None  # noqa: S101 - it is asked where there is one
-        handed = self._broker.hand_over(contents.more.get(_BROKER), operations, so_far.sent, so_far.asked)
-        if handed is None:
-            return None
-        so_far.handed = handed.sent
-        return handed.results or []
 
     def _tried(
         self, so_far: _SoFar, operations: Sequence[Given], contents: Contents, version: Version
@@ -266,7 +264,7 @@ class QueueWriter:
         """What they would come to, and what the write did, if one was needed. No results: look again."""
         tries = so_far.tries
         try:
-            draft, results, batch = self._drafted(contents, operations, so_far.sent)
+            draft, results, batch = self._drafted(contents, operations, so_far)
             so_far.touched |= _names(draft) ^ _names(contents)
             outcome = self._sent(draft, contents, version) if draft.changed else None
         except _SegmentGone as gone:
@@ -297,13 +295,13 @@ class QueueWriter:
         return self._watch.next_s(self.world.monotonic_s())
 
     def _drafted(
-        self, contents: Contents, operations: Sequence[Given], sent: tuple[bool, ...]
+        self, contents: Contents, operations: Sequence[Given], so_far: _SoFar
     ) -> tuple[Contents, list[Any], str]:
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
-        wanted, dropped = _wanted(operations, contents, sent)
-        sent = (*(False for _ in lapsed), *map(operator.or_, sent, map(_is_foreign_claim, operations)))
+        wanted = so_far.handover.wanted(so_far.sent, Beat(()), lambda one: _adds_forgettable(one, contents))
+        sent = (*(False for _ in lapsed), *map(operator.or_, so_far.sent, map(_is_foreign_claim, operations)))
         loaded: dict[str, tuple[Message, ...]] = {}
         while True:
             draft = with_messages(contents.copy(), loaded)
@@ -314,12 +312,11 @@ class QueueWriter:
             else:
                 if draft.changed and self._broker is not None:
                     draft.more = {**draft.more, _BROKER: self._broker.offers(draft.more.get(_BROKER))}
-                answers = enumerate(results[len(lapsed) :])
-                return draft, [dropped.get(place, result) for place, result in answers], batch
+                return draft, so_far.handover.answered(results[len(lapsed) :]), batch
 
     def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
         """Segments first: the object names none that is not there."""
-        self._require_safe_store()
+        self._proof.require()
         for segment in draft.segments:
             if segment.messages is not None and segment not in contents.segments:
                 self.segments.write(segment, self.id)
@@ -393,46 +390,14 @@ class QueueWriter:
         said = f"the queue at {self.path!r} names the segment {gone.name}, which somebody has removed: "
         return MalformedObject(f"{said}restore that object, or make the queue anew")
 
-    def _told(self, results: list[Any], so_far: _SoFar) -> list[Any]:
-        answers = zip(results, so_far.handed, strict=True)
-        return [self._unknown(str(one)) if _is_unknown(one, handed=handed) else one for one, handed in answers]
-
     def _unknown(self, why: str) -> OutcomeUnknown:
         said = f"it is not known whether this was done to the queue {self.path!r}: {why}"
         return OutcomeUnknown(said, path=self.path)
-
-    def _require_safe_store(self) -> None:
-        if not self._store_is_safe:
-            folder = self.path.rpartition("/")[0]
-            require_safe_for_locks(self.store.below(folder) if folder else self.store)
-            self._store_is_safe = True
-
-
-def _is_unknown(result: Any, *, handed: bool) -> bool:
-    return isinstance(result, Repeated) or (left_in_doubt(result, sent=handed) and not isinstance(result, NotHere))
 
 
 def _is_foreign_claim(operation: Given) -> bool:
     """It may come late, when its client has made the claim elsewhere."""
     return isinstance(operation, Foreign) and isinstance(operation.operation, Take)
-
-
-def _wanted(
-    operations: Sequence[Given], contents: Contents, sent: Sequence[bool]
-) -> tuple[list[QueueOperation], dict[int, NotHere]]:
-    """What is to be carried out, and what of others' is not: where nothing is, there is what changes nothing."""
-    wanted: list[QueueOperation] = []
-    dropped: dict[int, NotHere] = {}
-    gone: dict[int, bool] = {}
-    for place, one in enumerate(operations):
-        operation = own(one)
-        if isinstance(one, Foreign):
-            bundle = one.bundle
-            if gone.setdefault(id(bundle), not bundle.wanted()) or _adds_forgettable(operation, contents):
-                dropped[place] = NotHere("its name is to be added by its own client", sent=sent[place])
-                operation = Beat(())
-        wanted.append(operation)
-    return wanted, dropped
 
 
 def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:

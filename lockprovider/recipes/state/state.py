@@ -17,27 +17,107 @@ write or remove past this library; that the history of a state that was removed 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from fsspec_cas import InvalidInput, Lost, Machine, OutcomeUnknown, Store, World, check_path
+from fsspec_cas import InvalidInput, Lost, OutcomeUnknown, Store, World
 from fsspec_cas.bridge.background import Later
+from fsspec_cas.bridge.tasks import threaded
 from fsspec_cas.given import check_text, seconds, whole
+from fsspec_cas.waiting import SLICE_S
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
-from lockprovider.recipes.place import OfThisProcess, open_at, repr_at
+from lockprovider.recipes.place import Recipe, RecipeForTasks
 from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update, epoch_of
-from lockprovider.recipes.state.codecs import Codec, codec_of
-from lockprovider.recipes.state.document import Difference, Document, difference
-from lockprovider.recipes.state.file import StateFile
-from lockprovider.recipes.state.revision import Edit, Editor, Revision
-from lockprovider.recipes.state.writer import StateWriter
+from lockprovider.recipes.state.document import Codec, Difference, Document, codec_of, difference
+from lockprovider.recipes.state.writer import StateFile, StateWriter
 from lockprovider.settings import LockSettings
+from lockprovider.storage_lock.async_lock import AsyncLease, AsyncLock
 from lockprovider.storage_lock.inspect import break_lock, look
+from lockprovider.storage_lock.lease import Lease
+from lockprovider.storage_lock.status import LockStatus
+
+# What a state's callers get: revisions, an edit, and who edits.
+
 
 V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Revision(Generic[V]):
+    """The state at one serial. Serial 0 is a state that is not there, with the default as its value.
+
+    Attributes:
+        by, at_ms, reason: who wrote it, when by that one's clock (epoch ms), and why, if that was said.
+        epoch: the newest that was given as `fence` until then.
+        lineage: the same for all revisions of one state, another if it was removed and made anew.
+
+    >>> revision = lockprovider.state.open("memory://docs/orders.json", default=dict).read()
+    >>> revision.serial, revision.value
+    (0, {})
+    """
+
+    serial: int
+    value: V
+    by: str = ""
+    at_ms: int = 0
+    reason: str = ""
+    epoch: int = 0
+    lineage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Editor:
+    """Who may edit now: what the lock of edits says, and the mark of the last edit in the state.
+
+    >>> lockprovider.state.open("memory://docs/orders.json").who().state
+    'absent'
+    """
+
+    state: str  # absent, released, lapsed or held
+    by: str
+    since_ms: int
+    reason: str
+    status: LockStatus
+    valid_until_ms: int = 0  # the edit is over then, if its lock is not renewed; by the holder's clock
+
+
+class Edit(Generic[V]):
+    """A held edit: change `value`, or set another. It is written at the end of the `with`, if nobody came between.
+
+    >>> state = lockprovider.state.open("memory://docs/orders.json", default=dict)
+    >>> with state.edit() as edit:
+    ...     edit.lease.check()
+    ...     edit["day"] = "mon"
+    >>> edit.begun.serial, edit.revision.value
+    (1, {'day': 'mon'})
+    """
+
+    def __init__(self, lease: Lease | AsyncLease, begun: Revision[V]) -> None:
+        self.lease = lease
+        self.begun = begun
+        self.value = begun.value
+        self.revision: Revision[V] | None = None  # what it was written as, once it is
+
+    def __repr__(self) -> str:
+        return f"<Edit of serial {self.begun.serial}, {'not ' if self.revision is None else ''}written>"
+
+    def __getitem__(self, key: Any) -> Any:
+        value: Any = self.value
+        return value[key]
+
+    def __setitem__(self, key: Any, item: Any) -> None:
+        value: Any = self.value
+        value[key] = item
+
+    def __contains__(self, key: object) -> bool:
+        value: Any = self.value
+        return key in value
+
 
 _UPDATED: ContextVar[frozenset[object]] = ContextVar("_UPDATED", default=frozenset())  # by functions that run here
 
@@ -45,7 +125,7 @@ _TIMEOUT_S = 60.0
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 
 
-class State(OfThisProcess, Generic[V]):
+class State(Recipe, Generic[V]):
     """A state file. Thread-safe; many threads share its writes.
 
     Args:
@@ -82,16 +162,13 @@ class State(OfThisProcess, Generic[V]):
         lock_settings: LockSettings | None = None,
         world: World | None = None,
     ) -> None:
-        if not isinstance(store, Store):
-            raise InvalidInput(f"store={store!r} must be a Store: give Store.from_url(url), or use State.open(url)")
+        super().__init__(store, path, world)
         if edits not in ("exclusive", "advisory"):
             raise InvalidInput(f"edits={edits!r} must be 'exclusive' or 'advisory'")
         if default is not None and not callable(default):
             raise InvalidInput(f"default={default!r} must be a function that makes the value, e.g. default=dict")
-        self.path = check_path(path)
         self.codec: Codec[V] = codec_of(codec)
         self.keep = whole(keep, "keep", least=1)
-        self.world = world or Machine()
         self._default = default
         self._timeout_s = seconds(timeout)
         pace_s = (_GCS_PACE_S if store.kind == "gcs" else 0.0) if pace_s is None else seconds(pace_s, "pace_s")
@@ -101,18 +178,6 @@ class State(OfThisProcess, Generic[V]):
         self._writer = StateWriter(self._file, edits == "exclusive", self.keep, self._timeout_s, lock_settings)
         self._place = (store.place, self.path)
         self._calls_since_s: float | None = None  # the function of an update
-
-    @classmethod
-    def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> State[V]:
-        """The state at a URL, with fsspec's storage options; nothing is asked of the store yet. `options`: see `State`.
-
-        Raises:
-            InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
-
-        >>> lockprovider.state.open("memory://docs/orders.json").read().value
-        {'day': 'mon', 'schema': 12}
-        """
-        return open_at(cls, url, storage_options, options)
 
     @property
     def store(self) -> Store:
@@ -330,15 +395,6 @@ class State(OfThisProcess, Generic[V]):
         """
         self._batcher.close(None if timeout is None else seconds(timeout))
 
-    def __repr__(self) -> str:
-        return repr_at(self, self._store, self.path)
-
-    def __enter__(self) -> State[V]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
         return self._writer.commit(changes)
 
@@ -419,3 +475,76 @@ class State(OfThisProcess, Generic[V]):
             document.epoch,
             document.lineage,
         )
+
+
+# `AsyncState`: the same state for tasks of an event loop.
+#
+# It is the very `State` of the threads: an update waits for its write without a thread, any other call has one while it
+# lasts. So every promise is the same. A cancelled update is dropped, if no write has taken it yet; else it goes on.
+
+
+class AsyncState(RecipeForTasks[State[V]], Generic[V]):
+    """A state file, for tasks; the arguments are those of `State`.
+
+    >>> state = lockprovider.state.AsyncState.open("memory://docs/orders.json", default=dict)
+    >>> first = await state.put({"day": "mon"})
+    >>> (await state.read()).value, await state.diff(1, 1)
+    ({'day': 'mon'}, [])
+    """
+
+    _of = State
+
+    read = threaded(State.read)
+    history = threaded(State.history)
+    at = threaded(State.at)
+    diff = threaded(State.diff)
+    rollback = threaded(State.rollback)
+    who = threaded(State.who)
+    unlock = threaded(State.unlock)
+    settle = threaded(State.settle)
+    close = threaded(State.close)
+
+    async def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
+        """See `State.update`; `fn` is a plain function, called on another thread.
+
+        >>> revision = await state.update(lambda old: {**old, "schema": 12})
+        >>> revision.value
+        {'day': 'mon', 'schema': 12}
+        """
+        return await self._do(self._sync._updating(fn, fence, reason))  # noqa: SLF001 - its twin
+
+    async def put(self, value: V, *, expected: int | None = None, fence: Any = None, reason: str = "") -> Revision[V]:
+        """See `State.put`.
+
+        >>> revision = await state.put({}, expected=1)
+        >>> revision.serial
+        2
+        """
+        return await self._do(self._sync._putting(value, expected, fence, reason))  # noqa: SLF001
+
+    @contextlib.asynccontextmanager
+    async def edit(self, *, reason: str = "", timeout: float | None = None) -> AsyncIterator[Edit[V]]:
+        """See `State.edit`.
+
+        >>> async with state.edit(reason="migration 12") as doc:
+        ...     doc["schema"] = 12
+        """
+        state = self._sync
+        lock = AsyncLock(state.store, state.lock_path, state.lock_settings, world=state.world)
+        async with lock.acquire(timeout) as lease:
+            edit = Edit(lease, await self._do(state._beginning(lease.epoch, reason)))  # noqa: SLF001
+            yield edit
+            lease.check()
+            edit.revision = await self._do(state._ending(edit, reason))  # noqa: SLF001
+
+    async def _do(self, change: StateChange) -> Revision[V]:
+        state = self._sync
+        answer = state._submit(change)  # noqa: SLF001
+        coming = asyncio.wrap_future(answer)
+        try:
+            while not coming.done():
+                await asyncio.wait([coming], timeout=SLICE_S)
+                state._must_come(answer)  # noqa: SLF001
+            return state._revision(coming.result())  # noqa: SLF001
+        finally:
+            coming.cancel()  # of one that is done: nothing

@@ -4,7 +4,7 @@
     with log.appender("ingest-3") as out:
         out.append(b"...", seq=41)
 
-`slot.py` and `manifest.py` are what is stored, `appending.py` what becomes of a batch, and how a broker is told of it
-(pure); `objects.py` asks the store, also where the log ends, `writer.py` writes for all callers of a process,
-`readers.py` reads; `Wal`, `AsyncWal` and `Appender` are the front.
+`contents.py` is what is stored, `appending.py` what becomes of a batch, and how a broker is told of it (pure);
+`objects.py` asks the store, also where the log ends, and reads; `writer.py` writes for all callers of a process, and
+has `Appender`; `wal.py` has `Wal` and `AsyncWal`.
 """

@@ -30,10 +30,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockprovider.recipes.errors import Fenced, Overloaded, Sealed, SequenceGap
-from lockprovider.recipes.wal.reports import Appended, Position
-from lockprovider.recipes.wal.slot import NOT_YET, Head, Producer
+from lockprovider.recipes.handing import Forgotten
+from lockprovider.recipes.values import UNNAMED
+from lockprovider.recipes.wal.contents import NOT_YET, Appended, Head, Position, Producer
 
-UNNAMED = "~"  # what the names of producers begin with that nobody has named
 NAMED_MOST, UNNAMED_MOST = 1000, 64
 
 
@@ -90,10 +90,6 @@ class NoMore:
 
 LogOperation = Append | Lead | Resign | Seal | NoMore
 Result = Appended | Position | int | Exception | None
-
-
-class Forgotten(Exception):
-    """Whether a record without a producer's name was appended cannot be told: its client was pushed out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,34 +15,31 @@ nobody knows, is there once if it is repeated.
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-from fsspec_cas import Bytes, InvalidInput, Machine, Store, World, check_path
+from fsspec_cas import Bytes, InvalidInput, Store, World
 from fsspec_cas.bridge.background import Later
+from fsspec_cas.bridge.tasks import EnteredByTasks, ForTasks, awaited, converted, iterated, on_thread, threaded
 from fsspec_cas.given import seconds, whole
 from lockprovider.recipes.batching import Batcher
-from lockprovider.recipes.broker import Broker, Bundle, check_broker
+from lockprovider.recipes.broker import Broker, check_broker
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.place import OfThisProcess, open_at, repr_at
-from lockprovider.recipes.values import check_fence, check_name
-from lockprovider.recipes.wal.appender import Appender, Leader
-from lockprovider.recipes.wal.appending import UNNAMED, Lead, LogCodec, LogOperation, Seal
-from lockprovider.recipes.wal.manifest import RETAIN, SLOTS, LogManifest
-from lockprovider.recipes.wal.objects import LogObjects, behind
-from lockprovider.recipes.wal.readers import LogReader, follow_from, positions, read_from, trim
-from lockprovider.recipes.wal.reports import Appended, LogBatch, LogInfo, Position
-from lockprovider.recipes.wal.writer import LogWriter
+from lockprovider.recipes.handing import Bundle
+from lockprovider.recipes.place import Recipe, RecipeForTasks
+from lockprovider.recipes.values import UNNAMED, check_fence, check_name, check_producer
+from lockprovider.recipes.wal.appending import Lead, LogCodec, LogOperation, Seal
+from lockprovider.recipes.wal.contents import RETAIN, SLOTS, Appended, LogBatch, LogInfo, LogManifest, Position
+from lockprovider.recipes.wal.objects import LogObjects, LogReader, behind, follow_from, positions, read_from, trim
+from lockprovider.recipes.wal.writer import Appender, Leader, LogWriter
 
 _TIMEOUT_S = 60.0
 Start = Position | int | Literal["oldest", "end"]
 
 
-class Wal(OfThisProcess):
+class Wal(Recipe):
     """A log. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
 
     `timeout` (s) is for each operation with all its tries, `pace_s` the seconds between two writes.
@@ -65,20 +62,16 @@ class Wal(OfThisProcess):
         broker: bool | str = False,
         world: World | None = None,
     ) -> None:
-        if not isinstance(store, Store):
-            raise InvalidInput(f"store={store!r} must be a Store: give Store.from_url(url), or use Wal.open(url)")
-        self.path = check_path(path)
-        self.world = world or Machine()
+        super().__init__(store, path, world)
         host = check_broker(broker)
         self._batcher: Batcher[LogOperation | Bundle[LogOperation], Any] = Batcher(
             self._commit, world=self.world, pace_s=seconds(pace_s, "pace_s")
         )
-        store = store.on_throttled(self._batcher.throttled)
-        self._objects = LogObjects(store, self.path, seconds(timeout), self.world)
+        self._store = store.on_throttled(self._batcher.throttled)
+        self._objects = LogObjects(self._store, self.path, seconds(timeout), self.world)
         helper = None if host is None else Broker(host, LogCodec(), self._batcher.submit, self.world)
         self._writer = LogWriter(self._objects, helper)
-        self._be_new()
-        _ALL.add(self)
+        self._begin()
 
     def _be_new(self) -> None:
         """A client of its own, who has appended nothing."""
@@ -114,25 +107,13 @@ class Wal(OfThisProcess):
             whole(slots, "slots", least=1)
         if retain not in RETAIN:
             raise InvalidInput(f"retain={retain!r} must be one of {', '.join(RETAIN)}")
-        log: Wal = open_at(cls, url, storage_options, options)
+        log: Wal = cls.open(url, storage_options=storage_options, **options)
         made = log._objects.create(LogManifest(log.world.new_id(), slots, retain))
         there = log._objects.manifest(fresh=True)
         if not made and (there.slots, there.retain) != (slots, retain):
             has = f"slots={there.slots}, retain={there.retain!r}"
             raise CoordinationError(f"the log at {url!r} is there, with {has}: open() it, or give it another path")
         return log
-
-    @classmethod
-    def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> Wal:
-        """The log at a URL, with fsspec's storage options; nothing is asked of the store yet.
-
-        Raises:
-            InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
-
-        >>> lockprovider.wal.open("memory://docs/orders").end().offset
-        2
-        """
-        return open_at(cls, url, storage_options, options)
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
@@ -176,10 +157,7 @@ class Wal(OfThisProcess):
         ...     out.append(b"second", seq=2).again  # as after a crash
         True
         """
-        if not isinstance(producer, str) or not producer or producer.startswith(UNNAMED):
-            raise InvalidInput(f"producer={producer!r} must be a name that does not begin with {UNNAMED!r}")
-        check_name(producer, "producer")
-        return self._appender(producer)
+        return self._appender(check_producer(producer, "producer"))
 
     def lead(self, *, fence: Any = None, producer: str | None = None) -> Leader:
         """Append alone: `with log.lead() as out:`. Others are refused until it ends, and those from before for good.
@@ -198,7 +176,7 @@ class Wal(OfThisProcess):
         """
         epoch = 0 if fence is None else check_fence(fence)
         if producer is not None:
-            self.appender(producer)  # for its checks
+            check_producer(producer, "producer")
         led: int = self._batcher.do(Lead(epoch))
         return Leader(self._batcher, self._objects, self._writer, producer, client=self.world.new_id(), epoch=led)
 
@@ -359,15 +337,6 @@ class Wal(OfThisProcess):
         self._batcher.close(None if timeout is None else seconds(timeout))
         self._writer.close()
 
-    def __repr__(self) -> str:
-        return repr_at(self, self._objects.store, self.path)
-
-    def __enter__(self) -> Wal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _commit(self, operations: Any) -> Any:
         return self._writer.commit(operations)
 
@@ -381,13 +350,104 @@ class Wal(OfThisProcess):
             return self._own
 
 
-_ALL: weakref.WeakSet[Wal] = weakref.WeakSet()
+# `AsyncWal`: the same log for tasks of an event loop.
+#
+# It is the very `Wal` of the threads: an append waits for its write without a thread, any other call has one while it
+# lasts. So every promise is the same. A cancelled append is dropped, if no write has taken it yet; else it goes on.
+# That of a producer always goes on: its numbers have an order.
 
 
-def _in_child() -> None:
-    for one in _ALL:
-        one._be_new()  # noqa: SLF001 - it is of this file
+class AsyncAppender(EnteredByTasks[Appender]):
+    """Appends as one producer, or as a leader, for tasks; see `Appender` and `Leader`. Leave it with `async with`.
+
+    >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
+    >>> out = log.appender("ingest-3")
+    >>> [one.again for one in await out.append_many([b"first", b"second"], first=1)]
+    [False, False]
+    """
+
+    def __init__(self, appender: Appender) -> None:
+        super().__init__(appender)
+        self.producer, self.epoch = appender.producer, appender.epoch
+
+    append = awaited(Appender.append, Appender.append_later)
+    append_many = threaded(Appender.append_many)
+    flush = threaded(Appender.flush)
+
+    async def last_seq(self) -> int:
+        """See `Appender.last_seq`.
+
+        >>> await out.last_seq()
+        2
+        """
+        return await on_thread(lambda: self._sync.last_seq)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+class AsyncLogReader(ForTasks[LogReader]):
+    """A reader whose position is kept in the log, for tasks; see `LogReader`.
+
+    >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
+    >>> done = await log.append(b"first")
+    >>> reader = await log.reader("billing")
+    >>> async for batch in reader.read():
+    ...     await reader.commit(batch.end)
+    >>> str(reader.position)
+    '1:1'
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        super().__init__(reader)
+        self.name, self.epoch = reader.name, reader.epoch
+
+    read = iterated(LogReader.read)
+    follow = iterated(LogReader.follow)
+    commit = threaded(LogReader.commit)
+
+    @property
+    def position(self) -> Position:
+        """See `LogReader`."""
+        return self._sync.position
+
+
+class AsyncWal(RecipeForTasks[Wal]):
+    """A log, for tasks; the arguments are those of `Wal`.
+
+    >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
+    >>> done = await log.append_many([b"first", b"second"])
+    >>> [record async for batch in log.read() for record in batch.records]
+    [b'first', b'second']
+    """
+
+    _of = Wal
+
+    @classmethod
+    async def create(cls, url: str, **options: Any) -> AsyncWal:
+        """See `Wal.create`.
+
+        >>> audit = await lockprovider.wal.AsyncWal.create("memory://docs/audit", slots=None)
+        >>> async with await audit.lead() as out:
+        ...     done = await out.append(b"of the leader")
+        """
+        return cls._over(await on_thread(lambda: Wal.create(url, **options)))
+
+    append = awaited(Wal.append, Wal.append_later)
+    append_many = threaded(Wal.append_many)
+    seal = threaded(Wal.seal)
+    read = iterated(Wal.read)
+    follow = iterated(Wal.follow)
+    drop_reader = threaded(Wal.drop_reader)
+    trim = threaded(Wal.trim)
+    end = threaded(Wal.end)
+    position = threaded(Wal.position)
+    info = threaded(Wal.info)
+    close = threaded(Wal.close)
+    lead = converted(Wal.lead, AsyncAppender, undo=Leader.resign)
+    reader = converted(Wal.reader, AsyncLogReader)
+
+    def appender(self, producer: str) -> AsyncAppender:
+        """See `Wal.appender`.
+
+        >>> async with log.appender("ingest-3") as out:
+        ...     done = await out.append(b"third", seq=1)
+        """
+        return AsyncAppender(self._sync.appender(producer))

@@ -2,80 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from types import TracebackType
 from typing import Any
 
-from fsspec_cas import CasError, OutcomeUnknown, Unavailable, Won
+from fsspec_cas import Bytes, CasError, InvalidInput, OutcomeUnknown, Unavailable, Won, check_bytes
+from fsspec_cas.bridge.background import Later
+from fsspec_cas.given import several, whole
 from fsspec_cas.sender import delay_s
-from lockprovider.recipes.batching import Numbers
-from lockprovider.recipes.batching.line import NumberOf
-from lockprovider.recipes.broker import Broker, Bundle, Foreign, NotHere, flat, left_in_doubt, own, regrouped
-from lockprovider.recipes.errors import CoordinationError, LogFull
-from lockprovider.recipes.wal.appending import (
-    UNNAMED,
-    Append,
-    Appending,
-    Forgotten,
-    LogOperation,
-    Need,
-    NoMore,
-    Seal,
-)
-from lockprovider.recipes.wal.objects import LogObjects
-from lockprovider.recipes.wal.readers import make_room
-from lockprovider.recipes.wal.slot import Head, encode_slot
+from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.broker import Broker, Handover
+from lockprovider.recipes.errors import CoordinationError, LogFull, TooLarge
+from lockprovider.recipes.handing import Bundle, Foreign, flat, own, regrouped
+from lockprovider.recipes.line import NumberOf, Numbers
+from lockprovider.recipes.place import OfThisProcess, repr_at
+from lockprovider.recipes.values import UNNAMED
+from lockprovider.recipes.wal.appending import Append, Appending, LogOperation, Need, NoMore, Resign, Seal
+from lockprovider.recipes.wal.contents import Appended, Head, encode_slot
+from lockprovider.recipes.wal.objects import LogObjects, make_room
 
 SLOT_BYTES = 4 << 20
 LogGiven = LogOperation | Foreign[LogOperation]
-
-
-class Handover:
-    """What is known of it: of each operation, whether another may have carried it out, and who was asked."""
-
-    def __init__(self, given: Sequence[LogGiven], broker: Broker[LogOperation] | None) -> None:
-        self._given = given
-        self._broker = broker
-        self._asked: set[str] = set()
-        self._dropped: dict[int, NotHere] = {}
-        self.handed = tuple(isinstance(one, Foreign) and one.sent for one in given)
-        self.clients = {one.client for one in given if isinstance(one, Append)}
-
-    def asked(self, turn: Appending, last: Head) -> Appending | None:
-        """Another writes behind this slot: the batch with what came of that. None: it is carried out here."""
-        if self._broker is None:
-            return None
-        handed = self._broker.hand_over(last.broker, self._given, turn.sent, self._asked)
-        if handed is None:
-            return None
-        self.handed = handed.sent
-        if handed.results is None:
-            return replace(turn, need=Need.END, sent=handed.sent)
-        return replace(turn, need=Need.DONE, results=tuple(handed.results))
-
-    def wanted(self, turn: Appending, last: Head) -> Appending:
-        """Without those of others who have hung up, or whose names are not in the table: that they add themselves."""
-        operations = list(turn.operations)
-        gone: dict[int, bool] = {}
-        for n, one in enumerate(self._given):
-            if isinstance(one, Foreign) and n not in self._dropped:
-                name = one.operation.producer if isinstance(one.operation, Append) else ""
-                if gone.setdefault(id(one.bundle), not one.bundle.wanted()) or name not in last.producers:
-                    self._dropped[n] = NotHere("its name is to be added by its own client", sent=turn.sent[n])
-                    operations[n] = NoMore()
-        return replace(turn, operations=tuple(operations))
-
-    def told(self, results: Sequence[Any]) -> Iterator[tuple[Any, bool]]:
-        """The results, and of each whether it says too much: nobody can tell."""
-        for n, (result, handed) in enumerate(zip(results, self.handed, strict=True)):
-            answer = self._dropped.get(n, result)
-            is_told = isinstance(answer, NotHere)
-            yield answer, not is_told and (isinstance(answer, Forgotten) or left_in_doubt(answer, sent=handed))
-
-
-def operations_of(given: Sequence[LogGiven]) -> tuple[LogOperation, ...]:
-    """Without whose they are."""
-    return tuple(own(one) for one in given)
 
 
 class LogWriter:
@@ -131,7 +83,7 @@ class LogWriter:
     def _append(self, given: Sequence[LogGiven]) -> Sequence[Any]:
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
         handover = Handover(given, self._broker)
-        turn = Appending(operations_of(given), self._world.new_id(), sent=handover.handed)
+        turn = Appending(tuple(map(own, given)), self._world.new_id(), sent=handover.handed)
         if self._end is not None:
             turn = self._found(turn, handover, self._end)
         while turn.need is not Need.DONE:
@@ -149,17 +101,21 @@ class LogWriter:
                 turn = turn.failed(Unavailable(why, path=self._objects.path), self._unknown(why))
             elif failed and failures > 1:
                 self._world.sleep(delay_s(failures - 1, self._world.random()))
-        self._took.update({client: epoch for client, epoch in turn.taken().items() if client in handover.clients})
-        return [self._unknown(str(one)) if is_unknown else one for one, is_unknown in handover.told(turn.results)]
+        mine = {one.client for one in given if isinstance(one, Append)}
+        self._took.update({client: epoch for client, epoch in turn.taken().items() if client in mine})
+        return handover.told(turn.results, self._unknown)
 
-    def _found(self, turn: Appending, handover: Handover, last: Head) -> Appending:
+    def _found(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
         """This is the last slot: another writes behind it, or this process does."""
-        asked = handover.asked(turn, last)
-        if asked is not None:
-            return asked
-        return handover.wanted(turn, last).found(last, self._world.now_ms(), self._since or 0)
+        handed = handover.ask(last.broker, turn.sent)
+        if handed is None:
+            wanted = handover.wanted(turn.sent, NoMore(), lambda one: _name_of(one) not in last.producers)
+            return replace(turn, operations=tuple(wanted)).found(last, self._world.now_ms(), self._since or 0)
+        if handed.results is None:
+            return replace(turn, need=Need.END, sent=handed.sent)
+        return replace(turn, need=Need.DONE, results=tuple(handed.results))
 
-    def _step(self, turn: Appending, handover: Handover) -> Appending:
+    def _step(self, turn: Appending, handover: Handover[LogOperation]) -> Appending:
         match turn.need:
             case Need.END:
                 last = self._objects.last(turn.known).head
@@ -221,6 +177,10 @@ class LogWriter:
         return OutcomeUnknown(f"{said}; with a producer's number, append it again", path=self._objects.path)
 
 
+def _name_of(operation: LogOperation) -> str:
+    return operation.producer if isinstance(operation, Append) else ""
+
+
 def _numbered(operation: LogGiven) -> NumberOf | None:
     """Those of a bundle are in order among themselves; beyond it, that is its process's to mind."""
     one = own(operation)
@@ -246,3 +206,182 @@ def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
         size += more
     if batch:
         yield batch
+
+
+# Who appends: as a producer, whose numbers are in the log once; and as a leader, alone.
+
+
+_RECORD_BYTES = 1 << 20
+_TOLD = 1000  # numbers that were acknowledged here are remembered
+_CHUNK = 1000
+
+
+class Appender(OfThisProcess):
+    """Appends as one producer. Thread-safe, and the numbers are in the order of the calls. `with` waits for all of it.
+
+    Attributes:
+        producer: its name; None: each record is numbered by this client, and cannot be repeated by another.
+
+    >>> log = lockprovider.wal.create("memory://docs/orders")
+    >>> out = log.appender("ingest-3")
+    >>> first = out.append(b"first", seq=1)
+    """
+
+    def __init__(
+        self,
+        batcher: Batcher[LogOperation | Bundle[LogOperation], Any],
+        objects: LogObjects,
+        writer: LogWriter,
+        producer: str | None,
+        *,
+        client: str,
+        epoch: int = 0,
+    ) -> None:
+        self.producer = producer
+        self.epoch = epoch
+        self._batcher = batcher
+        self._objects = objects
+        self._writer = writer
+        self._client = client
+        self._name = producer or f"{UNNAMED}{client}"
+        self._highest = 0
+        self._told: OrderedDict[int, None] = OrderedDict()
+        self._waiting: set[Later[Appended]] = set()
+        self._guard = threading.Lock()  # a number and its place in the line are given together
+
+    @property
+    def last_seq(self) -> int:
+        """The last number that the log has of this producer; 0 if there is none. Where to go on after a crash."""
+        there = self._objects.last().head.producers.get(self._name)
+        return 0 if there is None else there.seq
+
+    def append(self, data: Bytes, *, seq: int | None = None) -> Appended:
+        """Append a record: bytes, at most 1 MiB. The numbers of a producer rise, and may have gaps.
+
+        Raises:
+            SequenceGap: a higher number is there, and this one was not appended before; or one before it came to
+                nothing, and has to be appended again first.
+            Fenced: another has taken the name, or leads.
+            Sealed: the log takes no more.
+            LogFull, TooLarge, Overloaded: it has no room.
+            OutcomeUnknown: nobody can tell; with a producer's number, append it again.
+            NoLog, StoreError: it was not appended.
+
+        >>> out.append(b"first", seq=1).again, out.append(b"second", seq=2).again
+        (True, False)
+        """
+        told: Appended = self._batcher.wait(self.append_later(data, seq=seq))
+        return told
+
+    def append_later(self, data: Bytes, *, seq: int | None = None) -> Later[Appended]:
+        """The same, without waiting for the write that takes it. Of a producer it cannot be cancelled any more.
+
+        Raises:
+            TooLarge, Overloaded, NotBytes, InvalidInput: it was not taken.
+
+        >>> waiting = [out.append_later(b"%d" % n, seq=n) for n in (2, 3)]
+        >>> [one.result().again for one in waiting]
+        [False, False]
+        """
+        given = bytes(check_bytes("a record", data))
+        if len(given) > _RECORD_BYTES:
+            raise TooLarge(f"a record of {len(given)} bytes: keep it in an object of its own, and append its name")
+        if (seq is None) is not (self.producer is None):
+            raise InvalidInput(f"seq={seq!r}: with a producer's name each record has a number, else none has")
+        with self._guard:
+            number = self._highest + 1 if seq is None else whole(seq, "seq", least=1)
+            known = number if number <= self._highest and number in self._told else 0
+            self._highest = max(self._highest, number)  # first: an interrupt must not let it be given again
+            answer: Later[Appended] = self._batcher.submit(
+                Append(given, self._name, number, self._client, known=known, epoch=self.epoch),
+                kept=self.producer is not None,
+            )
+            self._waiting.add(answer)
+        answer.add_done_callback(lambda done: self._done(number, done))
+        return answer
+
+    def append_many(self, records: Iterable[Bytes], *, first: int | None = None) -> list[Appended]:
+        """Append records in their order, many to a write; those of a producer are numbered from `first`.
+
+        With the same `first` and the same records it may be repeated after a crash or an error.
+
+        Raises:
+            What `append` raises; some may be there.
+
+        >>> [one.again for one in out.append_many([b"first", b"second"], first=1)]
+        [True, False]
+        """
+        if self.producer is not None:
+            whole(first, "first", least=1)
+        told: list[Appended] = []
+        waiting: list[Later[Appended]] = []
+        for n, data in enumerate(several(records, "records", "bytes")):
+            waiting.append(self.append_later(data, seq=None if first is None else first + n))
+            if len(waiting) >= _CHUNK:
+                told += [self._batcher.wait(one) for one in waiting]
+                waiting = []
+        return told + [self._batcher.wait(one) for one in waiting]
+
+    def flush(self) -> None:
+        """Wait for all that was given to `append_later`; the first error of it is raised.
+
+        >>> later = out.append_later(b"second", seq=2)
+        >>> out.flush()
+        >>> out.last_seq
+        2
+        """
+        with self._guard:
+            waiting = [*self._waiting]
+        for one in waiting:
+            self._batcher.wait(one)
+
+    def __repr__(self) -> str:
+        return repr_at(self, self._objects.store, self._objects.path, f", producer={self.producer!r}")
+
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.flush()
+        self._writer.forget(self._client)
+
+    def _done(self, number: int, answer: Future[Appended]) -> None:
+        with self._guard:
+            self._waiting.discard(answer)
+            if not answer.cancelled() and answer.exception() is None:
+                self._told[number] = None
+                if len(self._told) > _TOLD:
+                    self._told.popitem(last=False)
+
+
+class Leader(Appender):
+    """Appends alone, under its `epoch`; a newer leader's first write fences it. Leave it with `with`, or `resign`.
+
+    >>> log = lockprovider.wal.create("memory://docs/orders")
+    >>> leader = log.lead()
+    >>> done = leader.append(b"of the leader")
+    """
+
+    def __enter__(self) -> Leader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            with contextlib.suppress(*(() if kind is None else (CasError, CoordinationError))):
+                self.resign()
+
+    def resign(self) -> None:
+        """Let others append; may be repeated, and is done also by whoever leads next.
+
+        >>> leader.resign()
+        >>> log.info().led
+        False
+        """
+        self._batcher.do(Resign(self.epoch))

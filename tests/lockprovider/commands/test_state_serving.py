@@ -19,7 +19,7 @@ from patience import PATIENCE_S, until
 from fsspec_cas import InvalidInput, Store
 from lockprovider.commands.state import serving
 from lockprovider.commands.state.serving import USER, Limits, StateServer
-from lockprovider.recipes.state.file import StateFile
+from lockprovider.recipes.state.writer import StateFile
 from lockprovider.state import State
 
 PASSWORD = uuid.uuid4().hex

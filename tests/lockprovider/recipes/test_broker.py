@@ -21,10 +21,9 @@ from fsspec_cas import InvalidInput, OutcomeUnknown, Store
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import Faulty, ManualClock, Pass, Refuse
 from lockprovider.queue import Queue, SequenceGap
-from lockprovider.recipes.broker.frames import BrokenLink, receive_frame, send_frame
-from lockprovider.recipes.broker.handing import offers_of, with_offer
-from lockprovider.recipes.broker.service import Link, Service
-from lockprovider.recipes.wal.manifest import LogManifest
+from lockprovider.recipes.broker import BrokenLink, Link, Service, receive_frame, send_frame
+from lockprovider.recipes.handing import offers_of, with_offer
+from lockprovider.recipes.wal.contents import LogManifest
 from lockprovider.wal import Fenced, Wal
 
 WHERE = True
@@ -135,7 +134,7 @@ def name_as_broker(store: Store, *offer: str) -> None:
 
 
 def test_a_broker_that_is_silent_is_left(store, opened, monkeypatch) -> None:
-    monkeypatch.setattr("lockprovider.recipes.broker.service.SILENCE_S", 0.1)
+    monkeypatch.setattr("lockprovider.recipes.broker.SILENCE_S", 0.1)
     (queue,) = queues(store, opened, 1)
     service, asked = frozen(opened, "its key")
     name_as_broker(store, service.address, "its key")

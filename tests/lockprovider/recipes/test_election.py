@@ -46,10 +46,9 @@ from lockprovider.election import (
 )
 from lockprovider.errors import InvalidSettings, LossReason, NotPicklable
 from lockprovider.queue import Queue
-from lockprovider.recipes.election import candidate as candidate_module
-from lockprovider.recipes.election.candidate import Candidate
-from lockprovider.recipes.election.decide import may_stand
-from lockprovider.recipes.election.record import ElectionRecord, decode_election
+from lockprovider.recipes.election import term as candidate_module
+from lockprovider.recipes.election.decide import ElectionRecord, decode_election, may_stand
+from lockprovider.recipes.election.term import Candidate
 from lockprovider.settings import LockSettings
 from lockprovider.state import Fenced, State
 

@@ -17,10 +17,9 @@ from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, LoseAnswer, LoseRequest, ManualClock, Pass, Refuse
 from lockprovider.queue import MalformedObject, Queue, QueueFull, QueueSettings
-from lockprovider.recipes.queue import spill
-from lockprovider.recipes.queue.contents import Contents, decode_queue, decode_segment
+from lockprovider.recipes.queue import contents as spill
+from lockprovider.recipes.queue.contents import Contents, SegmentWanted, decode_queue, decode_segment, with_messages
 from lockprovider.recipes.queue.operations import End, New, NothingReady, Put, Take, carry_out_all
-from lockprovider.recipes.queue.spill import SegmentWanted, with_messages
 
 FAULTS = (Pass(), LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), Refuse())
 

@@ -34,9 +34,8 @@ from fsspec_cas.testing import (
 )
 from lockprovider.recipes.wal import appending
 from lockprovider.recipes.wal.appending import Append, draft
-from lockprovider.recipes.wal.manifest import LogManifest
+from lockprovider.recipes.wal.contents import Head, LogManifest, Producer, decode_slot, encode_slot
 from lockprovider.recipes.wal.objects import last_slot
-from lockprovider.recipes.wal.slot import Head, Producer, decode_slot, encode_slot
 from lockprovider.wal import (
     Appended,
     AsyncAppender,

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import threading
 import weakref
 from collections import deque
@@ -28,8 +27,9 @@ from typing import Any, Generic, TypeVar
 from fsspec_cas import World
 from fsspec_cas.bridge.background import Later
 from fsspec_cas.waiting import SLICE_S, Signal, Worker
-from lockprovider.recipes.batching.line import Line, pace_at
 from lockprovider.recipes.errors import CoordinationError, Overloaded
+from lockprovider.recipes.line import Line, pace_at
+from lockprovider.recipes.place import OfThisProcess
 
 Op = TypeVar("Op")
 T = TypeVar("T")
@@ -39,7 +39,7 @@ DRAIN_S = 5.0  # at the end of the interpreter
 _END: Any = object()  # in the line: all before it are written
 
 
-class Batcher(Generic[Op, T]):
+class Batcher(OfThisProcess, Generic[Op, T]):
     """Hands operations to `write`, many at once, from a thread that lives while there are some.
 
     `write` gets operations in the order of arrival and returns, for each, its result or the error that its caller gets.
@@ -69,7 +69,7 @@ class Batcher(Generic[Op, T]):
         self._max_waiting = max_waiting
         self._throttled_s: float | None = None
         self._closed = False
-        self._be_new()
+        self._begin()
         _ALL.add(self)
 
     def _be_new(self) -> None:
@@ -224,17 +224,10 @@ class Batcher(Generic[Op, T]):
 _ALL: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
 
 
-def _in_child() -> None:
-    for one in _ALL:
-        one._be_new()  # noqa: SLF001 - it is of this file
-
-
 def _at_exit() -> None:
     for one in list(_ALL):
         with contextlib.suppress(RuntimeError):
             one.close(DRAIN_S)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 atexit.register(_at_exit)

@@ -39,6 +39,10 @@ _FINAL = (Fenced, Sealed, SequenceGap, ClaimLost, TooLarge)
 _PASSED: dict[str, type[CoordinationError]] = {one.__name__: one for one in (*_FINAL, QueueFull, LogFull, Overloaded)}
 
 
+class Forgotten(Exception):
+    """An operation that was sent before cannot be told from one that was not: what would tell has been pushed out."""
+
+
 class NotHere(Exception):
     """The broker did not carry it out, or does not know; `sent`: it may have been."""
 
@@ -128,6 +132,12 @@ def after_answer(answers: Sequence[Any], sent: Sequence[bool]) -> Handed:
 def left_in_doubt(result: object, *, sent: bool) -> bool:
     """Whether this error says too much of an operation that was handed over before: it may be carried out yet."""
     return sent and isinstance(result, Exception) and not isinstance(result, _FINAL)
+
+
+def is_untold(result: object, *, handed: bool) -> bool:
+    """Whether nobody can tell what became of it."""
+    in_doubt = left_in_doubt(result, sent=handed) and not isinstance(result, NotHere)
+    return in_doubt or isinstance(result, Forgotten)
 
 
 def said_of(result: object, say: Callable[[Any], Any]) -> dict[str, Any]:

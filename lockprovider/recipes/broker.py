@@ -1,0 +1,570 @@
+"""One process writes for the others: the broker of a queue or a log.
+
+A `Broker` is a client that writes for others where it wrote last, and lets another write for it where that did.
+`Service` answers on a socket, `Link` asks. It is for speed alone: nothing here is needed for what queues and logs
+promise. `handing.py` says whom to ask, and what an answer is worth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import selectors
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as NotYet
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from fsspec_cas import InvalidInput, Machine, World
+from fsspec_cas.bridge.background import Later
+from fsspec_cas.waiting import Worker
+from lockprovider.recipes.errors import CoordinationError
+from lockprovider.recipes.handing import (
+    Bundle,
+    Foreign,
+    Handed,
+    NotHere,
+    Offer,
+    after_answer,
+    heard,
+    is_untold,
+    offers_of,
+    own,
+    said_of,
+    whom_to_ask,
+    with_offer,
+)
+
+# What goes over a socket: JSON behind its length, at most 8 MiB, and a proof of both sides that they know the key.
+#
+# The answering side sends a nonce; who asks sends one of its own, and the HMAC of both; then the other sends its HMAC.
+# After that frames are neither signed nor encrypted: over a network this is for trusted ones.
+
+
+_LENGTH = struct.Struct(">I")
+_HELLO_BYTES = 1024  # before the key is proved
+FRAME_BYTES = 8 << 20
+_HELLO_S = 2.0
+_VERSION = 1
+CLOCK = Machine()  # sockets know no other
+
+
+class BrokenLink(Exception):
+    """The other side hung up, was silent, does not know the key, or sent what cannot be understood."""
+
+
+class NoFrame(Exception):
+    """It is larger than a frame may be, or JSON cannot say it; nothing was sent."""
+
+
+def send_frame(link: socket.socket, said: dict[str, Any], timeout_s: float) -> None:
+    """Send it.
+
+    Raises:
+        NoFrame: see there.
+        BrokenLink: the other side does not take it.
+    """
+    try:
+        data = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        raise NoFrame(str(error)) from error
+    if len(data) > FRAME_BYTES:
+        raise NoFrame(f"a frame of {len(data)} bytes")
+    try:
+        link.settimeout(timeout_s)
+        link.sendall(_LENGTH.pack(len(data)) + data)
+    except OSError as error:
+        raise BrokenLink(str(error)) from error
+
+
+def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAME_BYTES) -> dict[str, Any]:
+    """The next one, of which all comes within so many seconds (None: whenever).
+
+    Raises:
+        BrokenLink: none came.
+    """
+    end_s = None if timeout_s is None else CLOCK.monotonic_s() + timeout_s
+    size = _LENGTH.unpack(_exactly(link, _LENGTH.size, end_s))[0]
+    if size > most:
+        raise BrokenLink(f"a frame of {size} bytes")
+    try:
+        data = _exactly(link, size, end_s)
+        said = json.loads(data)
+        if b"\\u" in data:  # half of a pair would spoil the object's bytes
+            json.dumps(said, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise BrokenLink(f"no JSON: {error}") from error
+    if not isinstance(said, dict):
+        raise BrokenLink("no JSON object")
+    return said
+
+
+def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
+    parts: list[bytes] = []
+    while size > 0:
+        left_s = None if end_s is None else end_s - CLOCK.monotonic_s()
+        if left_s is not None and left_s <= 0:
+            raise BrokenLink("silence")
+        try:
+            link.settimeout(left_s)
+            part = link.recv(min(size, 1 << 20))
+        except OSError as error:
+            raise BrokenLink(str(error)) from error
+        if not part:
+            raise BrokenLink("the other side hung up")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def prove_as_asker(link: socket.socket, key: str) -> None:
+    """Raises BrokenLink: the other side does not know the key."""
+    nonce = _nonce(receive_frame(link, _HELLO_S, _HELLO_BYTES))
+    own = secrets.token_hex(16)
+    send_frame(link, {"v": _VERSION, "nonce": own, "proof": _proof(key, "asks", nonce, own)}, _HELLO_S)
+    _check(receive_frame(link, _HELLO_S, _HELLO_BYTES), _proof(key, "answers", nonce, own))
+
+
+def prove_as_answerer(link: socket.socket, key: str) -> None:
+    """Raises BrokenLink: the other side does not know the key."""
+    own = secrets.token_hex(16)
+    send_frame(link, {"v": _VERSION, "nonce": own}, _HELLO_S)
+    said = receive_frame(link, _HELLO_S, _HELLO_BYTES)
+    nonce = _nonce(said)
+    _check(said, _proof(key, "asks", own, nonce))
+    send_frame(link, {"proof": _proof(key, "answers", own, nonce)}, _HELLO_S)
+
+
+def _nonce(said: dict[str, Any]) -> str:
+    nonce = said.get("nonce")
+    if said.get("v") != _VERSION or not isinstance(nonce, str):
+        raise BrokenLink("another version")
+    return nonce
+
+
+def _proof(key: str, side: str, first: str, second: str) -> str:
+    return hmac.new(key.encode(), f"{side} {first} {second}".encode(), "sha256").hexdigest()
+
+
+def _check(said: dict[str, Any], proof: str) -> None:
+    given = said.get("proof")
+    if not isinstance(given, str) or not hmac.compare_digest(given.encode(), proof.encode()):
+        raise BrokenLink("it does not know the key")
+
+
+def has_hung_up(link: socket.socket) -> bool:
+    """Whether the other side, which says nothing now, is gone; without waiting, and beside one who sends."""
+    try:
+        with selectors.DefaultSelector() as ready:
+            ready.register(link, selectors.EVENT_READ)
+            return bool(ready.select(0))  # it is silent while it waits for an answer
+    except (OSError, ValueError):
+        return True
+
+
+# `Service` answers other processes on a socket, each on a thread of its own; `Link` is their side of it.
+
+
+UNIX = "unix:"
+TCP = "tcp:"
+_PEERS = 1000
+_BACKLOG = 128
+_CONNECT_S = 1.0
+SILENCE_S = 3.0  # a broker says twice a second that it is there
+_ANSWER_S = 20.0  # a broker whose store is silent is left
+
+
+class Service:
+    """Listens, and calls `serve` with each peer that knows the key; `address` is where.
+
+    A Unix socket is in a folder of its own that only this user may enter, and is removed with it by `close`; of a
+    process that is killed it stays. `host`: an interface to listen at with TCP; None: a Unix socket.
+
+    Raises:
+        OSError: it cannot listen.
+    """
+
+    def __init__(self, host: str | None, key: str, serve: Callable[[socket.socket], None]) -> None:
+        self._key = key
+        self._serve = serve
+        self._guard = threading.Lock()
+        self._peers: set[socket.socket] = set()
+        self._closed = False
+        self._remove: Callable[[], object] = lambda: None
+        self._keep: Callable[[], object] = lambda: None
+        if host is None:
+            folder = tempfile.mkdtemp(prefix="lockprovider-")  # nobody else may enter it
+            remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._remove, self._keep = remove, remove.detach
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            path = os.path.join(folder, "s")  # noqa: PTH118 - a socket's name is text
+            self._socket.bind(path)
+            self.address = UNIX + path
+        else:
+            self._socket = socket.create_server((host, 0))
+            self.address = f"{TCP}{host}:{self._socket.getsockname()[1]}"
+        self._socket.listen(_BACKLOG)
+        Worker(self._accept, "broker").start()
+
+    def close(self) -> None:
+        """Hang up, and listen no more."""
+        with self._guard:
+            self._closed = True
+            peers = [*self._peers]
+        for one in (self._socket, *peers):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for one in (self._socket, *peers):
+            one.close()
+        self._remove()
+
+    def abandon(self) -> None:
+        """In a forked child: its copies of the sockets are closed; the parent goes on with its own."""
+        self._keep()
+        for one in (self._socket, *self._peers):
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return
+            with self._guard:
+                is_welcome = not self._closed and len(self._peers) < _PEERS
+                if is_welcome:
+                    self._peers.add(peer)
+            if is_welcome:
+                Worker(partial(self._answer, peer), "broker-peer").start()
+            else:
+                peer.close()
+
+    def _answer(self, peer: socket.socket) -> None:
+        try:
+            with contextlib.suppress(BrokenLink):
+                prove_as_answerer(peer, self._key)
+                self._serve(peer)
+        finally:
+            with self._guard:
+                self._peers.discard(peer)
+            peer.close()
+
+
+class Link:
+    """To the broker at an address, which has proved that it knows the key.
+
+    Raises:
+        BrokenLink: there is none.
+    """
+
+    def __init__(self, address: str, key: str) -> None:
+        self.address = address
+        self._asked = 0
+        try:
+            if address.startswith(UNIX):
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self._socket.settimeout(_CONNECT_S)
+                self._socket.connect(address.removeprefix(UNIX))
+            elif address.startswith(TCP):
+                host, _, port = address.removeprefix(TCP).rpartition(":")
+                self._socket = socket.create_connection((host, int(port)), _CONNECT_S)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            else:
+                raise BrokenLink(f"{address!r} is no address")  # noqa: TRY301
+            prove_as_asker(self._socket, key)
+        except (OSError, ValueError, AttributeError) as error:
+            self.close()
+            raise BrokenLink(f"{address}: {error}") from error
+        except BrokenLink:
+            self.close()
+            raise
+
+    def ask(self, said: list[Any]) -> list[Any]:
+        """The answers to these, one for each. After a BrokenLink it is closed, and is not to be used again.
+
+        Raises:
+            BrokenLink: nobody knows what became of them.
+            NoFrame: nothing was asked.
+        """
+        self._asked += 1
+        end_s = CLOCK.monotonic_s() + _ANSWER_S
+        try:
+            send_frame(self._socket, {"ask": self._asked, "operations": said}, SILENCE_S)
+            while CLOCK.monotonic_s() < end_s:
+                answer = receive_frame(self._socket, SILENCE_S)
+                if answer.get("ask") != self._asked:
+                    raise BrokenLink("an answer to something else")  # noqa: TRY301
+                results = answer.get("results")
+                if isinstance(results, list) and len(results) == len(said):
+                    return results
+                if results is not None:
+                    raise BrokenLink("not an answer for each")  # noqa: TRY301
+            raise BrokenLink(f"no answer in {_ANSWER_S:g} s")  # noqa: TRY301
+        except BrokenLink:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Hang up."""
+        with contextlib.suppress(OSError, AttributeError):
+            self._socket.close()
+
+
+# `Broker`: a client that writes for others where it wrote last, and lets another write for it where that did.
+
+
+T = TypeVar("T")
+_LOG = logging.getLogger("lockprovider")
+_ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - refused: nobody could be told where that is
+_AVOIDED_S = 5.0  # one who did not answer
+_SIGN_S = 0.5  # between two signs of life to who waits
+_SEND_S = 5.0
+_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+
+
+class WireCodec(Protocol[T]):
+    """How a recipe's operations and their results are told as JSON."""
+
+    def may_hand_over(self, operation: T) -> bool:
+        """Whether another may carry it out; else all that goes with it is carried out here."""
+
+    def say(self, operation: T) -> list[Any]:
+        """An operation, as JSON."""
+
+    def understand(self, said: list[Any]) -> T:
+        """The operation. Raises ValueError, KeyError, TypeError: it is none."""
+
+    def say_result(self, operation: T, result: Any) -> Any:
+        """What it came to, as JSON."""
+
+    def understand_result(self, operation: T, said: Any) -> Any:
+        """What it came to. Raises ValueError, KeyError, TypeError: it is none."""
+
+
+def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - it is what callers give
+    """Where a broker is to listen: "" for a Unix socket; None: there is to be none.
+
+    Raises:
+        InvalidInput: it is neither a bool nor the name of an interface.
+    """
+    if given is False:
+        return None
+    if given is True:
+        return "" if hasattr(socket, "AF_UNIX") else "127.0.0.1"
+    if not isinstance(given, str) or not given or given in _ANYWHERE:
+        raise InvalidInput(f"broker={given!r} must be True (on this host), or an address of it, e.g. '127.0.0.1'")
+    return given
+
+
+class Broker(Generic[T]):
+    """For one client of a queue or a log. Nothing is opened before its first write.
+
+    Args:
+        host: the interface to listen at; "": a Unix socket.
+        codec: of the operations.
+        submit: takes a bundle of another, to be carried out with what is carried out next.
+        world: its clock and its ids.
+    """
+
+    def __init__(self, host: str, codec: WireCodec[T], submit: Callable[[Bundle[T]], Later[Any]], world: World) -> None:
+        self._host = host
+        self._place = "network" if host else socket.gethostname()
+        self._codec = codec
+        self._submit = submit
+        self._world = world
+        self._service: Service | None = None
+        self._link: Link | None = None
+        self.be_new()
+
+    def be_new(self) -> None:
+        """In a forked child: with a key of its own, and nobody who asks."""
+        if self._service is not None:
+            self._service.abandon()
+        if self._link is not None:
+            self._link.close()
+        self._service, self._link = None, None
+        self._guard = threading.Lock()
+        self._avoided: dict[str, float] = {}
+        self._closed = self._is_mute = False
+        self._mine: Offer | None = None
+
+    def offers(self, there: object) -> object:
+        """Who offers to write, for an object that is about to be written here: this one, unless there is another."""
+        offer = offers_of(there).get(self._place)
+        if offer is not None and not self._is_avoided(offer[0]):
+            return there
+        mine = self._listening()
+        return there if mine is None or offer == mine else with_offer(there, self._place, mine)
+
+    def hand_over(
+        self, there: object, operations: Sequence[T | Foreign[T]], sent: Sequence[bool], asked: set[str]
+    ) -> Handed | None:
+        """Let the one carry them out whom the object names; None: carry them out here.
+
+        `sent` says of each whether it may have been carried out, `asked` whom to ask no more. Those of others are not
+        handed on: they are told that it is not here.
+        """
+        offer = whom_to_ask(there, self._place, self._mine, lambda one: one in asked or self._is_avoided(one))
+        mine = [(one, was) for one, was in zip(operations, sent, strict=True) if not isinstance(one, Foreign)]
+        if offer is None or not all(self._codec.may_hand_over(one) for one, _ in mine):
+            return None
+        asked.add(offer[0])
+        answers = self._answers(offer, mine) if mine else []
+        if answers is None:
+            return None
+        told = after_answer(answers, [was for _, was in mine])
+        if told.results is None:
+            flags = iter(told.sent)
+            now = zip(operations, sent, strict=True)
+            return Handed(None, tuple(was if isinstance(one, Foreign) else next(flags) for one, was in now))
+        results = iter(told.results)
+        merged = [
+            NotHere("another is the broker", sent=was) if isinstance(one, Foreign) else next(results)
+            for one, was in zip(operations, sent, strict=True)
+        ]
+        return Handed(merged, tuple(sent))
+
+    def close(self) -> None:
+        """Hang up, and answer nobody more."""
+        with self._guard:
+            self._closed = True
+            service, self._service = self._service, None
+        if service is not None:
+            service.close()
+        if self._link is not None:
+            self._link.close()
+
+    def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
+        """Of each; None: there is too much for a frame, and nobody was asked."""
+        said = [[self._codec.say(one), was] for one, was in operations]
+        try:
+            if self._link is None or self._link.address != offer[0]:
+                if self._link is not None:
+                    self._link.close()
+                self._link = None
+                self._link = Link(*offer)
+        except BrokenLink as error:
+            self._avoid(offer[0])
+            return [NotHere(str(error)) for _ in operations]
+        try:
+            told = self._link.ask(said)
+            answers = zip(operations, told, strict=True)
+            return [heard(answer, partial(self._codec.understand_result, one)) for (one, _), answer in answers]
+        except NoFrame:
+            return None
+        except (BrokenLink, *_ERRORS) as error:
+            self._link.close()
+            self._link = None
+            self._avoid(offer[0])
+            return [NotHere(str(error), sent=True) for _ in operations]
+
+    def _avoid(self, address: str) -> None:
+        now_s = self._world.monotonic_s()
+        self._avoided = {one: until_s for one, until_s in self._avoided.items() if until_s > now_s}
+        self._avoided[address] = now_s + _AVOIDED_S
+
+    def _is_avoided(self, address: str) -> bool:
+        return self._avoided.get(address, 0.0) > self._world.monotonic_s()
+
+    def _listening(self) -> Offer | None:
+        with self._guard:
+            if self._mine is None and not self._closed and not self._is_mute:
+                key = self._world.new_id()
+                try:
+                    self._service = Service(self._host or None, key, self._serve)
+                    self._mine = (self._service.address, key)
+                except OSError as error:
+                    self._is_mute = True
+                    place = self._host or "a Unix socket"
+                    _LOG.warning("no broker at %s: %s; this process writes for itself alone", place, error)
+            return None if self._closed else self._mine
+
+    def _serve(self, peer: socket.socket) -> None:
+        while True:
+            said = receive_frame(peer, None)
+            try:
+                number = int(said["ask"])
+                bundle = Bundle(
+                    tuple(self._codec.understand(one) for one, _ in said["operations"]),
+                    tuple(was is not False for _, was in said["operations"]),
+                    lambda: not has_hung_up(peer),
+                )
+            except _ERRORS as error:
+                raise BrokenLink(f"not understood: {error!r}") from error
+            try:
+                send_frame(peer, {"ask": number, "results": self._results(peer, number, bundle)}, _SEND_S)
+            except NoFrame as error:  # whoever asked finds what was done when it does it again
+                raise BrokenLink(str(error)) from error
+
+    def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
+        try:
+            answer = self._submit(bundle)
+        except CoordinationError:  # too much waits, or it was closed
+            return [said_of(NotHere("it takes no more"), str) for _ in bundle.operations]
+        try:
+            while True:
+                with contextlib.suppress(NotYet):
+                    results = answer.result(_SIGN_S)
+                    break
+                send_frame(peer, {"ask": number}, SILENCE_S)
+        except BrokenLink:
+            raise
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - of this process's store: the other asks its own
+            results = [NotHere(str(error), sent=True)] * len(bundle.operations)
+        finally:
+            answer.cancel()  # of one that is done: nothing
+        told = zip(bundle.operations, results, strict=True)
+        return [said_of(one, partial(self._codec.say_result, of)) for of, one in told]
+
+
+class Handover(Generic[T]):
+    """A batch that others may carry out.
+
+    Attributes:
+        handed: of each operation, whether another may have carried it out, or may yet.
+    """
+
+    def __init__(self, given: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:
+        self.handed = tuple(isinstance(one, Foreign) and one.sent for one in given)
+        self._given = given
+        self._broker = broker
+        self._asked: set[str] = set()
+        self._dropped: dict[int, NotHere] = {}
+
+    def ask(self, there: object, sent: Sequence[bool]) -> Handed | None:
+        """Let the one carry them out whom the object names; None: they are to be carried out here."""
+        handed = None if self._broker is None else self._broker.hand_over(there, self._given, sent, self._asked)
+        if handed is not None:
+            self.handed = handed.sent
+        return handed
+
+    def wanted(self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool]) -> list[T]:
+        """What is to be carried out; `nothing` in place of others' that have hung up, or whose name would be added."""
+        gone: dict[int, bool] = {}
+        for place, one in enumerate(self._given):
+            if isinstance(one, Foreign) and (
+                gone.setdefault(id(one.bundle), not one.bundle.wanted()) or adds_a_name(one.operation)
+            ):
+                dropped = NotHere("its name is to be added by its own client", sent=sent[place])
+                self._dropped.setdefault(place, dropped)
+        return [nothing if place in self._dropped else own(one) for place, one in enumerate(self._given)]
+
+    def answered(self, results: Sequence[Any]) -> list[Any]:
+        """The results of what was wanted, and that the others are not done here."""
+        return [self._dropped.get(place, result) for place, result in enumerate(results)]
+
+    def told(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
+        """What each came to; `unknown`, of those whose error says too much."""
+        answers = zip(self.answered(results), self.handed, strict=True)
+        return [unknown(str(one)) if is_untold(one, handed=handed) else one for one, handed in answers]

@@ -1,0 +1,366 @@
+"""What a log holds: slots, the manifest, and what its callers are told. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fsspec_cas import InvalidInput
+from lockprovider.bounded import (
+    LARGEST_OBJECT,
+    LATEST_MS,
+    Undecodable,
+    are_wholes,
+    as_flag,
+    as_text,
+    as_whole,
+    parse_object,
+    text_in,
+    undecodable_as,
+    whole_in,
+)
+from lockprovider.recipes.errors import MalformedObject
+
+NOT_YET = -1  # the slot before the first
+
+
+# What a log's callers are told.
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place in a log: the record of this offset, which is in this slot. As text: `slot:offset`.
+
+    >>> str(lockprovider.wal.create("memory://docs/orders").append(b"first").position)
+    '0:0'
+    """
+
+    slot: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.slot}:{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Read the text form back.
+
+        Raises:
+            InvalidInput: it is none.
+
+        >>> lockprovider.wal.Position.parse("17:1200")
+        Position(slot=17, offset=1200)
+        """
+        slot, colon, offset = text.partition(":")
+        if not (colon and slot.isdecimal() and offset.isdecimal()):
+            raise InvalidInput(f"{text!r} is no position: write it as it was printed, e.g. 17:1200")
+        return cls(int(slot), int(offset))
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A record is in the log. `again`: it was there before; then `position` is None where it is not known any more.
+
+    >>> log = lockprovider.wal.create("memory://docs/orders")
+    >>> log.append(b"first")
+    Appended(position=Position(slot=0, offset=0), again=False)
+    """
+
+    position: Position | None
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """The records of one slot, from `start` on; `end` is where to go on. `at_ms`: written when, by its writer.
+
+    `sealed`: this is the end of the log, and nothing comes any more; without records. `successor`: the log that goes
+    on, as `Wal.seal` was told it.
+
+    >>> log = lockprovider.wal.create("memory://docs/orders")
+    >>> done = log.append(b"first")
+    >>> batch = next(log.read())
+    >>> batch.records, str(batch.end)
+    ([b'first'], '1:1')
+    """
+
+    start: Position
+    end: Position
+    records: list[bytes] = field(repr=False)
+    epoch: int = 0
+    at_ms: int = 0
+    sealed: bool = False
+    successor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """A log as it is.
+
+    Attributes:
+        slots, retain: see `Wal.create`.
+        floor: the first slot that is kept.
+        end: where the next record goes.
+        epoch, led: the newest that has led, and whether it still does.
+        producers: the last number of each that has a name.
+        readers: where each goes on.
+        sealed: it takes no more; `successor` is the log that goes on, if one was named.
+
+    >>> info = lockprovider.wal.create("memory://docs/orders").info()
+    >>> info.slots, info.retain, str(info.end)
+    (65536, 'readers', '0:0')
+    """
+
+    slots: int | None
+    retain: str
+    floor: int
+    end: Position
+    epoch: int
+    led: bool
+    producers: Mapping[str, int]
+    readers: Mapping[str, Position]
+    sealed: bool = False
+    successor: str = ""
+
+
+# What a log's `log.json` holds: what is the same for all who use it, where it begins, and who reads it. Pure.
+#
+# {"format": 1, "id": uuid, "slots": R, "retain": "readers", "floor": slot, "hint": slot, "readers": {name: slot},
+# "rev": n}
+#
+# `floor` is the first slot that is kept, and only rises. `hint` is a slot that was written, -1 for none: where the
+# search for the end begins. `readers` have their positions in objects of their own; here is where each began. `rev`
+# rises with each write, so that no bytes come back. Fields that are not known are kept.
+
+
+_MANIFEST_FORMAT = 1
+READER = re.compile(r"[\w-][\w.-]{0,199}")
+SLOTS = 65536
+RETAIN = ("readers", "slots")
+_KNOWN = {"format", "id", "slots", "retain", "floor", "hint", "readers", "rev"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogManifest:
+    """What is known of a log besides its slots."""
+
+    id: str
+    slots: int | None = SLOTS
+    retain: str = "readers"
+    floor: int = 0
+    hint: int = NOT_YET
+    readers: Mapping[str, int] = field(default_factory=dict)
+    rev: int = 0
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def place(self, slot: int) -> int:
+        """Where the slot is: the places of a ring are used again."""
+        return slot if self.slots is None else slot % self.slots
+
+    def has_room(self, slot: int) -> bool:
+        """Whether the slot may be written, as far as those go that it would replace."""
+        return self.slots is None or slot < self.slots or slot - self.slots < self.floor
+
+    def trimmed(self, floor: int) -> LogManifest:
+        """With that floor, or a higher one that it has."""
+        return replace(self, floor=max(self.floor, floor))
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        said = {
+            "format": _MANIFEST_FORMAT,
+            "id": self.id,
+            "slots": self.slots,
+            "retain": self.retain,
+            "floor": self.floor,
+        }
+        said |= {"hint": self.hint, "readers": dict(self.readers), "rev": self.rev}
+        return json.dumps({**self.more, **said}).encode()
+
+
+def decode_log_manifest(data: bytes, path: str) -> LogManifest:
+    """The manifest in these bytes.
+
+    Raises:
+        MalformedObject: they are none, or of a format that is not known.
+    """
+    with undecodable_as(
+        MalformedObject, f"{path!r} is not of a log, and is left as it is", "give the log another path"
+    ):
+        found = parse_object(data, most=LARGEST_OBJECT)
+        if found["format"] != _MANIFEST_FORMAT:
+            known = f"this version knows {_MANIFEST_FORMAT}: use a newer one"
+            raise MalformedObject(f"{path!r} has format {found['format']!r}, {known}")
+        if found["retain"] not in RETAIN:
+            raise Undecodable(f"retain must be one of {', '.join(RETAIN)}")
+        return LogManifest(
+            id=text_in(found, "id"),
+            slots=None if found["slots"] is None else whole_in(found, "slots", least=1),
+            retain=found["retain"],
+            floor=whole_in(found, "floor"),
+            hint=whole_in(found, "hint", least=NOT_YET),
+            readers={_reader(name): as_whole(slot, name) for name, slot in found["readers"].items()},
+            rev=whole_in(found, "rev"),
+            more={name: value for name, value in found.items() if name not in _KNOWN},
+        )
+
+
+def _reader(name: str) -> str:
+    if not READER.fullmatch(name):
+        raise Undecodable(f"a reader has the name {name[:200]!r}")
+    return name
+
+
+# What a slot of a log holds. Pure.
+#
+# A line of JSON, the records, each behind its length (4 bytes, big-endian), and a CRC-32 of all that (4 bytes):
+#
+# {"format": 1, "log": uuid, "slot": s, "first": offset, "count": n, "epoch": e, "led": false, "batch": uuid, "at": ms,
+# "producers": {name: [epoch, seq, slot, offset, client, base]}}
+#
+# `first` is the offset of its first record; offsets have no holes. Every slot carries the whole table of producers, so
+# whoever knows the last slot knows what the log has of each. `batch` is the identity of the write, by which a lost
+# answer is settled; it also makes the bytes of each write differ. "broker", where there is one, says who writes for
+# others:
+# {host: [address, key]}. "sealed", in the last slot of a log that takes no more, names the log that goes on, or is
+# empty; such a slot has no records and another format, which versions that know no seal refuse. A format that is not
+# known is refused, and never written over.
+
+
+_FORMAT, _SEALED_FORMAT = 1, 2
+_LENGTH = 4
+
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """What the log has of a producer.
+
+    Attributes:
+        epoch: rises with each client that takes the name.
+        seq: its last number; `slot` and `offset` are where that record is.
+        client: who has the name.
+        base: the last number that was there when the client took it.
+    """
+
+    epoch: int
+    seq: int
+    slot: int
+    offset: int
+    client: str
+    base: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A slot without its records.
+
+    Attributes:
+        first, count: the offset of its first record, and how many there are.
+        epoch: the newest that has led; `led`: it still does, and nobody else appends.
+        batch: the identity of its write.
+        at_ms: when, by the writer's clock (epoch ms); for people.
+        broker: who writes for others, as `recipes.broker` has it.
+        sealed: the log that goes on, empty if none was named; None: this one does.
+    """
+
+    log: str
+    slot: int = NOT_YET
+    first: int = 0
+    count: int = 0
+    epoch: int = 0
+    led: bool = False
+    batch: str = ""
+    at_ms: int = 0
+    producers: Mapping[str, Producer] = field(default_factory=dict, hash=False)
+    broker: object = field(default=None, hash=False)
+    sealed: str | None = None
+
+    @property
+    def end(self) -> int:
+        """The offset behind its last record."""
+        return self.first + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot as it is stored; the records are looked at when they are asked for."""
+
+    head: Head
+    body: bytes = field(repr=False, default=b"")
+    path: str = field(compare=False, default="")
+
+    def records(self) -> list[bytes]:
+        """The records, in their order.
+
+        Raises:
+            MalformedObject: there are fewer bytes than the records have, or more.
+        """
+        found, at = [], 0
+        for _ in range(self.head.count):
+            start = at + _LENGTH
+            at = start + int.from_bytes(self.body[at:start], "big")
+            found.append(self.body[start:at])
+        if at != len(self.body):
+            said = f"its {self.head.count} records do not fill its {len(self.body)} bytes"
+            raise MalformedObject(f"{self.path!r} is no slot of a log, and is left as it is: {said}")
+        return found
+
+
+def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
+    """The slot as it is stored."""
+    format_ = _FORMAT if head.sealed is None else _SEALED_FORMAT
+    said = {"format": format_, "log": head.log, "slot": head.slot, "first": head.first, "count": head.count}
+    said |= {"epoch": head.epoch, "led": head.led, "batch": head.batch, "at": head.at_ms}
+    said |= {} if head.broker is None else {"broker": head.broker}
+    said |= {} if head.sealed is None else {"sealed": head.sealed}
+    table = {name: [p.epoch, p.seq, p.slot, p.offset, p.client, p.base] for name, p in head.producers.items()}
+    parts = [_dump({**said, "producers": table}).encode(), b"\n"]
+    for record in records:
+        parts += [len(record).to_bytes(_LENGTH, "big"), record]
+    data = b"".join(parts)
+    return data + zlib.crc32(data).to_bytes(_LENGTH, "big")
+
+
+def decode_slot(data: bytes, path: str) -> Slot:
+    """The slot in these bytes.
+
+    Raises:
+        MalformedObject: they are none, are torn, or are of a format that is not known.
+    """
+    with undecodable_as(MalformedObject, f"{path!r} is no slot of a log, or is torn, and is left as it is"):
+        line, newline, body = data[:-_LENGTH].partition(b"\n")
+        if len(data) > LARGEST_OBJECT:
+            raise Undecodable(f"it has {len(data)} bytes")
+        if not newline or zlib.crc32(data[:-_LENGTH]).to_bytes(_LENGTH, "big") != data[-_LENGTH:]:
+            raise Undecodable("its checksum does not fit")
+        found = parse_object(line, most=LARGEST_OBJECT)
+        if found["format"] not in (_FORMAT, _SEALED_FORMAT):
+            known = f"this version knows {_FORMAT} and {_SEALED_FORMAT}: use a newer one"
+            raise MalformedObject(f"{path!r} has format {found['format']!r}, {known}")
+        head = Head(
+            log=text_in(found, "log"),
+            slot=whole_in(found, "slot"),
+            first=whole_in(found, "first"),
+            count=whole_in(found, "count", most=len(body) // _LENGTH),
+            epoch=whole_in(found, "epoch"),
+            led=as_flag(found["led"], "led"),
+            batch=text_in(found, "batch"),
+            at_ms=whole_in(found, "at", most=LATEST_MS),
+            producers={name: _producer(stored) for name, stored in found["producers"].items()},
+            broker=found.get("broker"),
+            sealed=text_in(found, "sealed") if found["format"] == _SEALED_FORMAT else None,
+        )
+        return Slot(head, body, path)
+
+
+def _producer(stored: list[Any]) -> Producer:
+    epoch, seq, slot, offset, client, base = stored
+    if not are_wholes((epoch, seq, base)) or not are_wholes((slot, offset), least=NOT_YET):
+        raise Undecodable("the numbers of a producer are not those of a log")
+    return Producer(epoch, seq, slot, offset, as_text(client, "client"), base)

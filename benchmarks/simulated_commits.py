@@ -106,7 +106,7 @@ class Way:
     blocking = True
     remote = True
     attribute_rules = AttributeRules()
-    uploads: Any = None  # nothing here is so large
+    part_rules: Any = None  # nothing here is so large
 
     def __init__(self, objects: Objects, scheduler: Scheduler, delays: Delays) -> None:
         self.capabilities = objects.capabilities

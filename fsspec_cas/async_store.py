@@ -288,7 +288,7 @@ class AsyncStore:
         attributes = self._attributes(content_type, metadata, own)
         write = self._new_write(path, ABSENT, create_once=create_once, attributes=attributes)
         timeout = seconds(timeout)
-        return AsyncExclusive(self.backend.uploads, write, self._sender, part_size=part_size, timeout=timeout)
+        return AsyncExclusive(self.backend, write, self._sender, part_size=part_size, timeout=timeout)
 
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Take up a write whose outcome was unknown: look again, and re-send it under its own condition.

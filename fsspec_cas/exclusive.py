@@ -18,7 +18,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from fsspec_cas.answer import Denied, NoAnswer, NotNow, Seen, Upload
-from fsspec_cas.backends import Uploads
+from fsspec_cas.backends import Backend
 from fsspec_cas.bridge.drive import Drive, sync
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.given import Bytes, check_buffer, whole
@@ -38,13 +38,13 @@ class AsyncExclusive:
     value would be overlooked; left by an exception, it aborts.
     """
 
-    def __init__(self, uploads: Uploads, write: Write, sender: Sender, *, part_size: int, timeout: float) -> None:
-        _check(uploads, part_size)
+    def __init__(self, backend: Backend, write: Write, sender: Sender, *, part_size: int, timeout: float) -> None:
+        _check(backend, part_size)
         self.path = write.path
         self.outcome: Outcome | None = None
         self.closed = False
         self.written = 0
-        self._uploads = uploads
+        self._backend = backend
         self._write = write
         self._sender = sender
         self._part_size = part_size
@@ -136,14 +136,14 @@ class AsyncExclusive:
     async def _begin(self) -> None:
         def ask(left: float) -> Coroutine[Any, Any, Upload | Denied | NotNow | NoAnswer]:
             write = self._write
-            return self._uploads.begin(self.path, write.write_id, timeout_s=left, attributes=write.attributes)
+            return self._backend.begin(self.path, write.write_id, timeout_s=left, attributes=write.attributes)
 
         begun = await self._sender.repeat(self.path, ask, self._timeout)
         self._denied = isinstance(begun, Denied)  # "it exists": what comes now is taken and dropped
         self._upload = begun if isinstance(begun, Upload) else None
 
     async def _add(self, upload: Upload, part: bytes) -> Upload:
-        if len(upload.tags) >= self._uploads.rules.most_parts:
+        if len(upload.tags) >= self._backend.part_rules.most_parts:
             raise InvalidInput(
                 f"{self.path!r} has {len(upload.tags)} parts and its store takes no more: "
                 f"choose a part_size above {self._part_size}",
@@ -151,7 +151,7 @@ class AsyncExclusive:
             )
 
         def ask(left: float) -> Coroutine[Any, Any, Upload | Denied | NotNow | NoAnswer]:
-            return self._uploads.add(upload, part, timeout_s=left)
+            return self._backend.add(upload, part, timeout_s=left)
 
         added: Upload | Denied = await self._sender.repeat(self.path, ask, self._timeout, small=False)
         if isinstance(added, Denied):
@@ -165,11 +165,11 @@ class AsyncExclusive:
             return Lost(self.path, self._write.condition, seen.version if isinstance(seen, Seen) else ABSENT)
         if self._upload is None:
             return await self._sender.write(self._write, tail, self._timeout)
-        if not self._uploads.rules.tail_with_finish:
+        if not self._backend.part_rules.tail_with_finish:
             self._upload, tail = await self._add(self._upload, tail), b""
         upload = self._upload
         return await self._sender.finish(
-            self._write, lambda left: self._uploads.finish(upload, tail, timeout_s=left), self._timeout
+            self._write, lambda left: self._backend.finish(upload, tail, timeout_s=left), self._timeout
         )
 
     async def _drop(self) -> None:
@@ -177,7 +177,7 @@ class AsyncExclusive:
         if upload is None:
             return
         try:
-            await self._uploads.abort(upload, timeout_s=_ABORT_S)
+            await self._backend.abort(upload, timeout_s=_ABORT_S)
         except CasError as error:
             _log.warning("parts of %r may be left in the store, unseen: %s", self.path, error)
 
@@ -240,8 +240,8 @@ class Exclusive:
     abort = sync(AsyncExclusive.abort)
 
 
-def _check(uploads: Uploads, part_size: int) -> None:
-    rules, part_size = uploads.rules, whole(part_size, "part_size", least=1)
+def _check(backend: Backend, part_size: int) -> None:
+    rules, part_size = backend.part_rules, whole(part_size, "part_size", least=1)
     if part_size < rules.least_bytes or part_size % rules.multiple_bytes:
         raise InvalidInput(
             f"part_size is {part_size}: this store takes parts of at least {rules.least_bytes} bytes, "

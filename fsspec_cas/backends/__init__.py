@@ -9,26 +9,24 @@ import hashlib
 import inspect
 import os
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
 
-from fsspec_cas.answer import Capabilities, FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
-from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules, Backend, PartRules, Uploads, attributes_of
+from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules, Backend, PartRules, Relay, attributes_of
 from fsspec_cas.bridge.drive import Inline
 from fsspec_cas.bridge.tasks import on_thread
 from fsspec_cas.clock import Machine
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, InvalidUrl, NotSupported, Unavailable
 from fsspec_cas.naming import check_root, check_url
-from fsspec_cas.outcome import Attributes, Condition, Version
 
 __all__ = [
     "WRITE_ID_KEY",
     "AttributeRules",
     "Backend",
     "PartRules",
-    "Uploads",
+    "Relay",
     "attributes_of",
     "backend_for",
     "is_remote",
@@ -194,94 +192,16 @@ def off_thread(backend: Backend) -> Backend:
     return _OffThread(backend) if backend.blocking else backend
 
 
-class _OffThread:
-    blocking = False
-
+class _OffThread(Relay):
     def __init__(self, inner: Backend) -> None:
-        self._inner = inner
+        super().__init__(inner, blocking=False)
         self._inline = Inline(Machine())
         if hasattr(inner, "endpoint"):
             self.endpoint = inner.endpoint
 
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._inner.capabilities
-
-    @property
-    def attribute_rules(self) -> AttributeRules:
-        return self._inner.attribute_rules
-
-    @property
-    def uploads(self) -> Uploads:
-        return _UploadsOffThread(self._inner.uploads)
-
-    async def put(
-        self,
-        path: str,
-        data: bytes,
-        condition: Condition,
-        write_id: str,
-        *,
-        timeout_s: float,
-        attributes: Attributes | None = None,
-    ) -> WriteAnswer:
-        return await self._run(
-            self._inner.put(path, data, condition, write_id, timeout_s=timeout_s, attributes=attributes)
-        )
-
-    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
-        return await self._run(self._inner.head(path, timeout_s=timeout_s))
-
-    async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        return await self._run(self._inner.get(path, unless, timeout_s=timeout_s))
-
-    async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        return await self._run(self._inner.delete(path, condition, timeout_s=timeout_s))
-
-    async def list_page(
-        self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
-    ) -> ListAnswer:
-        return await self._run(self._inner.list_page(prefix, start_after, token, timeout_s=timeout_s))
-
-    def adapt(self, refused: str = "") -> bool:
-        return self._inner.adapt(refused)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return await on_thread(lambda: self._inline.run(coroutine), goes_on=True)
-
-
-class _UploadsOffThread:
-    def __init__(self, inner: Uploads) -> None:
-        self._inner = inner
-        self._inline = Inline(Machine())
-
-    @property
-    def rules(self) -> PartRules:
-        return self._inner.rules
-
-    async def begin(
-        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
-    ) -> UploadAnswer:
-        return await self._run(self._inner.begin(path, write_id, timeout_s=timeout_s, attributes=attributes))
-
-    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        return await self._run(self._inner.add(upload, data, timeout_s=timeout_s))
-
-    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        return await self._run(self._inner.finish(upload, tail, timeout_s=timeout_s))
-
-    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        await self._run(self._inner.abort(upload, timeout_s=timeout_s))
-
-    async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return await on_thread(lambda: self._inline.run(coroutine), goes_on=True)
+    async def relay(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        del name
+        return await on_thread(lambda: self._inline.run(ask()), goes_on=True)
 
 
 def check_options(kind: Any, options: Mapping[str, Any]) -> None:

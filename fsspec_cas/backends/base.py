@@ -11,7 +11,7 @@ left out unseen.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -39,28 +39,6 @@ class PartRules:
     tail_with_finish: bool = True
 
 
-class Uploads(Protocol):
-    """Objects sent in parts, which appear when they are finished, if nothing is there. Sends exactly once, too."""
-
-    @property
-    def rules(self) -> PartRules:
-        """What the parts must be like."""
-
-    async def begin(
-        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
-    ) -> UploadAnswer:
-        """Open an upload; nothing is visible at `path`."""
-
-    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Send the next part, without conditions; sent again after a lost answer it takes the first one's place."""
-
-    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Make the object out of the parts and `tail`, if nothing is there."""
-
-    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Drop the parts; one that is finished or dropped already is fine."""
-
-
 class Backend(Protocol):
     """Sends exactly once."""
 
@@ -81,8 +59,8 @@ class Backend(Protocol):
         """True if the coroutines below never suspend, so that they can be run without an event loop."""
 
     @property
-    def uploads(self) -> Uploads:
-        """The same store, for objects that are sent in parts."""
+    def part_rules(self) -> PartRules:
+        """What the parts of an upload must be like."""
 
     async def put(
         self,
@@ -110,6 +88,20 @@ class Backend(Protocol):
     ) -> ListAnswer:
         """Objects whose path starts with `prefix` and comes after `start_after`: the first page, or `token`'s."""
 
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
+        """Open an upload: an object sent in parts, which appears when it is finished. Nothing is visible at `path`."""
+
+    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
+        """Send the next part, without conditions; sent again after a lost answer it takes the first one's place."""
+
+    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
+        """Make the object out of the parts and `tail`, if nothing is there."""
+
+    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
+        """Drop the parts; one that is finished or dropped already is fine."""
+
     def adapt(self, refused: str = "") -> bool:
         """Switch to the store's other dialect of conditions; False if there is none.
 
@@ -118,6 +110,35 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Let go of connections that belong to the running loop."""
+
+
+def _relayed(name: str) -> Any:
+    async def call(self: Relay, *args: Any, **kwargs: Any) -> Any:
+        return await self.relay(name, lambda: getattr(self.inner, name)(*args, **kwargs))
+
+    return call
+
+
+class Relay:
+    """A backend in front of another one, `inner`: each request goes by way of `relay`, all else is the other's."""
+
+    def __init__(self, inner: Backend, *, blocking: bool) -> None:
+        self.inner = inner
+        self.blocking = blocking
+        self.name, self.capabilities = inner.name, inner.capabilities
+        self.attribute_rules, self.part_rules = inner.attribute_rules, inner.part_rules
+        self.adapt = inner.adapt
+
+    put, head, get, delete, list_page = (_relayed(name) for name in ("put", "head", "get", "delete", "list_page"))
+    begin, add, finish, abort = (_relayed(name) for name in ("begin", "add", "finish", "abort"))
+
+    async def relay(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """What the request of this name came to; `ask` sends it to the other backend."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """As the backend below."""
+        await self.inner.close()
 
 
 # HTTP headers carry them: S3 makes names lower case, and Azure wants them to be identifiers.

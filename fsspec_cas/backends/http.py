@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, ClassVar
 
@@ -48,17 +48,12 @@ class HttpBackend:
     async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
         raise NotImplementedError
 
-    @property
-    def uploads(self) -> HttpUploads:
-        """Uploads in parts."""
-        return HttpUploads(self._listener, self.part_rules)
-
     def _form(self, path: str, condition: Condition) -> str:
         """How a condition is written now; see `Backend.adapt`."""
         del path, condition
         return ""
 
-    async def put(
+    def put(
         self,
         path: str,
         data: bytes,
@@ -67,77 +62,61 @@ class HttpBackend:
         *,
         timeout_s: float,
         attributes: Attributes | None = None,
-    ) -> WriteAnswer:
+    ) -> Coroutine[Any, Any, WriteAnswer]:
         """Write the whole object if the condition holds."""
         verb = Verb.CREATE if isinstance(condition, Absent) else Verb.MATCH
         form = self._form(path, condition)
         asked = StoreRequest(verb, path, data, condition, write_id, attributes=attributes, dialect=form)
-        answer: WriteAnswer = await self._listener.ask(asked, timeout_s)
-        return answer
+        return self._listener.ask(asked, timeout_s)
 
-    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
+    def head(self, path: str, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
         """The object's version, size, time and identity; no body."""
-        answer: ReadAnswer = await self._listener.ask(StoreRequest(Verb.HEAD, path), timeout_s)
-        return answer
+        return self._listener.ask(StoreRequest(Verb.HEAD, path), timeout_s)
 
-    async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
+    def get(self, path: str, unless: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
         """Body and version out of one response; `Unchanged` if the version is still `unless`."""
-        answer: ReadAnswer = await self._listener.ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
-        return answer
+        return self._listener.ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
 
-    async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
+    def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
         """Remove the object (if it is at this version)."""
         verb = Verb.DELETE if condition is None else Verb.DELETE_MATCH
         asked = StoreRequest(verb, path, condition=condition)
-        answer: WriteAnswer = await self._listener.ask(asked, timeout_s)
-        return answer
+        return self._listener.ask(asked, timeout_s)
 
-    async def list_page(
+    def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
-    ) -> ListAnswer:
+    ) -> Coroutine[Any, Any, ListAnswer]:
         """Objects whose path starts with `prefix` and comes after `start_after`: the first page, or `token`'s."""
         asked = StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token)
-        answer: ListAnswer = await self._listener.ask(asked, timeout_s)
-        return answer
+        return self._listener.ask(asked, timeout_s)
 
     def adapt(self, refused: str = "") -> bool:
         """There is one dialect."""
         del refused
         return False
 
-
-@dataclass(frozen=True, slots=True)
-class HttpUploads:
-    """Objects in parts."""
-
-    listener: Listener
-    rules: PartRules
-
-    async def begin(
+    def begin(
         self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
-    ) -> UploadAnswer:
+    ) -> Coroutine[Any, Any, UploadAnswer]:
         """Open an upload."""
         asked = StoreRequest(Verb.BEGIN, path, write_id=write_id, attributes=attributes)
-        answer: UploadAnswer = await self.listener.ask(asked, timeout_s)
-        return answer
+        return self._listener.ask(asked, timeout_s)
 
-    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
+    def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
         """Send the next part."""
         asked = StoreRequest(Verb.PART, upload.path, data, write_id=upload.write_id, upload=upload)
-        answer: UploadAnswer = await self.listener.ask(asked, timeout_s)
-        return answer
+        return self._listener.ask(asked, timeout_s)
 
-    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
+    def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> Coroutine[Any, Any, FinishAnswer]:
         """Make the object out of the parts and `tail`, if nothing is there."""
-        if tail and not self.rules.tail_with_finish:
+        if tail and not self.part_rules.tail_with_finish:
             raise ValueError("this store takes the last bytes as a part of their own")
         asked = StoreRequest(Verb.FINISH, upload.path, tail, write_id=upload.write_id, upload=upload)
-        answer: FinishAnswer = await self.listener.ask(asked, timeout_s)
-        return answer
+        return self._listener.ask(asked, timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Drop the parts, as far as the store can be reached; its answer is used for nothing."""
-        await self.listener.send(StoreRequest(Verb.ABORT, upload.path, upload=upload), timeout_s)
+        await self._listener.send(StoreRequest(Verb.ABORT, upload.path, upload=upload), timeout_s)
 
 
 _CLOCK = Machine()

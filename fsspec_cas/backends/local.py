@@ -67,6 +67,7 @@ class LocalBackend:
     name = "local"
     capabilities = _CAPABILITIES
     attribute_rules = AttributeRules(keeps=False)
+    part_rules = PartRules()
     blocking = True
 
     _makes_folders = True
@@ -75,11 +76,6 @@ class LocalBackend:
         if fs is not None:
             given = {**dict(zip(("auto_mkdir",), fs.storage_args, strict=False)), **fs.storage_options}
             self._makes_folders = bool(given.get("auto_mkdir", True))
-
-    @property
-    def uploads(self) -> LocalUploads:
-        """Parts, in a temporary file beside their target."""
-        return LocalUploads(makes_folders=self._makes_folders)
 
     async def put(
         self,
@@ -147,19 +143,10 @@ class LocalBackend:
     async def close(self) -> None:
         """Nothing is open."""
 
-
-class LocalUploads:
-    """One temporary file that grows, and gets its name by `link`. A writer that is killed leaves it: `.cas-*`."""
-
-    rules = PartRules()
-
-    def __init__(self, *, makes_folders: bool) -> None:
-        self._makes_folders = makes_folders
-
     async def begin(
         self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
     ) -> UploadAnswer:
-        """Make the temporary file."""
+        """Make a temporary file, which grows, and gets its name by `link`. A writer that is killed leaves it."""
         del timeout_s, attributes
         with _as_store_error(path):
             target = resolved(path)

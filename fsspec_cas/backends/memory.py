@@ -42,6 +42,7 @@ class MemoryBackend:
     name = "memory"
     capabilities = _CAPABILITIES
     attribute_rules = AttributeRules()
+    part_rules = PartRules()
     blocking = True
 
     # The objects of MemoryFileSystem belong to the process, and so does what guards them.
@@ -50,12 +51,7 @@ class MemoryBackend:
 
     def __init__(self, fs: Any) -> None:
         self._fs = fs
-        self._uploads = MemoryUploads(self)
-
-    @property
-    def uploads(self) -> MemoryUploads:
-        """Parts, kept aside until they are finished."""
-        return self._uploads
+        self._parts: dict[str, list[bytes]] = {}  # of uploads; they are where the objects will be
 
     async def put(
         self,
@@ -121,6 +117,34 @@ class MemoryBackend:
     async def close(self) -> None:
         """Nothing is open."""
 
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
+        """An empty list."""
+        del timeout_s
+        self._parts[write_id] = []
+        return Upload(path, write_id, write_id, attributes=attributes)
+
+    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
+        """One more in the list."""
+        del timeout_s
+        self._parts[upload.token][len(upload.tags) :] = [data]
+        return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
+
+    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
+        """A create out of the whole list."""
+        parts = self._parts.pop(upload.token, None)
+        if parts is None:
+            return Gone("the upload is not there any more")
+        data = b"".join((*parts, tail))
+        attributes = upload.attributes
+        return await self.put(upload.path, data, ABSENT, upload.write_id, timeout_s=timeout_s, attributes=attributes)
+
+    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
+        """Forget the list."""
+        del timeout_s
+        self._parts.pop(upload.token, None)
+
     def _made(self, path: str, data: bytes) -> Any:
         try:
             return self._fs._open(_key(path), "wb", data=data)  # noqa: SLF001 - `pipe_file` hands nothing back
@@ -152,44 +176,6 @@ class MemoryBackend:
             MemoryBackend._serial += 1
             file.cas_stamp, file.cas_serial = stamp, MemoryBackend._serial
         return Version(self.name, str(file.cas_serial))
-
-
-class MemoryUploads:
-    """Parts in lists. Memory is not bounded by the part size here: the parts are where the object will be."""
-
-    rules = PartRules()
-
-    def __init__(self, backend: MemoryBackend) -> None:
-        self._backend = backend
-        self._parts: dict[str, list[bytes]] = {}
-
-    async def begin(
-        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
-    ) -> UploadAnswer:
-        """An empty list."""
-        del timeout_s
-        self._parts[write_id] = []
-        return Upload(path, write_id, write_id, attributes=attributes)
-
-    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """One more in the list."""
-        del timeout_s
-        self._parts[upload.token][len(upload.tags) :] = [data]
-        return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
-
-    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """A create out of the whole list."""
-        parts = self._parts.pop(upload.token, None)
-        if parts is None:
-            return Gone("the upload is not there any more")
-        data = b"".join((*parts, tail))
-        put, attributes = self._backend.put, upload.attributes
-        return await put(upload.path, data, ABSENT, upload.write_id, timeout_s=timeout_s, attributes=attributes)
-
-    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Forget the list."""
-        del timeout_s
-        self._parts.pop(upload.token, None)
 
 
 def _key(path: str) -> str:

@@ -110,7 +110,7 @@ class Bench:
     async def plain_write(self, path: str, body: bytes) -> str:
         """Write by the user's own filesystem, without a condition, as other programs do; else why that cannot be."""
         backend: Any = self.store.backend
-        fs = getattr(getattr(backend, "_inner", backend), "_given", None)
+        fs = getattr(getattr(backend, "inner", backend), "_given", None)
         if fs is None or getattr(fs, "asynchronous", False):
             return "this client has no filesystem to write by"
         try:
@@ -149,10 +149,10 @@ async def patiently(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
 
 async def begun(bench: Bench, path: str, body: bytes) -> Upload | Denied:
     """An upload that needs nothing more than to be finished."""
-    uploads, full = bench.store.backend.uploads, f"{bench.store.root}/{path}"
-    opened = await uploads.begin(full, bench.world.new_id(), timeout_s=bench.timeout)
-    if isinstance(opened, Upload) and not uploads.rules.tail_with_finish:
-        opened = await uploads.add(opened, body, timeout_s=bench.timeout)
+    backend, full = bench.store.backend, f"{bench.store.root}/{path}"
+    opened = await backend.begin(full, bench.world.new_id(), timeout_s=bench.timeout)
+    if isinstance(opened, Upload) and not backend.part_rules.tail_with_finish:
+        opened = await backend.add(opened, body, timeout_s=bench.timeout)
     if isinstance(opened, (NotNow, NoAnswer)):
         raise Unavailable(f"the upload could not begin: {opened.why}")
     return opened
@@ -162,11 +162,11 @@ async def finish_upload(bench: Bench, opened: Upload | Denied, body: bytes) -> F
     """Finish it: what the store says."""
     if isinstance(opened, Denied):
         return opened
-    uploads = bench.store.backend.uploads
-    tail = body if uploads.rules.tail_with_finish else b""
-    answer = await patiently(lambda: uploads.finish(opened, tail, timeout_s=bench.timeout))
+    backend = bench.store.backend
+    tail = body if backend.part_rules.tail_with_finish else b""
+    answer = await patiently(lambda: backend.finish(opened, tail, timeout_s=bench.timeout))
     if not isinstance(answer, Applied):
-        await uploads.abort(opened, timeout_s=bench.timeout)
+        await backend.abort(opened, timeout_s=bench.timeout)
     return answer
 
 
@@ -492,7 +492,7 @@ async def _upload_aborted(bench: Bench) -> Said:
     opened = await begun(bench, "upload-aborted", mine)
     if isinstance(opened, Denied):
         return "yes", "an upload over it does not begin"
-    await bench.store.backend.uploads.abort(opened, timeout_s=bench.timeout)
+    await bench.store.backend.abort(opened, timeout_s=bench.timeout)
     state, evidence = await check_kept(bench, "upload-aborted", body, version)
     return state, evidence.replace("refused", "given up")
 

@@ -8,19 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from fsspec_cas.answer import (
-    Capabilities,
-    FinishAnswer,
-    ListAnswer,
     NoAnswer,
     NotNow,
-    ReadAnswer,
-    Upload,
-    UploadAnswer,
-    WriteAnswer,
 )
-from fsspec_cas.backends import AttributeRules, Backend, PartRules, Uploads
+from fsspec_cas.backends import Backend, Relay
 from fsspec_cas.clock import World
-from fsspec_cas.outcome import Attributes, Condition, Version
 
 A = TypeVar("A")
 Ask = Callable[[], Coroutine[Any, Any, A]]
@@ -184,7 +176,7 @@ class _Late:
     ask: Ask[Any]
 
 
-class Faulty:
+class Faulty(Relay):
     """A backend with faults: `plan` lists, for each operation, what happens to its calls in turn; then all pass.
 
     Attributes:
@@ -201,37 +193,12 @@ class Faulty:
     def __init__(
         self, inner: Backend, plan: Mapping[Operation, Sequence[Fault]], *, world: World | None = None
     ) -> None:
-        self.inner = inner
+        super().__init__(inner, blocking=inner.blocking)
         self.fired: list[tuple[Operation, Fault]] = []
         self.calls: list[Operation] = []
         self._plan = {operation: deque(faults) for operation, faults in plan.items()}
         self._world = world or ManualClock()
         self._late: list[_Late] = []
-
-    @property
-    def name(self) -> str:
-        """The name of the backend below."""
-        return self.inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The capabilities of the backend below."""
-        return self.inner.capabilities
-
-    @property
-    def attribute_rules(self) -> AttributeRules:
-        """As the backend below."""
-        return self.inner.attribute_rules
-
-    @property
-    def blocking(self) -> bool:
-        """As the backend below."""
-        return self.inner.blocking
-
-    @property
-    def uploads(self) -> Uploads:
-        """The uploads of the backend below; "begin", "add" and "finish" are their operations in the plan."""
-        return _FaultyUploads(self.inner.uploads, self._do)
 
     def __repr__(self) -> str:
         return f"<Faulty {self.name}, {len(self.fired)} of its faults fired>"
@@ -240,45 +207,6 @@ class Faulty:
     def left(self) -> dict[Operation, list[Fault]]:
         """The faults of the plan that have not happened."""
         return {operation: list(faults) for operation, faults in self._plan.items() if faults}
-
-    async def put(
-        self,
-        path: str,
-        data: bytes,
-        condition: Condition,
-        write_id: str,
-        *,
-        timeout_s: float,
-        attributes: Attributes | None = None,
-    ) -> WriteAnswer:
-        """The write, as the plan has it."""
-        return await self._do(
-            "put", lambda: self.inner.put(path, data, condition, write_id, timeout_s=timeout_s, attributes=attributes)
-        )
-
-    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
-        """The look, as the plan has it."""
-        return await self._do("head", lambda: self.inner.head(path, timeout_s=timeout_s))
-
-    async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """The read, as the plan has it."""
-        return await self._do("get", lambda: self.inner.get(path, unless, timeout_s=timeout_s))
-
-    async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """The removal, as the plan has it."""
-        return await self._do("delete", lambda: self.inner.delete(path, condition, timeout_s=timeout_s))
-
-    async def list_page(
-        self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
-    ) -> ListAnswer:
-        """The listing, as the plan has it."""
-        return await self._do(
-            "list_page", lambda: self.inner.list_page(prefix, start_after, token, timeout_s=timeout_s)
-        )
-
-    def adapt(self, refused: str = "") -> bool:
-        """As the backend below."""
-        return self.inner.adapt(refused)
 
     async def close(self) -> None:
         """As the backend below; what is still on its way never arrives."""
@@ -298,7 +226,11 @@ class Faulty:
         for one in late:
             await one.ask()
 
-    async def _do(self, operation: Operation, ask: Ask[A]) -> A | NotNow | NoAnswer:
+    async def relay(self, name: str, ask: Ask[Any]) -> Any:
+        """The request, as the plan has it; an abort suffers nothing."""
+        if name == "abort":
+            return await ask()
+        operation: Operation = name  # type: ignore[assignment] # there are no others
         await self._deliver_due()
         self.calls.append(operation)
         planned = self._plan.get(operation)
@@ -343,32 +275,3 @@ class Faulty:
             if one.calls_left <= 0:
                 self._late.remove(one)
                 await one.ask()
-
-
-class _FaultyUploads:
-    def __init__(self, inner: Uploads, do: Callable[[Operation, Ask[Any]], Coroutine[Any, Any, Any]]) -> None:
-        self._inner = inner
-        self._do = do
-
-    @property
-    def rules(self) -> PartRules:
-        return self._inner.rules
-
-    async def begin(
-        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
-    ) -> UploadAnswer:
-        answer: UploadAnswer = await self._do(
-            "begin", lambda: self._inner.begin(path, write_id, timeout_s=timeout_s, attributes=attributes)
-        )
-        return answer
-
-    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        answer: UploadAnswer = await self._do("add", lambda: self._inner.add(upload, data, timeout_s=timeout_s))
-        return answer
-
-    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        answer: FinishAnswer = await self._do("finish", lambda: self._inner.finish(upload, tail, timeout_s=timeout_s))
-        return answer
-
-    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        await self._inner.abort(upload, timeout_s=timeout_s)

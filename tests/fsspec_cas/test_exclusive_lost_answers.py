@@ -168,7 +168,7 @@ def test_t14_no_such_upload_does_not_claim_a_foreign_object(bench, once):
     inner = writer._async
 
     def meanwhile():
-        bench.rival._drive.run(bench.rival._async.backend.uploads.abort(inner._upload, timeout_s=5))
+        bench.rival._drive.run(bench.rival._async.backend.abort(inner._upload, timeout_s=5))
         with bench.rival.open_exclusive("a", part_size=bench.part) as theirs:
             theirs.write(b"t" * (bench.part + 1))
 
@@ -187,7 +187,7 @@ def test_parts_dropped_behind_its_back_never_look_like_a_win(bench):
     if bench.name == "azurite":
         pytest.skip("staged blocks cannot be dropped")
     writer = bench.writer()
-    bench.store._drive.run(writer._async._uploads.abort(writer._async._upload, timeout_s=5))
+    bench.store._drive.run(writer._async._backend.abort(writer._async._upload, timeout_s=5))
     if bench.name == "seaweedfs":  # said of the last part already: certainly not written
         with pytest.raises(StoreError, match="NoSuchUpload"):
             writer.close()

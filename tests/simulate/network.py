@@ -36,7 +36,7 @@ class Network:
         self, inner: Any, scheduler: Scheduler, weather: Weather, told: Callable[[str, str, str], None]
     ) -> None:
         self._inner, self._scheduler, self._weather, self._told = inner, scheduler, weather, told
-        self.name, self.capabilities, self.uploads = inner.name, inner.capabilities, inner.uploads
+        self.name, self.capabilities, self.part_rules = inner.name, inner.capabilities, inner.part_rules
         self.fired: Counter[str] = Counter()
 
     async def put(self, path: str, data: bytes, condition: Any, write_id: str, *, timeout_s: float, **more: Any) -> Any:

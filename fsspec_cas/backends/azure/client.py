@@ -41,7 +41,7 @@ from azure.storage.blob.aio import BlobServiceClient
 from fsspec_cas.answer import Capabilities, Denied, Gone, NoAnswer, NotNow, Upload, UploadAnswer, WriteAnswer
 from fsspec_cas.backends.azure.answers import BLOB_ID_KEY, AzureDialect, block_id
 from fsspec_cas.backends.base import AttributeRules, PartRules
-from fsspec_cas.backends.http import HttpBackend, HttpUploads, patience_s, unreached
+from fsspec_cas.backends.http import HttpBackend, patience_s, unreached
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.wire import AIOHTTP_UNSENT, Answered, PerLoop, Trip, sends_once, within
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput
@@ -117,11 +117,6 @@ class AzureBackend(HttpBackend):
         """The same store over connections of its own."""
         return AzureBackend(self._given)
 
-    @property
-    def uploads(self) -> StagedBlocks:
-        """Staged blocks."""
-        return StagedBlocks(self._listener, self.part_rules)
-
     def _form(self, path: str, condition: Condition) -> str:
         return path if isinstance(condition, Absent) else ""
 
@@ -151,12 +146,12 @@ class AzureBackend(HttpBackend):
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
-        staged = await self.uploads.add(upload, data, timeout_s=timeout_s)
+        staged = await self.add(upload, data, timeout_s=timeout_s)
         if isinstance(staged, (NotNow, NoAnswer)):
             return NotNow(staged.why, staged.retry_after_s)  # a staged block is nobody's to see
         if isinstance(staged, Denied):
             return replace(staged, dialect=upload.path)
-        answer = await self.uploads.finish(staged, b"", timeout_s=deadline - clock())
+        answer = await self.finish(staged, b"", timeout_s=deadline - clock())
         if isinstance(answer, Gone):
             return NotNow(answer.why)  # another commit dropped my block before mine
         return replace(answer, dialect=upload.path) if isinstance(answer, Denied) else answer
@@ -166,6 +161,17 @@ class AzureBackend(HttpBackend):
         if refused:
             self._unfinished.add(refused)
         return bool(refused)
+
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
+        """Nothing to ask for: the first block begins it."""
+        del timeout_s
+        return Upload(path, write_id, write_id, attributes=attributes)
+
+    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
+        """Nothing can be done, nothing is visible, and no other create is in its way."""
+        del upload, timeout_s
 
     async def close(self) -> None:
         """Close the client that belongs to the running loop."""
@@ -209,23 +215,6 @@ class AzureBackend(HttpBackend):
             return NotNow(why or f"could not connect: {error}")
         cause = getattr(error, "inner_exception", None)
         return NoAnswer(f"{type(cause or error).__name__}: {error}")
-
-
-class StagedBlocks(HttpUploads):
-    """Uploads of Azure: nothing opens one."""
-
-    __slots__ = ()
-
-    async def begin(
-        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
-    ) -> UploadAnswer:
-        """Nothing to ask for: the first block begins it."""
-        del timeout_s
-        return Upload(path, write_id, write_id, attributes=attributes)
-
-    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Nothing can be done, nothing is visible, and no other create is in its way."""
-        del upload, timeout_s
 
 
 async def _sent(service: BlobServiceClient, asked: StoreRequest, settings: dict[str, Any]) -> None:

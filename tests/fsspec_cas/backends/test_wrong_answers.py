@@ -53,7 +53,7 @@ async def asked(backend: Any, kind: str, timeout_s: float = 5.0) -> object:  # n
     """One call of a backend."""
     version, key = Version(backend.name, "17" if backend.name == "gcs" else '"v"'), "bucket/key"
     token = f"{backend._given._location}/upload?upload_id=1" if backend.name == "gcs" else "token"
-    upload, uploads = Upload(key, "id", token, ("tag",), 0), backend.uploads
+    upload = Upload(key, "id", token, ("tag",), 0)
     match kind:
         case "create":
             return await backend.put(key, b"mine", ABSENT, "id", timeout_s=timeout_s)
@@ -74,10 +74,10 @@ async def asked(backend: Any, kind: str, timeout_s: float = 5.0) -> object:  # n
         case "list":
             return await backend.list_page("bucket/", None, None, timeout_s=timeout_s)
         case "begin":
-            return await uploads.begin(key, "id", timeout_s=timeout_s)
+            return await backend.begin(key, "id", timeout_s=timeout_s)
         case "part":
-            return await uploads.add(upload, b"data", timeout_s=timeout_s)
-    return await uploads.finish(upload, b"", timeout_s=timeout_s)
+            return await backend.add(upload, b"data", timeout_s=timeout_s)
+    return await backend.finish(upload, b"", timeout_s=timeout_s)
 
 
 def believed(name: str, answer: object) -> bool:

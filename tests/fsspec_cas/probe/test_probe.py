@@ -300,19 +300,9 @@ class TornWrites(Wrong):
 
 
 class AbortRemoves(Wrong):
-    @property
-    def uploads(self):
-        inner = super().uploads
-
-        class Uploads:
-            rules, begin, add, finish = inner.rules, inner.begin, inner.add, inner.finish
-
-            @staticmethod
-            async def abort(upload, *, timeout_s):
-                await inner.abort(upload, timeout_s=timeout_s)
-                await self.delete(upload.path, None, timeout_s=timeout_s)
-
-        return Uploads()
+    async def abort(self, upload, *, timeout_s):
+        await super().abort(upload, timeout_s=timeout_s)
+        await self.delete(upload.path, None, timeout_s=timeout_s)
 
 
 class PagesEnd(Wrong):

@@ -44,7 +44,7 @@ class Gate:
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
         self.name, self.capabilities, self.blocking = inner.name, inner.capabilities, inner.blocking
-        self.uploads, self.adapt, self.close, self.delete = inner.uploads, inner.adapt, inner.close, inner.delete
+        self.part_rules, self.adapt, self.close, self.delete = inner.part_rules, inner.adapt, inner.close, inner.delete
         self.list_page = inner.list_page
         self.points: list[str] = []
         self.stop_at = -1

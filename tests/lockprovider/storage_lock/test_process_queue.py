@@ -36,7 +36,7 @@ class Counting:
 
     def __getattr__(self, name: str) -> Any:
         request = getattr(self.inner, name)
-        if name in ("adapt", "close", "uploads"):
+        if name in ("adapt", "close", "part_rules"):
             return request
 
         async def send(*args: Any, **kwargs: Any) -> Any:

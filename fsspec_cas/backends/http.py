@@ -42,8 +42,14 @@ class HttpBackend:
     part_rules: ClassVar[PartRules]
     blocking = False
 
-    def __init__(self, dialect: Dialect, *, signs: bool | None = None) -> None:
+    def __init__(self, fs: Any, dialect: Dialect, *, signs: bool | None = None) -> None:
+        self._given = fs
         self._listener = Listener(dialect, self._exchange, signs=signs)
+
+    def isolated_connections(self) -> Any:
+        """The same store over connections of its own."""
+        kind: Any = type(self)
+        return kind(self._given)
 
     async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
         raise NotImplementedError

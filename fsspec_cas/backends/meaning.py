@@ -35,15 +35,14 @@ def _applied(asked: StoreRequest, spoken: Spoken) -> Applied:
     return Applied(spoken.version if asked.verb.writes else None)
 
 
-def _denied(asked: StoreRequest, spoken: Spoken) -> Denied:
-    del spoken
-    return Denied(asked.dialect)
-
-
 def _carried(asked: StoreRequest, spoken: Spoken) -> Heeded:
     if not isinstance(spoken.document, (Seen, Page, Upload)):
         raise StoreError(f"the answer to the {asked.verb.value} of {asked.path!r} brought nothing", path=asked.path)
     return spoken.document
+
+
+def _denied(asked: StoreRequest, _: Spoken) -> Denied:
+    return Denied(asked.dialect)
 
 
 def _each(asked: StoreRequest, spoken: Spoken) -> Heeded:
@@ -61,23 +60,7 @@ def _each(asked: StoreRequest, spoken: Spoken) -> Heeded:
     raise kind(f"{what}; refused: {names}", path=path)
 
 
-def _missing(asked: StoreRequest, spoken: Spoken) -> Missing:
-    del asked, spoken
-    return Missing()
-
-
-def _unchanged(asked: StoreRequest, spoken: Spoken) -> Unchanged:
-    del asked, spoken
-    return Unchanged()
-
-
-def _gone(asked: StoreRequest, spoken: Spoken) -> Gone:
-    del asked
-    return Gone(f"{spoken.why}: the upload was finished or dropped")
-
-
-def _later(asked: StoreRequest, spoken: Spoken) -> NotNow | NoAnswer:
-    del asked
+def _later(_: StoreRequest, spoken: Spoken) -> NotNow | NoAnswer:
     return (NotNow if spoken.undone else NoAnswer)(spoken.why, spoken.retry_after_s)
 
 
@@ -87,18 +70,18 @@ ANSWERS: Mapping[tuple[Verb, Says], Meaning] = MappingProxyType(
         **{(verb, Says.DONE): _applied for verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT)},
         **{(verb, Says.DONE): _carried for verb in (Verb.HEAD, Verb.GET, Verb.LIST, Verb.BEGIN, Verb.PART)},
         (Verb.DELETE_MANY, Says.DONE): _each,
-        (Verb.HEAD, Says.ABSENT): _missing,
-        (Verb.GET, Says.ABSENT): _missing,
+        (Verb.HEAD, Says.ABSENT): lambda *_: Missing(),
+        (Verb.GET, Says.ABSENT): lambda *_: Missing(),
         (Verb.MATCH, Says.ABSENT): _denied,
         (Verb.DELETE, Says.ABSENT): _applied,
         (Verb.DELETE_MATCH, Says.ABSENT): _denied,
-        (Verb.GET, Says.UNCHANGED): _unchanged,
+        (Verb.GET, Says.UNCHANGED): lambda *_: Unchanged(),
         **{
             (verb, Says.FALSE): _denied
             for verb in (Verb.CREATE, Verb.MATCH, Verb.DELETE_MATCH, Verb.BEGIN, Verb.PART, Verb.FINISH)
         },
         **{(verb, Says.EXISTS): _denied for verb in (Verb.CREATE, Verb.PART, Verb.FINISH)},
-        (Verb.FINISH, Says.GONE): _gone,
+        (Verb.FINISH, Says.GONE): lambda _, spoken: Gone(f"{spoken.why}: the upload was finished or dropped"),
         (Verb.ABORT, Says.GONE): _applied,
         **{(verb, Says.CONFLICT): _later for verb in Verb},
         **{(verb, Says.BUSY): _later for verb in Verb},

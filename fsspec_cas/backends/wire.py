@@ -19,16 +19,18 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import aiohttp
 
-from fsspec_cas.backends.reply import HttpReply
+from fsspec_cas.answer import NoAnswer, NotNow
+from fsspec_cas.backends.http import HttpBackend, patience_s, unreached
+from fsspec_cas.backends.reply import Dialect, HttpReply, StoreRequest
 from fsspec_cas.bridge.drive import close_from_any_thread
-from fsspec_cas.errors import NotSupported
+from fsspec_cas.errors import CasError, NotSupported
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as within  # `wait_for` made a task of its own for each request before Python 3.12
 else:
     from async_timeout import timeout as within  # comes with aiohttp
 
-__all__ = ["AIOHTTP_UNSENT", "Answered", "PerLoop", "Refusing", "Trip", "sends_once", "within"]
+__all__ = ["AIOHTTP_UNSENT", "AioBackend", "Answered", "Refusing", "Trip", "sends_once", "within"]
 
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
 
@@ -67,6 +69,72 @@ class Trip:
         trip = cls._now.get() or cls(_LONG_S)
         trip.left, trip.reply = True, None
         return trip
+
+
+class AioBackend(HttpBackend):
+    """Sends by a client that belongs to the running loop, and that `_open` makes.
+
+    Attributes:
+        failures: what the client raises for a request that came to nothing.
+        unsent: those of them which say that the request was not sent.
+        hint: the options for trusted certificates.
+    """
+
+    failures: ClassVar[tuple[type[Exception], ...]]
+    unsent: ClassVar[tuple[type[Exception], ...]] = AIOHTTP_UNSENT
+    hint: ClassVar[str] = "set SSL_CERT_FILE to the file of the authority's certificate"
+
+    def __init__(self, fs: Any, dialect: Dialect, *, signs: bool | None = None) -> None:
+        super().__init__(fs, dialect, signs=signs)
+        self._connections: PerLoop[Any] = PerLoop()
+
+    async def close(self) -> None:
+        """Close the client that belongs to the running loop."""
+        await self._connections.close()
+
+    async def _open(self) -> Any:
+        """A client as the user's filesystem would make it, but sending once."""
+        raise NotImplementedError
+
+    async def _client(self) -> Any:
+        return await self._connections.get(self._open)
+
+    async def _send(self, client: Any, asked: StoreRequest) -> None:
+        """Send the request; the transport calls `Trip.leave`, and keeps the reply in the trip."""
+        raise NotImplementedError
+
+    def _unsent(self, error: Exception, path: str) -> NotNow:
+        """What getting ready, mostly credentials, came to: nothing was sent.
+
+        Raises:
+            CasError: no second try mends it.
+        """
+        raise NotImplementedError
+
+    async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
+        trip = Trip.begin(patience_s(timeout_s, asked))
+        try:
+            async with within(timeout_s):
+                await self._send(await self._client(), asked)
+        except CasError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what it is none of is raised again
+            if trip.reply is None:
+                return self._failed(error, asked.path, left=trip.left, timeout_s=timeout_s)
+            error.__traceback__ = None  # an SDK keeps the error in a frame of it: a cycle that would keep the body
+        return trip.reply or NoAnswer("the client library kept the reply to itself")
+
+    def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:
+        if not left and isinstance(error, (*self.failures, asyncio.TimeoutError, ValueError, RuntimeError)):
+            return self._unsent(error, path)
+        if left and isinstance(error, asyncio.TimeoutError):
+            return NoAnswer(f"no answer within {timeout_s:.3g} s")
+        if not isinstance(error, self.failures):
+            raise error
+        # An SDK says "could not connect" also of a connection that was reset after the request had left.
+        why = unreached(error, self.hint, path, proven=self._listener.proven, unsent=self.unsent)
+        cause = getattr(error, "inner_exception", None) or error
+        return NotNow(why) if why else NoAnswer(f"{type(cause).__name__}: {error}")
 
 
 class Answered(Exception):

@@ -41,11 +41,10 @@ from azure.storage.blob.aio import BlobServiceClient
 from fsspec_cas.answer import Capabilities, Denied, Gone, NoAnswer, NotNow, Upload, UploadAnswer, WriteAnswer
 from fsspec_cas.backends.azure.answers import BLOB_ID_KEY, AzureDialect, block_id
 from fsspec_cas.backends.base import AttributeRules, PartRules
-from fsspec_cas.backends.http import HttpBackend, patience_s, unreached
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
-from fsspec_cas.backends.wire import AIOHTTP_UNSENT, Answered, PerLoop, Trip, sends_once, within
-from fsspec_cas.errors import AccessDenied, CasError, InvalidInput
-from fsspec_cas.outcome import Absent, Attributes, Condition
+from fsspec_cas.backends.wire import AIOHTTP_UNSENT, AioBackend, Answered, Trip, sends_once, within
+from fsspec_cas.errors import AccessDenied, InvalidInput
+from fsspec_cas.outcome import Absent, Attributes, Condition, Version
 
 _CAPABILITIES = Capabilities(
     create=True,
@@ -65,14 +64,6 @@ AZURE_RULES = AttributeRules(
     reserved=BLOB_ID_KEY,
 )
 _ONE_REQUEST_BYTES = 5000 * 1024 * 1024  # the most that one Put Blob takes
-_FAILURES = (
-    AzureError,
-    asyncio.TimeoutError,
-    aiohttp.ClientError,
-    OSError,
-    ValueError,
-)  # ValueError: what the SDK cannot read
-_HINT = "set SSL_CERT_FILE to the file of the authority's certificate"
 _DIALECT = AzureDialect()
 
 
@@ -99,23 +90,19 @@ class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so my
         raise Answered
 
 
-class AzureBackend(HttpBackend):
+class AzureBackend(AioBackend):
     """Conditional writes over the Blob API."""
 
     name = "azure"
     capabilities = _CAPABILITIES
     attribute_rules = AZURE_RULES
     part_rules = PartRules(most_parts=50_000, tail_with_finish=False)
+    failures = (AzureError, aiohttp.ClientError, OSError, ValueError)  # ValueError: what the SDK cannot read
+    unsent = (*AIOHTTP_UNSENT, ServiceRequestTimeoutError)
 
     def __init__(self, fs: Any) -> None:
-        super().__init__(_DIALECT, signs=True)
-        self._given = fs
+        super().__init__(fs, _DIALECT, signs=True)
         self._unfinished: set[str] = set()  # where a create was refused though no blob is there
-        self._services: PerLoop[BlobServiceClient] = PerLoop()
-
-    def isolated_connections(self) -> AzureBackend:
-        """The same store over connections of its own."""
-        return AzureBackend(self._given)
 
     def _form(self, path: str, condition: Condition) -> str:
         return path if isinstance(condition, Absent) else ""
@@ -173,10 +160,6 @@ class AzureBackend(HttpBackend):
         """Nothing can be done, nothing is visible, and no other create is in its way."""
         del upload, timeout_s
 
-    async def close(self) -> None:
-        """Close the client that belongs to the running loop."""
-        await self._services.close()
-
     async def _open(self) -> BlobServiceClient:
         """A client for the same account and credential, sending once."""
         given = self._given.service_client
@@ -189,73 +172,54 @@ class AzureBackend(HttpBackend):
             max_single_get_size=_ONE_REQUEST_BYTES,
         )
 
-    async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
-        trip = Trip.begin(patience_s(timeout_s, asked))
+    def _unsent(self, error: Exception, path: str) -> NotNow:
+        passing = (asyncio.TimeoutError, ServiceRequestError, ServiceResponseError)
+        if isinstance(error, passing) or (isinstance(error, HttpResponseError) and (error.status_code or 0) >= 500):
+            return NotNow(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
+        raise AccessDenied(f"no usable Azure credentials for {path!r}, nothing was sent: {error}", path=path) from error
+
+    async def _send(self, client: BlobServiceClient, asked: StoreRequest) -> None:
         settings = dict(getattr(self._given, "_timeout_kwargs", {}))
+        container, _, key = asked.path.partition("/")
+        version = asked.version
+        if asked.verb is Verb.LIST:
+            limit: dict[str, Any] = {} if asked.limit is None else {"results_per_page": asked.limit}
+            found = client.get_container_client(container).list_blobs(
+                name_starts_with=key or None, include=["metadata"], **limit, **settings
+            )
+            pages: Any = found.by_page(continuation_token=asked.token)
+            await anext(pages)
+            return
         try:
-            service = await self._services.get(self._open)
-            async with within(timeout_s):
-                await _sent(service, asked, settings)
-        except CasError:
-            raise
-        except (Answered, *_FAILURES) as error:
-            if trip.reply is None:
-                return self._failed(error, asked.path, left=trip.left, timeout_s=timeout_s)
-            error.__traceback__ = None  # the SDK keeps the error in a frame of it: a cycle that would keep the body
-        return trip.reply or NoAnswer("the client library kept the reply to itself")
+            blob = client.get_blob_client(container, key)
+        except ValueError as error:
+            raise InvalidInput(f"Azure does not accept {asked.path!r}: {error}", path=asked.path) from error
+        upload = asked.upload
+        same = _condition(version, MatchConditions.IfNotModified)
+        match asked.verb:
+            case Verb.CREATE | Verb.MATCH:
+                made = _described(asked.write_id, asked.attributes)
+                # Without `overwrite` the SDK sends If-None-Match: *
+                await blob.upload_blob(
+                    asked.data, length=len(asked.data), overwrite=bool(version), **made, **same, **settings
+                )
+            case Verb.HEAD:
+                await blob.get_blob_properties(**settings)
+            case Verb.GET:
+                other = _condition(version, MatchConditions.IfModified)
+                await blob.download_blob(**other, **settings, raw_request_hook=_ask_for_all)
+            case Verb.DELETE | Verb.DELETE_MATCH:
+                await blob.delete_blob(**same, **settings)
+            case Verb.PART if upload is not None:
+                await blob.stage_block(block_id(upload), asked.data, length=len(asked.data), **settings)
+            case Verb.FINISH if upload is not None:
+                blocks = [BlobBlock(tag) for tag in upload.tags]
+                made = _described(upload.write_id, upload.attributes)
+                await blob.commit_block_list(blocks, **made, match_condition=MatchConditions.IfMissing, **settings)
 
-    def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:
-        if not left:
-            return _unsent(error, path)
-        if isinstance(error, asyncio.TimeoutError):
-            return NoAnswer(f"no answer within {timeout_s:.3g} s")
-        # The SDK says "request error" also when the connection broke after the request had left.
-        why = unreached(error, _HINT, path, proven=self._listener.proven, unsent=AIOHTTP_UNSENT)
-        if why or isinstance(error, ServiceRequestTimeoutError):
-            return NotNow(why or f"could not connect: {error}")
-        cause = getattr(error, "inner_exception", None)
-        return NoAnswer(f"{type(cause or error).__name__}: {error}")
 
-
-async def _sent(service: BlobServiceClient, asked: StoreRequest, settings: dict[str, Any]) -> None:
-    container, _, key = asked.path.partition("/")
-    version = asked.version
-    if asked.verb is Verb.LIST:
-        limit: dict[str, Any] = {} if asked.limit is None else {"results_per_page": asked.limit}
-        found = service.get_container_client(container).list_blobs(
-            name_starts_with=key or None, include=["metadata"], **limit, **settings
-        )
-        pages: Any = found.by_page(continuation_token=asked.token)
-        await anext(pages)
-        return
-    try:
-        blob = service.get_blob_client(container, key)
-    except ValueError as error:
-        raise InvalidInput(f"Azure does not accept {asked.path!r}: {error}", path=asked.path) from error
-    upload = asked.upload
-    same: dict[str, Any] = {"etag": version.token, "match_condition": MatchConditions.IfNotModified} if version else {}
-    match asked.verb:
-        case Verb.CREATE | Verb.MATCH:
-            made = _described(asked.write_id, asked.attributes)
-            # Without `overwrite` the SDK sends If-None-Match: *
-            await blob.upload_blob(
-                asked.data, length=len(asked.data), overwrite=bool(version), **made, **same, **settings
-            )
-        case Verb.HEAD:
-            await blob.get_blob_properties(**settings)
-        case Verb.GET:
-            other: dict[str, Any] = (
-                {"etag": version.token, "match_condition": MatchConditions.IfModified} if version else {}
-            )
-            await blob.download_blob(**other, **settings, raw_request_hook=_ask_for_all)
-        case Verb.DELETE | Verb.DELETE_MATCH:
-            await blob.delete_blob(**same, **settings)
-        case Verb.PART if upload is not None:
-            await blob.stage_block(block_id(upload), asked.data, length=len(asked.data), **settings)
-        case Verb.FINISH if upload is not None:
-            blocks = [BlobBlock(tag) for tag in upload.tags]
-            made = _described(upload.write_id, upload.attributes)
-            await blob.commit_block_list(blocks, **made, match_condition=MatchConditions.IfMissing, **settings)
+def _condition(version: Version | None, how: MatchConditions) -> dict[str, Any]:
+    return {} if version is None else {"etag": version.token, "match_condition": how}
 
 
 def _ask_for_all(request: Any) -> None:
@@ -270,11 +234,3 @@ def _described(write_id: str, attributes: Attributes | None) -> dict[str, Any]:
     if more.content_type:
         own["content_settings"] = ContentSettings(content_type=more.content_type)
     return {**own, "metadata": {**more.metadata, BLOB_ID_KEY: write_id}}
-
-
-def _unsent(error: Exception, path: str) -> NotNow:
-    """The credential failed, for now or for good: nothing was sent."""
-    passing = (asyncio.TimeoutError, ServiceRequestError, ServiceResponseError)
-    if isinstance(error, passing) or (isinstance(error, HttpResponseError) and (error.status_code or 0) >= 500):
-        return NotNow(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
-    raise AccessDenied(f"no usable Azure credentials for {path!r}, nothing was sent: {error}", path=path) from error

@@ -26,12 +26,11 @@ import google.auth.exceptions
 from gcsfs.retry import HttpError, NonRetryableError
 from yarl import URL
 
-from fsspec_cas.answer import Capabilities, NoAnswer, NotNow, Upload
+from fsspec_cas.answer import Capabilities, NotNow, Upload
 from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules, PartRules
 from fsspec_cas.backends.gcs.answers import GcsDialect
-from fsspec_cas.backends.http import HttpBackend, patience_s, unreached
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
-from fsspec_cas.backends.wire import AIOHTTP_UNSENT, PerLoop, sends_once, within
+from fsspec_cas.backends.wire import AioBackend, Trip, sends_once, within
 from fsspec_cas.errors import AccessDenied
 from fsspec_cas.outcome import Absent, Attributes
 
@@ -56,10 +55,10 @@ GCS_RULES = AttributeRules(
 _HEAD_FIELDS = "kind,generation,size,updated,metadata,contentType"
 _LIST_FIELDS = "kind,items(name,size,updated,generation),nextPageToken"
 _MADE_FIELDS = "kind,generation"
-_HINT = "set SSL_CERT_FILE to the file of the authority's certificate"
+_NOT_READY = (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthError)
 
 
-class GcsBackend(HttpBackend):
+class GcsBackend(AioBackend):
     """Conditional writes over the JSON API of Cloud Storage."""
 
     name = "gcs"
@@ -67,18 +66,10 @@ class GcsBackend(HttpBackend):
     attribute_rules = GCS_RULES
     part_rules = PartRules(least_bytes=256 * 1024, multiple_bytes=256 * 1024)
 
+    failures = (*_NOT_READY, aiohttp.ClientError, OSError)
+
     def __init__(self, fs: Any) -> None:
-        self._given = fs
-        super().__init__(GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - where gcsfs sends its own requests
-        self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
-
-    def isolated_connections(self) -> GcsBackend:
-        """The same store over connections of its own."""
-        return GcsBackend(self._given)
-
-    async def close(self) -> None:
-        """Close the session that belongs to the running loop."""
-        await self._sessions.close()
+        super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - where gcsfs sends its own requests
 
     async def _open(self) -> aiohttp.ClientSession:
         """A session as gcsfs would make it, but sending once, and leaving bytes as they are stored."""
@@ -98,56 +89,37 @@ class GcsBackend(HttpBackend):
             return dict(make(request.headers))
         return dict(await asyncio.to_thread(make, request.headers))
 
-    async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout_s
+    def _unsent(self, error: Exception, path: str) -> NotNow:
+        cause = error.__cause__ if isinstance(error, HttpError) else error
+        if isinstance(error, asyncio.TimeoutError):
+            return NotNow("no fresh credentials: no answer in time")
+        if isinstance(cause, google.auth.exceptions.TransportError) or getattr(cause, "retryable", False):
+            return NotNow(f"no fresh credentials: {type(cause).__name__}: {cause}")
+        what = f"no usable Google credentials for {path!r}, nothing was sent: {cause or error}"
+        raise AccessDenied(what, path=path) from error
+
+    async def _send(self, client: aiohttp.ClientSession, asked: StoreRequest) -> None:
         request = _request(asked)
-        try:
-            session, headers = await asyncio.wait_for(self._ready(request, asked.path), timeout_s)
-        except (asyncio.TimeoutError, _RefreshFailed) as error:
-            return NotNow(f"no fresh credentials: {error or 'no answer in time'}")
-        left = max(0.0, deadline - clock())
-        try:
-            async with within(left):
-                return await self._send(session, request, headers, patience_s(left, asked))
-        except asyncio.TimeoutError:
-            return NoAnswer(f"no answer within {timeout_s:.3g} s")
-        except (aiohttp.ClientError, OSError) as error:
-            why = unreached(error, _HINT, asked.path, proven=self._listener.proven, unsent=AIOHTTP_UNSENT)
-            return NotNow(why) if why else NoAnswer(f"{type(error).__name__}: {error}")
-
-    async def _ready(self, request: GcsRequest, path: str) -> tuple[aiohttp.ClientSession, dict[str, str]]:
-        try:
-            return await self._sessions.get(self._open), await self._headers(request)
-        except (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthError, OSError, ValueError) as error:
-            cause = error.__cause__ if isinstance(error, HttpError) else error
-            if isinstance(cause, google.auth.exceptions.TransportError) or getattr(cause, "retryable", False):
-                raise _RefreshFailed(f"{type(cause).__name__}: {cause}") from error
-            raise AccessDenied(
-                f"no usable Google credentials for {path!r}, nothing was sent: {cause or error}", path=path
-            ) from error
-
-    async def _send(
-        self, session: aiohttp.ClientSession, request: GcsRequest, headers: dict[str, str], silent_s: float
-    ) -> HttpReply:
+        headers = await self._headers(request)
         query = urlencode(self._given._get_params(request.query))  # noqa: SLF001 - adds userProject
         url = URL(request.url or f"{self._given._location}/{request.path}?{query}", encoded=True)  # noqa: SLF001
-        asking = session.request(
+        trip = Trip.leave()
+        asking = client.request(
             request.method,
             url,
             headers=headers,
             data=request.body,
             allow_redirects=False,  # a followed redirect is a second send
             # Half for connecting: then a host that does not answer is known not to have got the request.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=silent_s / 2),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=trip.patience_s / 2),
         )
-        async with within(silent_s):
+        async with within(trip.patience_s):
             answer = await asking
         async with answer:
             body = await answer.read()
         if request.packed and answer.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
-        return HttpReply(answer.status, answer.headers.items(), body)
+        trip.reply = HttpReply(answer.status, answer.headers.items(), body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +136,6 @@ class GcsRequest:
     body: bytes | None = None
     url: str = ""
     packed: bool = False
-
-
-class _RefreshFailed(Exception):
-    """The credentials could not be refreshed now; nothing was sent."""
 
 
 def _request(asked: StoreRequest) -> GcsRequest:

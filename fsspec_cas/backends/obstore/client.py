@@ -44,6 +44,7 @@ from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, NotSupported
 from fsspec_cas.outcome import Attributes
 
 # S3's names -> HTTP's.
+_CONDITIONS = {"IfMatch": "if-match", "IfNoneMatch": "if-none-match"}
 _HEADERS = {
     "CacheControl": "cache-control",
     "ContentDisposition": "content-disposition",
@@ -88,17 +89,12 @@ class LeanS3Backend(S3Api):
     def __init__(self, fs: Any) -> None:
         if fs.protocol not in ("s3", "s3a"):
             raise NotSupported(f"obstore serves s3:// here, and not {fs.protocol}://: open it with fsspec's own client")
-        super().__init__()
-        self._given = fs
+        super().__init__(fs)
         self._site: _Site | None = None
         self._connections: dict[str, Connections] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (LeanS3Backend, (self._given,))
-
-    def isolated_connections(self) -> LeanS3Backend:
-        """The same store over connections of its own."""
-        return LeanS3Backend(self._given)
 
     async def endpoint(self) -> str:
         """The URL that requests go to, as settings and environment have it; nothing is sent."""
@@ -128,7 +124,7 @@ class LeanS3Backend(S3Api):
 
     def _sent(self, site: _Site, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
         try:
-            signed = site.signed(asked, _etag(asked, quoted=self._quoted))
+            signed = site.signed(asked, {_CONDITIONS[name]: value for name, value in self._conditions(asked).items()})
         except CasError:
             raise
         except (BotoCoreError, ClientError, OSError) as error:
@@ -139,7 +135,8 @@ class LeanS3Backend(S3Api):
         times = Times(timeout_s, min(silent_s, site.connect_s or timeout_s / 2), silent_s)
         target = f"{url.path}?{url.query}" if url.query else url.path
         try:
-            return self._to(site, origin).exchange(signed.method, target, signed.headers, signed.body, times)
+            headers = dict(signed.headers.raw_items())
+            return self._to(site, origin).exchange(signed.method, target, headers, signed.data, times)
         except NeverSent as error:
             cause = error.__cause__ or error
             why = unreached(cause, _HINT, asked.path, proven=self._listener.proven)
@@ -153,15 +150,6 @@ class LeanS3Backend(S3Api):
         if origin not in self._connections:
             self._connections[origin] = Connections(origin, verify=site.verify, proxy=site.proxy)
         return self._connections[origin]
-
-
-class _Signed:
-    """A request that is ready to go."""
-
-    __slots__ = ("body", "headers", "method", "url")
-
-    def __init__(self, method: str, url: str, headers: dict[str, str], body: bytes) -> None:
-        self.method, self.url, self.headers, self.body = method, url, headers, body
 
 
 class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
@@ -206,24 +194,24 @@ class _Site:
         """Sign for another region from now on, as the store says."""
         self.region = region
 
-    def signed(self, asked: StoreRequest, etag: str) -> _Signed:
+    def signed(self, asked: StoreRequest, condition: dict[str, str]) -> AWSRequest:
         """The request, with its signature."""
         if self.endpoint.startswith("http://") and not self._plain:
             what = f"endpoint {self.endpoint!r} is without TLS: give client_options={{'allow_http': True}}"
             raise InvalidInput(what, path=asked.path)
-        method, query, headers, body = _request(asked, etag, self._sealed)
+        method, query, headers, body = _request(asked, self._sealed)
         bucket, _, key = asked.path.partition("/")
         key = "" if asked.verb in (Verb.LIST, Verb.DELETE_MANY) else key
         url = f"{self._root(bucket)}/{quote(key, safe='/~')}" + (f"?{query}" if query else "")
-        headers |= self._always
+        headers |= condition | self._always
         credentials = self._credentials()
-        if credentials is None:
-            return _Signed(method, url, headers, body)
         request = AWSRequest(method=method, url=url, data=body, headers=headers)
+        if credentials is None:
+            return request
         if not signs_bodies():
             request.context["client_config"] = Config(s3={"payload_signing_enabled": False})
         _Signer(credentials, "s3", self.region).add_auth(request)
-        return _Signed(method, url, dict(request.headers.raw_items()), body)
+        return request
 
     def _root(self, bucket: str) -> str:
         if not self._virtual:
@@ -314,19 +302,17 @@ def _expires_soon(at: Any) -> bool:
     return bool(at - datetime.fromtimestamp(Machine().now_ms() / 1000, at.tzinfo) < timedelta(minutes=5))
 
 
-def _request(asked: StoreRequest, etag: str, sealed: dict[str, str]) -> tuple[str, str, dict[str, str], bytes]:
+def _request(asked: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dict[str, str], bytes]:
     """Method, query, headers and body."""
     match asked.verb:
         case Verb.CREATE | Verb.MATCH:
-            condition = {"if-none-match": "*"} if asked.version is None else {"if-match": etag}
-            return "PUT", "", {**_described(asked.write_id, asked.attributes), **condition, **sealed}, asked.data
+            return "PUT", "", {**_described(asked.write_id, asked.attributes), **sealed}, asked.data
         case Verb.HEAD:
             return "HEAD", "", {}, b""
         case Verb.GET:
-            known = {} if asked.version is None else {"if-none-match": asked.version.token}
-            return "GET", "", {"accept-encoding": "identity", **known}, b""
+            return "GET", "", {"accept-encoding": "identity"}, b""
         case Verb.DELETE | Verb.DELETE_MATCH:
-            return "DELETE", "", {} if asked.version is None else {"if-match": etag}, b""
+            return "DELETE", "", {}, b""
         case Verb.DELETE_MANY:
             body = _batch(asked)
             summed = b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
@@ -341,8 +327,7 @@ def _request(asked: StoreRequest, etag: str, sealed: dict[str, str]) -> tuple[st
         return "PUT", f"partNumber={len(upload.tags) + 1}&uploadId={token}", {}, asked.data
     if asked.verb is Verb.ABORT:
         return "DELETE", f"uploadId={token}", {}, b""
-    headers = {"if-none-match": "*", "content-type": "application/xml"}
-    return "POST", f"uploadId={token}", headers, _parts(upload.tags)
+    return "POST", f"uploadId={token}", {"content-type": "application/xml"}, _parts(upload.tags)
 
 
 def _batch(asked: StoreRequest) -> bytes:
@@ -384,11 +369,6 @@ def _encryption(said: Callable[..., str | None]) -> dict[str, str]:
         "x-amz-server-side-encryption-bucket-key-enabled": said("sse_bucket_key_enabled"),
     }
     return {name: value for name, value in named.items() if value}
-
-
-def _etag(asked: StoreRequest, *, quoted: bool) -> str:
-    token = asked.version.token if asked.version is not None else ""
-    return token if quoted else token.strip('"')
 
 
 def _is_true(text: object) -> bool:

@@ -9,6 +9,7 @@ May import: what vendors share, one level up.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from fsspec_cas.answer import Applied, Capabilities, WriteAnswer
@@ -45,8 +46,8 @@ class S3Api(HttpBackend):
     capabilities = S3_CAPABILITIES
     part_rules = S3_PARTS
 
-    def __init__(self) -> None:
-        super().__init__(S3Dialect())
+    def __init__(self, fs: Any) -> None:
+        super().__init__(fs, S3Dialect())
         self._quoted = True
         self._batches = True
         self._proved: bool | None = None  # the form in which a condition was last seen to hold
@@ -112,8 +113,14 @@ class S3Api(HttpBackend):
         del path
         return "" if isinstance(condition, Absent) else _form(quoted=self._quoted)
 
-    def _etag(self, version: Version) -> str:
-        return version.token if self._quoted else version.token.strip('"')
+    def _conditions(self, asked: StoreRequest) -> dict[str, str]:
+        """The condition of a request, by S3's names."""
+        version = asked.version
+        if version is None:
+            return {"IfNoneMatch": "*"} if asked.verb in (Verb.CREATE, Verb.FINISH) else {}
+        if asked.verb is Verb.GET:
+            return {"IfNoneMatch": version.token}
+        return {"IfMatch": version.token if self._quoted else version.token.strip('"')}
 
 
 def _form(*, quoted: bool) -> str:

@@ -42,15 +42,14 @@ from botocore.exceptions import (
 )
 from s3fs import S3FileSystem
 
-from fsspec_cas.answer import NoAnswer, NotNow
+from fsspec_cas.answer import NotNow
 from fsspec_cas.backends.base import WRITE_ID_KEY, AttributeRules
-from fsspec_cas.backends.http import patience_s, unreached
 from fsspec_cas.backends.last_byte import held, signs_bodies
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.s3 import S3Api, is_amazon
 from fsspec_cas.backends.s3.answers import S3Dialect
-from fsspec_cas.backends.wire import AIOHTTP_UNSENT, Answered, PerLoop, Refusing, Trip, sends_once, within
-from fsspec_cas.errors import AccessDenied, CasError, InvalidInput
+from fsspec_cas.backends.wire import AioBackend, Answered, Refusing, Trip, sends_once, within
+from fsspec_cas.errors import AccessDenied, InvalidInput
 from fsspec_cas.outcome import Attributes
 
 _OURS = ("Bucket", "Key", "Body", "IfMatch", "IfNoneMatch", "UploadId", "PartNumber", "MultipartUpload")
@@ -202,84 +201,58 @@ def _keep_user_agent(client: Any) -> None:
         named.to_string = lambda: text
 
 
-_HINT = "give client_kwargs={'verify': 'path of the authority's certificate'}, or set AWS_CA_BUNDLE"
 # Of a service that gives credentials, or of the one that is asked: a timeout, a connection, a body that stops half way.
 _UNREACHED = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, SSLError)
 _PASSING = (asyncio.TimeoutError, *_UNREACHED, HTTPClientError, aiohttp.ClientError)
-_FAILURES = (asyncio.TimeoutError, ClientError, BotoCoreError, aiohttp.ClientError, OSError)
 
 
-class S3Backend(S3Api):
+class S3Backend(S3Api, AioBackend):
     """Conditional writes over the S3 API."""
 
     attribute_rules = S3_RULES
+    failures = (ClientError, BotoCoreError, aiohttp.ClientError, OSError)
+    hint = "give client_kwargs={'verify': 'path of the authority's certificate'}, or set AWS_CA_BUNDLE"
 
     def __init__(self, fs: Any) -> None:
-        super().__init__()
-        self._given = fs
+        super().__init__(fs)
         self._settings = Settings({**fs.s3_additional_kwargs, **fs.req_kw})
-        self._connections: PerLoop[Connection] = PerLoop()
-
-    def isolated_connections(self) -> S3Backend:
-        """The same store over connections of its own."""
-        return S3Backend(self._given)
 
     async def endpoint(self) -> str:
         """The URL that requests go to, as settings, environment and profile have it; nothing is sent."""
         return str((await self._client()).meta.endpoint_url)
 
-    async def close(self) -> None:
-        """Close the client that belongs to the running loop."""
-        await self._connections.close()
+    async def _open(self) -> Connection:
+        return await connect(self._given)
 
     async def _client(self) -> Any:
-        """A client for the running loop and process: as the user's filesystem would make it, but sending once."""
-        client = (await self._connections.get(partial(connect, self._given))).client
+        client = (await super()._client()).client
         if self._listener.signs is None and is_amazon(client.meta.endpoint_url):
             self._listener.expect_signatures()
         return client
 
-    async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
-        trip = Trip.begin(patience_s(timeout_s, asked))
-        try:
-            client = await self._client()
-            async with within(timeout_s):
-                await self._sent(client, asked)
-        except (Answered, *_FAILURES, ValueError, RuntimeError) as error:
-            if trip.reply is None and not isinstance(error, CasError):
-                return self._failed(error, asked.path, left=trip.left, timeout_s=timeout_s)
-            if trip.reply is None:
-                raise
-            error.__traceback__ = None  # botocore keeps the error in a frame of it: a cycle that would keep the body
-        return trip.reply or NoAnswer("the client library kept the reply to itself")
+    def _unsent(self, error: Exception, path: str) -> NotNow:
+        if isinstance(error, ParamValidationError):
+            raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
+        said = error.response if isinstance(error, ClientError) else {}
+        status = int(said.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        throttled = "Throttl" in str(said.get("Error", {}).get("Code", ""))
+        if isinstance(error, _PASSING) or status >= 500 or status == 429 or throttled:
+            return NotNow(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
+        what = f"no usable S3 credentials for {path!r}, nothing was sent: {error}"
+        raise AccessDenied(f"{what}; check key, profile, role and token", path=path) from error
 
-    def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:
-        if not left:
-            return _unsent(error, path)
-        if isinstance(error, asyncio.TimeoutError):
-            return NoAnswer(f"no answer within {timeout_s:.3g} s")
-        if not isinstance(error, _FAILURES):
-            raise error
-        # aiobotocore says "could not connect" also of a connection that was reset after the request had left.
-        why = unreached(error, _HINT, path, proven=self._listener.proven, unsent=AIOHTTP_UNSENT)
-        return NotNow(why) if why else NoAnswer(f"{type(error).__name__}: {error}")
-
-    async def _sent(self, client: Any, asked: StoreRequest) -> None:
-        key, more = key_of(asked.path), partial(self._settings.known_to, client)
+    async def _send(self, client: Any, asked: StoreRequest) -> None:
+        key, more = {**key_of(asked.path), **self._conditions(asked)}, partial(self._settings.known_to, client)
         match asked.verb:
             case Verb.CREATE | Verb.MATCH:
-                version = asked.version
-                condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": self._etag(version)}
                 made = self._settings.making(asked.write_id, asked.attributes)
-                await client.put_object(**made, **key, Body=asked.data, **condition)
+                await client.put_object(**made, **key, Body=asked.data)
             case Verb.HEAD:
                 await client.head_object(**key, **more("HeadObject"))
             case Verb.GET:
-                known = {} if asked.version is None else {"IfNoneMatch": asked.version.token}
-                await client.get_object(**key, **known, **more("GetObject"))
+                await client.get_object(**key, **more("GetObject"))
             case Verb.DELETE | Verb.DELETE_MATCH:
-                condition = {} if asked.version is None else {"IfMatch": self._etag(asked.version)}
-                await client.delete_object(**key, **condition, **more("DeleteObject"))
+                await client.delete_object(**key, **more("DeleteObject"))
             case Verb.DELETE_MANY:
                 objects = [{"Key": key_of(path)["Key"]} for path in asked.paths]
                 what = {"Objects": objects, "Quiet": True}
@@ -290,7 +263,7 @@ class S3Backend(S3Api):
                 await self._sent_of_upload(client, asked)
 
     async def _sent_of_upload(self, client: Any, asked: StoreRequest) -> None:
-        key, more = key_of(asked.path), partial(self._settings.known_to, client)
+        key, more = {**key_of(asked.path), **self._conditions(asked)}, partial(self._settings.known_to, client)
         upload = asked.upload
         if upload is None:
             made = self._settings.making(asked.write_id, asked.attributes)
@@ -303,7 +276,7 @@ class S3Backend(S3Api):
         elif asked.verb is Verb.FINISH:
             parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(upload.tags, 1)]
             known = more("CompleteMultipartUpload")
-            await client.complete_multipart_upload(**known, **named, MultipartUpload={"Parts": parts}, IfNoneMatch="*")
+            await client.complete_multipart_upload(**known, **named, MultipartUpload={"Parts": parts})
         else:
             await client.abort_multipart_upload(**more("AbortMultipartUpload"), **named)
 
@@ -317,19 +290,3 @@ def _listing(asked: StoreRequest) -> dict[str, Any]:
         begin = {"StartAfter": asked.start_after.partition("/")[2]}
     limit = {} if asked.limit is None else {"MaxKeys": asked.limit}
     return {"Bucket": bucket, "Prefix": prefix, **begin, **limit}
-
-
-def _unsent(error: Exception, path: str) -> NotNow:
-    """What failed was getting ready, mostly credentials, for now or for good."""
-    if isinstance(error, ParamValidationError):
-        raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
-    status, code = _status(error) if isinstance(error, ClientError) else (0, "")
-    if isinstance(error, _PASSING) or status >= 500 or status == 429 or "Throttl" in code:
-        return NotNow(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
-    what = f"no usable S3 credentials for {path!r}, nothing was sent: {error}"
-    raise AccessDenied(f"{what}; check key, profile, role and token", path=path) from error
-
-
-def _status(error: ClientError) -> tuple[int, str]:
-    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    return status, str(error.response.get("Error", {}).get("Code", ""))

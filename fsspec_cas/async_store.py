@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fsspec_cas.answer import (
@@ -18,13 +19,12 @@ from fsspec_cas.answer import (
     Info,
     ListAnswer,
     Missing,
-    Page,
     Seen,
     Unchanged,
     WriteAnswer,
 )
 from fsspec_cas.backends import Backend, attributes_of, backend_for, off_thread, split_url
-from fsspec_cas.bridge.drive import Inline, OnLoop, OwnLoop
+from fsspec_cas.bridge.drive import Drive, OnLoop
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.deletes import Deletes, deletes_of
 from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
@@ -55,14 +55,14 @@ class AsyncStore:
         root: str = "",
         *,
         world: World | None = None,
-        drive: Inline | OnLoop | OwnLoop | None = None,
+        drive: Drive | None = None,
         on_throttled: Callable[[], None] | None = None,
     ) -> None:
         check_backend(backend, "AsyncStore")
         self.backend = backend
         self.root = check_root(root)
         self._world = world or Machine()
-        self._drive = drive or OwnLoop()
+        self._drive = drive or OnLoop()  # of which only its pauses are used here
         self._on_throttled = on_throttled
         self._sender = Sender(backend, self._world, self._drive, on_throttled)
 
@@ -358,7 +358,9 @@ class AsyncStore:
 
         >>> await store.delete("a")
         """
-        full = self._full(path)
+        await self._delete(self._full(path), timeout)
+
+    async def _delete(self, full: str, timeout: float) -> None:
         await self._sender.repeat(full, lambda left: self.backend.delete(full, None, timeout_s=left), timeout)
 
     async def delete_all(self, paths: Iterable[str], *, timeout: float = TIMEOUT_S) -> None:
@@ -370,23 +372,18 @@ class AsyncStore:
 
         >>> await store.delete_all(["a", "never there"])
         """
-        left = [self._checked(path) for path in several(paths, "paths", "paths of objects")]
+        rest = [self._full(path) for path in several(paths, "paths", "paths of objects")]
         if hasattr(type(self.backend), "delete_batch"):
             with contextlib.suppress(NotSupported):
-                while len(left) > 1:
-                    await self._delete_batch([self._full(path) for path in left[:_BATCH]], timeout)
-                    del left[:_BATCH]
-        for path in left:
-            await self.delete(path, timeout=timeout)
+                while len(rest) > 1:
+                    await self._sender.repeat(rest[0], partial(self._delete_batch, rest[:_BATCH]), timeout)
+                    del rest[:_BATCH]
+        for full in rest:
+            await self._delete(full, timeout)
 
-    async def _delete_batch(self, full: list[str], timeout: float) -> None:
+    def _delete_batch(self, full: Sequence[str], left: float) -> Coroutine[Any, Any, WriteAnswer]:
         backend: Any = self.backend
-
-        def ask(left: float) -> Coroutine[Any, Any, WriteAnswer]:
-            answer: Coroutine[Any, Any, WriteAnswer] = backend.delete_batch(full, timeout_s=left)
-            return answer
-
-        await self._sender.repeat(full[0], ask, timeout)
+        return backend.delete_batch(full, timeout_s=left)  # type: ignore[no-any-return] # not all have it
 
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
@@ -404,18 +401,15 @@ class AsyncStore:
         found: list[Entry] = []
         token: str | None = None
         while True:
-            page = await self._page(full, after, token, timeout)
+            page = await self._sender.repeat(full, partial(self._page, full, after, token), timeout)
             found += [replace(one, path=self._relative(one.path)) for one in page.entries]
             token = page.token
             if token is None or (stop_at is not None and found and found[-1].path >= stop_at):
                 kept = (entry for entry in found if stop_at is None or entry.path < stop_at)
                 return sorted(kept, key=lambda entry: entry.path)  # a hierarchical Azure account has another order
 
-    async def _page(self, full: str, after: str | None, token: str | None, timeout: float) -> Page:
-        def ask(left: float) -> Coroutine[Any, Any, ListAnswer]:
-            return self.backend.list_page(full, after, token, timeout_s=left)
-
-        return await self._sender.repeat(full, ask, timeout)
+    def _page(self, full: str, after: str | None, token: str | None, left: float) -> Coroutine[Any, Any, ListAnswer]:
+        return self.backend.list_page(full, after, token, timeout_s=left)
 
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read, apply `fn`, write back under the version read; again from the start if somebody was faster.
@@ -462,10 +456,7 @@ class AsyncStore:
 
     def _full(self, path: str) -> str:
         """The whole path of an object that is looked at or removed."""
-        return self._joined(self._checked(path))
-
-    def _checked(self, path: str) -> str:
-        return check_path(path, absolute=not self.root, marker=True)
+        return self._joined(check_path(path, absolute=not self.root, marker=True))
 
     def _below(self, prefix: str) -> str:
         return self._joined(check_prefix(prefix, absolute=not self.root))

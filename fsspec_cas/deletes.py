@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
 
 from fsspec_cas.answer import Applied, Missing, NoAnswer, WriteAnswer
 from fsspec_cas.backends import Backend
@@ -37,16 +36,7 @@ class Deletes:
     tells: bool = True
 
 
-@runtime_checkable
-class _Endpointed(Protocol):
-    async def endpoint(self) -> str:
-        """The URL that requests go to."""
-
-
-class _Seen:
-    """What this process has seen. A bucket of an endpoint is the same for all of it."""
-
-    deletes: ClassVar[dict[tuple[str, str], Deletes]] = {}
+_SEEN: dict[tuple[str, str], Deletes] = {}  # by this process: a bucket of an endpoint is the same for all of it
 
 
 async def undocumented(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
@@ -55,14 +45,15 @@ async def undocumented(backend: Backend, path: str, timeout: float) -> tuple[str
     Raises:
         Unavailable: no client of the store could be made in time.
     """
-    if backend.name != "s3" or not isinstance(backend, _Endpointed):
+    endpoint_of = getattr(backend, "endpoint", None)
+    if backend.name != "s3" or endpoint_of is None:
         return None
     bucket = path.partition("/")[0]
     if backend.blocking:
-        endpoint = await backend.endpoint()
+        endpoint = await endpoint_of()
     else:
         try:
-            endpoint = await asyncio.wait_for(backend.endpoint(), timeout)
+            endpoint = await asyncio.wait_for(endpoint_of(), timeout)
         except asyncio.TimeoutError:
             raise Unavailable(f"no client of the store of {path!r} could be made within {timeout:g} s") from None
     return None if is_amazon(endpoint) else (endpoint, bucket)
@@ -80,10 +71,10 @@ async def deletes_of(backend: Backend, beside: str, sender: Sender, new_id: str,
     place = await undocumented(backend, beside, timeout)
     if place is None:
         return Deletes()
-    if place not in _Seen.deletes:
+    if place not in _SEEN:
         path = f"{beside.rpartition('/')[0] or bucket}/cas-probe-{new_id}"
-        _Seen.deletes[place] = await try_deletes(backend, path, sender, new_id, timeout)
-    return _Seen.deletes[place]
+        _SEEN[place] = await try_deletes(backend, path, sender, new_id, timeout)
+    return _SEEN[place]
 
 
 async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, timeout: float) -> Deletes:

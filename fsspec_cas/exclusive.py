@@ -17,7 +17,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from fsspec_cas.answer import Denied, NoAnswer, NotNow, Seen, Upload
+from fsspec_cas.answer import Denied, Seen, Upload
 from fsspec_cas.backends import Backend
 from fsspec_cas.bridge.drive import Drive, sync
 from fsspec_cas.errors import CasError, InvalidInput
@@ -134,11 +134,12 @@ class AsyncExclusive:
             raise
 
     async def _begin(self) -> None:
-        def ask(left: float) -> Coroutine[Any, Any, Upload | Denied | NotNow | NoAnswer]:
-            write = self._write
-            return self._backend.begin(self.path, write.write_id, timeout_s=left, attributes=write.attributes)
-
-        begun = await self._sender.repeat(self.path, ask, self._timeout)
+        begin, write = self._backend.begin, self._write
+        begun = await self._sender.repeat(
+            self.path,
+            lambda left: begin(self.path, write.write_id, timeout_s=left, attributes=write.attributes),
+            self._timeout,
+        )
         self._denied = isinstance(begun, Denied)  # "it exists": what comes now is taken and dropped
         self._upload = begun if isinstance(begun, Upload) else None
 
@@ -149,11 +150,9 @@ class AsyncExclusive:
                 f"choose a part_size above {self._part_size}",
                 path=self.path,
             )
-
-        def ask(left: float) -> Coroutine[Any, Any, Upload | Denied | NotNow | NoAnswer]:
-            return self._backend.add(upload, part, timeout_s=left)
-
-        added: Upload | Denied = await self._sender.repeat(self.path, ask, self._timeout, small=False)
+        added: Upload | Denied = await self._sender.repeat(
+            self.path, lambda left: self._backend.add(upload, part, timeout_s=left), self._timeout, small=False
+        )
         if isinstance(added, Denied):
             raise CasError(f"the store refused a part of {self.path!r}, which had no condition", path=self.path)
         return added

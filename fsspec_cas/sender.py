@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fsspec_cas.answer import (
     Applied,
@@ -26,6 +26,7 @@ from fsspec_cas.answer import (
     throttled,
 )
 from fsspec_cas.backends import Backend
+from fsspec_cas.bridge.drive import Drive
 from fsspec_cas.clock import World
 from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
 from fsspec_cas.given import seconds
@@ -55,17 +56,10 @@ Sending = Callable[[float], Coroutine[Any, Any, FinishAnswer]]
 SILENT_S = 5.0  # so long one waits without a word
 
 
-class Sleeps(Protocol):
-    """What lets time pass."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-
-
 class Tries:
     """Begins with the call; `timeout_s` is for all of it. Once it was in vain for 5 s, a warning says so, once."""
 
-    def __init__(self, world: World, drive: Sleeps, path: str, timeout_s: float) -> None:
+    def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world
         self._drive = drive
         self._path = path
@@ -130,7 +124,7 @@ class Sender:
     """
 
     def __init__(
-        self, backend: Backend, world: World, drive: Sleeps, on_throttled: Callable[[], None] | None = None
+        self, backend: Backend, world: World, drive: Drive, on_throttled: Callable[[], None] | None = None
     ) -> None:
         self._backend = backend
         self._world = world

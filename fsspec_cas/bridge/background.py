@@ -146,19 +146,32 @@ _KEPT_S = 2.0
 _AT_EXIT_S = 60.0
 
 
-class Threads:
-    """Begins each call at once. Threads without a call wait a little for the next one.
+class Background:
+    """Begins each call at once, and goes on; the end of the interpreter waits for those that have an answer.
 
-    The queue and the deque are C code and have no lock that an interrupt could leave taken. Of a thread that is
-    interrupted between two of their calls, a waiting thread is at worst one too many, and ends with its patience.
+    Threads without a call wait a little for the next one. The queue and the deque are C code and have no lock that an
+    interrupt could leave taken. Of a thread that is interrupted between two of their calls, a waiting thread is at
+    worst one too many, and ends with its patience.
     """
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._waiting: deque[None] = deque()  # one for each thread that waits, and is not meant by a call
+        self._under_way: set[Later[Any]] = set()
 
-    def begin(self, call: Callable[[], object]) -> None:
-        """Make the call, which raises nothing, on another thread; here, if no thread can be started any more."""
+    def begin(self, call: Callable[[], T]) -> Later[T]:
+        """The answer of the call, which is under way."""
+        answer: Later[T] = Later()
+        answer.set_running_or_notify_cancel()
+        self._under_way.add(answer)
+        self.run(lambda: self._answer(answer, call))
+        return answer
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Make the call, which raises nothing, on another thread; here, if no thread can be started any more.
+
+        The end of the interpreter does not wait for it.
+        """
         try:
             self._waiting.pop()
         except IndexError:
@@ -168,6 +181,20 @@ class Threads:
                 call()
                 return
         self._calls.put(call)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until the calls are over that are under way, for so long at most for each."""
+        for answer in [*self._under_way]:
+            with contextlib.suppress(NotYet):
+                answer.exception(timeout_s)
+
+    def _answer(self, answer: Later[T], call: Callable[[], T]) -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the answer is asked for
+            answer.set_exception(error)
+        finally:
+            self._under_way.discard(answer)
 
     def _live(self) -> None:
         while True:
@@ -184,40 +211,6 @@ class Threads:
             if len(self._waiting) >= _KEPT:
                 return
             self._waiting.append(None)
-
-
-class Background:
-    """Calls that go on while nobody waits for them; the end of the interpreter waits for those under way."""
-
-    def __init__(self) -> None:
-        self._threads = Threads()
-        self._under_way: set[Later[Any]] = set()
-
-    def begin(self, call: Callable[[], T]) -> Later[T]:
-        """The answer of the call, which is under way."""
-        answer: Later[T] = Later()
-        answer.set_running_or_notify_cancel()
-        self._under_way.add(answer)
-        self._threads.begin(lambda: self._answer(answer, call))
-        return answer
-
-    def run(self, call: Callable[[], object]) -> None:
-        """Make the call, which raises nothing; the end of the interpreter does not wait for it."""
-        self._threads.begin(call)
-
-    def wait(self, timeout_s: float) -> None:
-        """Until the calls are over that are under way, for so long at most for each."""
-        for answer in [*self._under_way]:
-            with contextlib.suppress(NotYet):
-                answer.exception(timeout_s)
-
-    def _answer(self, answer: Later[T], call: Callable[[], T]) -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the answer is asked for
-            answer.set_exception(error)
-        finally:
-            self._under_way.discard(answer)
 
 
 def done(call: Callable[[], T]) -> Later[T]:

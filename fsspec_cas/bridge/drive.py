@@ -98,14 +98,6 @@ def drive_of(world: World, *, blocking: bool) -> Inline | OnLoop:
     return Inline(world) if blocking else OnLoop()
 
 
-class OwnLoop:
-    """For async callers: nothing to bridge, only to pause."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Suspend."""
-        await asyncio.sleep(seconds)
-
-
 class _Call(Generic[T]):
     """One coroutine on the loop, and the thread that waits for it: one wake-up each way, and no futures between."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from fsspec_cas.answer import Applied, Denied
 from fsspec_cas.async_store import AsyncStore
@@ -36,10 +36,7 @@ _AFTER_S = 0.5  # its own requests end before it, and say why
 _CLEAN_S = 2.0
 
 
-class _Proved:
-    """What this process has seen. An endpoint is the same for all of it, so what was seen belongs to all of it."""
-
-    buckets: ClassVar[set[tuple[str, str]]] = set()
+_PROVED: set[tuple[str, str]] = set()  # by this process: a bucket of an endpoint is the same for all of it
 
 
 def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None:
@@ -61,11 +58,11 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     place = drive_of(Machine(), blocking=store.backend.blocking).run(
         undocumented(store.backend, store.root, seconds(timeout))
     )
-    if place is None or place in _Proved.buckets:
+    if place is None or place in _PROVED:
         return
     racing = AsyncStore(off_thread(store.backend), store.root)
     OnLoop().run(require_conditions(racing, timeout=timeout))
-    _Proved.buckets.add(place)
+    _PROVED.add(place)
 
 
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:

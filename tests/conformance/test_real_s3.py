@@ -10,7 +10,7 @@ from conformance.suite import AmongProcesses, Conformance, ManyObjects, OverTheN
 from fsspec_cas import NotSupported, Store, Unknown, require_safe_for_locks
 from fsspec_cas.probe.checks import THOROUGH
 from fsspec_cas.probe.probe import probe
-from fsspec_cas.probe.proof import _Proved
+from fsspec_cas.probe.proof import _PROVED
 
 pytestmark = pytest.mark.stores
 
@@ -105,6 +105,6 @@ def test_s3proxy_on_local_files_lets_two_writers_win_and_is_refused(s3proxy, cli
     """Seen in 60 of 60 tries."""
     server = client(s3proxy) if client else s3proxy
     for _ in range(3):
-        _Proved.buckets.clear()
+        _PROVED.clear()
         with pytest.raises(NotSupported, match="at once"):
             require_safe_for_locks(Store.from_url(server.new_prefix(), server.storage_options))

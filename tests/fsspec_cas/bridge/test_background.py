@@ -34,7 +34,7 @@ def test_calls_one_after_the_other_share_a_few_threads() -> None:
     used = set()
     for _ in range(50):
         used.add(background.begin(threading.get_ident).result(LONG_S))
-        until(lambda: background._threads._waiting)
+        until(lambda: background._waiting)
     assert len(used) <= 4
 
 

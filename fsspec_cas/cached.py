@@ -78,6 +78,17 @@ class _Shared:
         if number:
             self._state = self._state.left()
 
+    def _saw(self, look: SharedLook[Content], content: Content | None) -> Content | None:
+        with self._guard:
+            self._state = self._state.saw(look, content)
+            self._wake()
+        return content
+
+    def _failed(self, look: SharedLook[Content], error: Exception) -> None:
+        with self._guard:
+            self._state = self._state.failed_with(look, error)
+            self._wake()
+
     def _wake(self) -> None:
         """Let all who wait look at it."""
         self._woken.set()
@@ -228,14 +239,9 @@ class Cached(_Shared):
         try:
             content = self._store.read_or_none(self._path, look.known, timeout=self._timeout_s)
         except Exception as error:
-            with self._guard:
-                self._state = self._state.failed_with(look, error)
-                self._wake()
+            self._failed(look, error)
             raise
-        with self._guard:
-            self._state = self._state.saw(look, content)
-            self._wake()
-        return content
+        return self._saw(look, content)
 
 
 class AsyncCached(_Shared):
@@ -325,12 +331,9 @@ class AsyncCached(_Shared):
         try:
             content = await self._store.read_or_none(self._path, look.known, timeout=self._timeout_s)
         except Exception as error:
-            self._state = self._state.failed_with(look, error)
-            self._wake()
+            self._failed(look, error)
             raise
-        self._state = self._state.saw(look, content)
-        self._wake()
-        return content
+        return self._saw(look, content)
 
 
 def _given(answer: LookResult[Content] | Failed) -> Content | None:

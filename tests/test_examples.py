@@ -23,6 +23,7 @@ import fsspec_cas.testing
 import lockprovider
 
 RECIPES = ("lockprovider.election", "lockprovider.queue", "lockprovider.state", "lockprovider.wal")
+_REQUESTS = ("abort", "add", "begin", "delete", "finish", "get", "head", "list_page", "put")
 PUBLIC = ("fsspec_cas", "fsspec_cas.testing", "lockprovider", *RECIPES, "lockprovider.table")
 OURS = ("fsspec_cas", "lockprovider")
 
@@ -33,7 +34,7 @@ _READS = ("to_arrow", "to_pandas", "to_polars")
 NONE = {
     **{f"fsspec_cas.testing.faulty.ManualClock.{name}": "see `World`" for name in ("monotonic_s", "new_id", "now_ms")},
     **{f"fsspec_cas.testing.faulty.ManualClock.{name}": "see `World`" for name in ("random", "sleep")},
-    **{f"fsspec_cas.testing.faulty.Faulty.{name}": "a backend's" for name in ("close", "relay")},
+    **{f"fsspec_cas.testing.faulty.Faulty.{name}": "a backend's" for name in ("close", "relay", *_REQUESTS)},
     **{f"fsspec_cas.testing.gateway.{name}": "see `Gateway`" for name in ("Rule", "Rule.match", "Rule.takes")},
     **{f"lockprovider.storage_lock.audit_log.AuditLog.{name}": _INSIDE for name in ("ended", "renewed", "taken")},
     **{f"lockprovider.storage_lock.lease.Lease.{name}": _INSIDE for name in ("abandon", "again", "end", "start")},

@@ -8,7 +8,7 @@ too, so a backend believes an answer only with a proof that the store wrote it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from enum import Enum
@@ -87,10 +87,6 @@ class StoreRequest:
     def as_short_list(self) -> StoreRequest:
         """A list of at most one object of the same bucket."""
         return StoreRequest(Verb.LIST, f"{self.path.partition('/')[0]}/", limit=1)
-
-    def as_batch(self) -> StoreRequest:
-        """The same delete, as a request for many objects."""
-        return replace(self, verb=Verb.DELETE_MANY, paths=(self.path,))
 
 
 class HttpReply:
@@ -254,6 +250,24 @@ def header_flaw(headers: Headers, *, reading: bool) -> str | None:
     if reading and "content-length" not in headers and "transfer-encoding" not in headers:
         return "no length"
     return None
+
+
+def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str, identity: str) -> Seen:
+    """An object as the headers of its read (with its `body`), or of its head, show it.
+
+    Headers that begin with `prefix` are its metadata, in which `identity` is the name of the write's.
+    """
+    metadata = {name.removeprefix(prefix): values[0] for name, values in headers.items() if name.startswith(prefix)}
+    return Seen(
+        version,
+        int(one(headers, "content-length") or 0) if body is None else len(body),
+        http_date_ms(one(headers, "last-modified")),
+        metadata.pop(identity, None),
+        body,
+        http_date_ms(one(headers, "date")),
+        one(headers, "content-type"),
+        metadata,
+    )
 
 
 def later_s(headers: Headers) -> float | None:

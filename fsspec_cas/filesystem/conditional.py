@@ -57,13 +57,13 @@ class ConditionalCalls:
             VersionMismatch: it is not; nothing was written.
             OutcomeUnknown: it may have been replaced.
         """
-        full, condition = self._full(path), Version.of(version)
-        return self._won(full, lambda: self.store.put_if_match(full, value, condition, timeout=timeout, **attributes))
+        full = self._full(path)
+        return self._won(full, lambda: self.store.put_if_match(full, value, version, timeout=timeout, **attributes))
 
     def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
         """Remove the object if it still is at `version`; raises as `put_if_match`."""
-        full, condition = self._full(path), Version.of(version)
-        self._won(full, lambda: self.store.delete_if_match(full, condition, timeout=timeout))
+        full = self._full(path)
+        self._won(full, lambda: self.store.delete_if_match(full, version, timeout=timeout))
 
     def read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
         """Bytes and version, out of one response."""
@@ -71,7 +71,7 @@ class ConditionalCalls:
 
     def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
         """The same, or None while it is at `version`."""
-        return self.store.read_if_changed(self._full(path), Version.of(version), timeout=timeout)
+        return self.store.read_if_changed(self._full(path), version, timeout=timeout)
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read, apply `fn`, write back; again if somebody was faster. See `AsyncStore.update`."""
@@ -135,31 +135,25 @@ class ConditionalCalls:
         kwargs.pop("if_absent", None)
         return await self.fs._expand_path(plain(path), *args, **kwargs)  # noqa: SLF001
 
-    async def _put_if_absent(
-        self, path: str, value: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S, **attributes: Any
-    ) -> Version:
-        full, how = self._full(path), {"create_once": create_once, "timeout": timeout, **attributes}
+    async def _put_if_absent(self, path: str, value: bytes, **how: Any) -> Version:
+        full = self._full(path)
         return (await self._then_changed(full, self._async_store.put_if_absent(full, value, **how))).unwrap()
 
-    async def _put_if_match(
-        self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S, **attributes: Any
-    ) -> Version:
+    async def _put_if_match(self, path: str, value: bytes, version: Version | str, **how: Any) -> Version:
         full = self._full(path)
-        write = self._async_store.put_if_match(full, value, Version.of(version), timeout=timeout, **attributes)
+        write = self._async_store.put_if_match(full, value, version, **how)
         return (await self._then_changed(full, write)).unwrap()
 
     async def _delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
         full = self._full(path)
-        write = self._async_store.delete_if_match(full, Version.of(version), timeout=timeout)
+        write = self._async_store.delete_if_match(full, version, timeout=timeout)
         (await self._then_changed(full, write)).unwrap()
 
     async def _read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
         return await self._async_store.read(self._full(path), timeout=timeout)
 
-    async def _read_if_changed(
-        self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S
-    ) -> Content | None:
-        return await self._async_store.read_if_changed(self._full(path), Version.of(version), timeout=timeout)
+    async def _read_if_changed(self, path: str, version: Version | str, **how: Any) -> Content | None:
+        return await self._async_store.read_if_changed(self._full(path), version, **how)
 
     async def _update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         full = self._full(path)

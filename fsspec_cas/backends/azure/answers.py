@@ -14,7 +14,7 @@ from types import MappingProxyType
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
-from fsspec_cas.answer import Entry, Page, Seen, Upload
+from fsspec_cas.answer import Entry, Page, Upload
 from fsspec_cas.backends.reply import (
     Confirm,
     Heard,
@@ -27,6 +27,7 @@ from fsspec_cas.backends.reply import (
     http_date_ms,
     later_s,
     one,
+    seen_in,
 )
 from fsspec_cas.outcome import Version
 
@@ -104,20 +105,8 @@ def _success(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
     version = Version("azure", etag)
     if asked.verb.writes:
         return replace(spoken, version=version)
-    metadata = {name.removeprefix(_META): values[0] for name, values in headers.items() if name.startswith(_META)}
-    data = reply._body if asked.verb is Verb.GET else None
-    size = int(one(headers, "content-length") or 0) if data is None else len(data)
-    seen = Seen(
-        version,
-        size,
-        http_date_ms(one(headers, "last-modified")),
-        metadata.pop(BLOB_ID_KEY, None),
-        data,
-        http_date_ms(one(headers, "date")),
-        one(headers, "content-type"),
-        metadata,
-    )
-    return replace(spoken, document=seen)
+    body = reply._body if asked.verb is Verb.GET else None
+    return replace(spoken, document=seen_in(headers, body, version, _META, BLOB_ID_KEY))
 
 
 def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:

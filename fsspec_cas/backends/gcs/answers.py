@@ -123,8 +123,7 @@ def _media(reply: HttpReply, spoken: Spoken) -> Heard:
     stored = one(headers, "x-goog-stored-content-length")
     if stored is not None and stored.isdigit() and len(body) < int(stored):
         return reply.unproven(f"{len(body)} of {stored} bytes")
-    metadata = {name.removeprefix(_META): values[0] for name, values in headers.items() if name.startswith(_META)}
-    identity = metadata.pop(_IDENTITY, None)
+    identity = one(headers, f"{_META}{_IDENTITY}")
     modified = http_date_ms(one(headers, "last-modified"))
     return replace(spoken, document=Seen(Version("gcs", generation), len(body), modified, identity, body))
 

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
-from fsspec_cas.answer import Entry, Page, Seen, Upload
+from fsspec_cas.answer import Entry, Page, Upload
 from fsspec_cas.backends.reply import (
     Carried,
     Confirm,
@@ -39,10 +39,10 @@ from fsspec_cas.backends.reply import (
     Unproven,
     Verb,
     header_flaw,
-    http_date_ms,
     iso_ms,
     later_s,
     one,
+    seen_in,
 )
 from fsspec_cas.outcome import Version
 
@@ -243,21 +243,9 @@ def _read(
     alike = _ETAG.fullmatch(etag) is not None and modified is not None
     if not (signed or (signs is not True and identity) or (signs is False and alike)):
         return Confirm("sign", why) if signs is None and alike else Unproven(why)
-    metadata = {name.removeprefix(_META): values[0] for name, values in headers.items() if name.startswith(_META)}
-    metadata.pop("cas-id", None)
     version = Version("s3", etag if etag.startswith('"') else f'"{etag}"')
-    data = reply._body if asked.verb is Verb.GET else None
-    size = len(data) if data is not None else int(one(headers, "content-length") or 0)
-    document = Seen(
-        version,
-        size,
-        http_date_ms(modified),
-        identity,
-        data,
-        http_date_ms(one(headers, "date")),
-        one(headers, "content-type"),
-        metadata,
-    )
+    body = reply._body if asked.verb is Verb.GET else None
+    document = seen_in(headers, body, version, _META, "cas-id")
     return replace(spoken, document=document, telling=signed or signs is None)
 
 

@@ -13,9 +13,9 @@ Source: `StorageLockProviderAuditService`, `AuditServiceFactory`, `StorageBasedL
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from lockprovider.bounded import LATEST_MS, Undecodable, as_flag, parse_object, text_in, undecodable_as, whole_in
 from lockprovider.settings import GRACE_MS
@@ -23,7 +23,6 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, lapsed
 
 AuditStep = Literal["START", "RENEW", "END"]
 How = Literal["released", "lost", "lapsed", "held"]
-Kind = Literal["overlap", "early", "clocks", "lapse", "unended", "unreadable"]
 
 _LARGEST = 1 << 16  # bytes of a line, or of the switch
 _ENABLED = "STORAGE_LOCK_AUDIT_SERVICE_ENABLED"
@@ -128,8 +127,6 @@ class Tenure:
     Attributes:
         how: `released`; `lost`: it ended when the lock was not held any more; `lapsed`: no end was recorded, `end_ms`
             is when the last promise ran out; `held`: no end was recorded, and the last promise still stands.
-        promised_ms: until when the last record said that it would be held.
-        lapses: stretches in which the lease had run out before it was renewed.
     """
 
     owner: str
@@ -137,78 +134,43 @@ class Tenure:
     start_ms: int
     end_ms: int
     how: How
-    promised_ms: int
     renewals: int = 0
-    lapses: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
-    """Something to look at, between two moments.
+class Overlap:
+    """A stretch in which two held the lock, and clocks that differ by 500 ms do not explain it: the lock failed."""
 
-    Attributes:
-        kind: `overlap`: two held the lock at once, and clocks that differ by 500 ms do not explain it; `early`: taken
-            before the lease of a holder that recorded no end had run out (the lock was broken, or the last record is
-            missing); `clocks`: an overlap that clocks explain; `lapse`: held on after the lease had run out; `unended`:
-            the holder recorded no end; `unreadable`: lines that are no audit record.
-    """
-
-    kind: Kind
+    owners: tuple[str, str]
     from_ms: int
     to_ms: int
-    owners: tuple[str, ...]
-    file: str
-
-    @property
-    def wrong(self) -> bool:
-        """Whether the lock did not do its work, if the records are true."""
-        return self.kind == "overlap"
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The tenures of a lock in the order in which clients took it; `free` has the gaps in which no client held it."""
+    """Tenures in the order in which clients took the lock; `unreadable`: files with lines that are no record."""
 
     tenures: tuple[Tenure, ...]
-    flags: tuple[Flag, ...]
-    free: tuple[tuple[int, int], ...]
+    overlaps: tuple[Overlap, ...]
+    unreadable: tuple[str, ...]
     files: int
     now_ms: int
-
-    @property
-    def wrong(self) -> bool:
-        """Whether two held it at once."""
-        return any(flag.wrong for flag in self.flags)
 
 
 def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
     """What the files tell, by name and bytes; `now_ms` says which open ends still stand."""
     tenures: list[Tenure] = []
-    flags: list[Flag] = []
+    unreadable: list[str] = []
     for name, data in sorted(files.items()):
-        records, bad = _records(data)
+        records: list[AuditRecord] = []
+        for line in filter(bytes.strip, data.splitlines()):
+            try:
+                records.append(AuditRecord.decode(line))
+            except ValueError:
+                unreadable.append(name)
         tenures += _tenures(name, records, now_ms)
-        if bad:
-            flags.append(Flag("unreadable", 0, 0, (), name))
     tenures.sort(key=lambda tenure: (tenure.start_ms, tenure.end_ms, tenure.owner))
-    for tenure in tenures:
-        alone = (tenure.owner,)
-        flags += [Flag("lapse", *lapse, alone, tenure.file) for lapse in tenure.lapses]
-        if tenure.how == "lapsed":
-            flags.append(Flag("unended", tenure.start_ms, tenure.end_ms, alone, tenure.file))
-    overlaps, free = _overlaps_and_gaps(tenures)
-    flags = sorted([*flags, *overlaps], key=lambda flag: (flag.from_ms, flag.kind))
-    return Audit(tuple(tenures), tuple(flags), tuple(free), len(files), now_ms)
-
-
-def _records(data: bytes) -> tuple[list[AuditRecord], int]:
-    records, bad = [], 0
-    for line in filter(bytes.strip, data.splitlines()):
-        try:
-            records.append(AuditRecord.decode(line))
-        except ValueError:
-            bad += 1
-    return records, bad
+    return Audit(tuple(tenures), tuple(_overlaps(tenures)), tuple(dict.fromkeys(unreadable)), len(files), now_ms)
 
 
 def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
@@ -221,12 +183,9 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
             held = None
         if held is None:
             if record.step != "END":  # an end of nothing that was begun says nothing
-                held = Tenure(record.owner, file, at_ms, until_ms, "lapsed", until_ms)
-            continue
-        if at_ms > held.end_ms:
-            held = replace(held, lapses=(*held.lapses, (held.end_ms, at_ms)))
-        if record.step == "RENEW":
-            held = replace(held, end_ms=until_ms, promised_ms=until_ms, renewals=held.renewals + 1)
+                held = Tenure(record.owner, file, at_ms, until_ms, "lapsed")
+        elif record.step == "RENEW":
+            held = replace(held, end_ms=until_ms, renewals=held.renewals + 1)
         else:
             yield replace(held, end_ms=at_ms, how="released" if record.held else "lost")
             held = None
@@ -235,45 +194,11 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
         yield held if is_over else replace(held, how="held", end_ms=max(held.start_ms, now_ms))
 
 
-def _overlaps_and_gaps(tenures: Iterable[Tenure]) -> tuple[list[Flag], list[tuple[int, int]]]:
-    flags: list[Flag] = []
-    gaps: list[tuple[int, int]] = []
-    open_tenures: list[Tenure] = []
-    busy_until_ms: int | None = None
-    for later in tenures:
-        open_tenures = [earlier for earlier in open_tenures if earlier.end_ms > later.start_ms]
-        for earlier in open_tenures:
-            if later.end_ms > earlier.start_ms:
-                owners, to_ms = (earlier.owner, later.owner), min(earlier.end_ms, later.end_ms)
-                flags.append(Flag(_kind(earlier, later), later.start_ms, to_ms, owners, earlier.file))
-        open_tenures.append(later)
-        if busy_until_ms is not None and later.start_ms > busy_until_ms:
-            gaps.append((busy_until_ms, later.start_ms))
-        busy_until_ms = max(later.end_ms, later.end_ms if busy_until_ms is None else busy_until_ms)
-    return flags, gaps
-
-
-def _kind(earlier: Tenure, later: Tenure) -> Kind:
-    """By how far clocks would have to differ for the two to have been apart."""
-    is_ended = earlier.how in ("released", "lost")
-    end_ms = earlier.end_ms if is_ended else earlier.promised_ms
-    if min(end_ms - later.start_ms, later.end_ms - earlier.start_ms) <= GRACE_MS:
-        return "clocks"
-    return "overlap" if is_ended else "early"
-
-
-def audit_fields(audit: Audit) -> dict[str, Any]:
-    """The audit as JSON."""
-    tenures = ("owner", "start_ms", "end_ms", "how", "renewals", "file")
-    flags = ("kind", "wrong", "from_ms", "to_ms", "owners", "file")
-    return {
-        "files": audit.files,
-        "now_ms": audit.now_ms,
-        "tenures": [
-            {"held_ms": one.end_ms - one.start_ms, **{name: getattr(one, name) for name in tenures}}
-            for one in audit.tenures
-        ],
-        "free": [{"from_ms": from_ms, "to_ms": to_ms} for from_ms, to_ms in audit.free],
-        "flags": [{name: getattr(flag, name) for name in flags} for flag in audit.flags],
-        "wrong": audit.wrong,
-    }
+def _overlaps(tenures: Sequence[Tenure]) -> Iterator[Overlap]:
+    """Of a holder that recorded no end nothing is known: it was killed, or the lock was broken, before the next one."""
+    for number, earlier in enumerate(tenures):
+        for later in tenures[number + 1 :] if earlier.how in ("released", "lost") else ():
+            if later.start_ms >= earlier.end_ms:
+                break
+            if min(earlier.end_ms - later.start_ms, later.end_ms - earlier.start_ms) > GRACE_MS:
+                yield Overlap((earlier.owner, later.owner), later.start_ms, min(earlier.end_ms, later.end_ms))

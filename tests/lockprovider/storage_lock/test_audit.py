@@ -30,7 +30,6 @@ from lockprovider.storage_lock.audit import (
     Audit,
     AuditRecord,
     analyse,
-    audit_fields,
     decode_switch,
     encode_switch,
     places,
@@ -124,8 +123,8 @@ def tenures(audit: Audit) -> list[tuple[str, float, float, str]]:
     return [(s.owner, s.start_ms / 1000, s.end_ms / 1000, s.how) for s in audit.tenures]
 
 
-def flags(audit: Audit) -> list[tuple[str, float, float]]:
-    return [(f.kind, f.from_ms / 1000, f.to_ms / 1000) for f in audit.flags]
+def overlaps(audit: Audit) -> list[tuple[float, float]]:
+    return [(one.from_ms / 1000, one.to_ms / 1000) for one in audit.overlaps]
 
 
 def test_one_after_the_other_is_in_order_whatever_the_order_of_files() -> None:
@@ -134,76 +133,76 @@ def test_one_after_the_other_is_in_order_whatever_the_order_of_files() -> None:
     for files in ((first, second), (second, first)):
         audit = seen(100, *files)
         assert tenures(audit) == [("a", 0, 12, "released"), ("b", 15, 16, "released")]
-        assert (flags(audit), audit.free, audit.wrong) == ([], ((12_000, 15_000),), False)
+        assert overlaps(audit) == []
         assert [tenure.renewals for tenure in audit.tenures] == [1, 0]
 
 
 @pytest.mark.parametrize(
-    ("files", "now_s", "expected", "flagged"),
+    ("files", "now_s", "expected", "wrong"),
     [
         # two at once, for longer than clocks may differ, and for no longer
         (
             [("a", "START 0 30", "END 20 30"), ("b", "START 19.499 49", "END 30 49")],
             100,
             [("a", 0, 20, "released"), ("b", 19.499, 30, "released")],
-            [("overlap", 19.499, 20)],
+            [(19.499, 20)],
         ),
         (
             [("a", "START 0 30", "END 20 30"), ("b", "START 19.5 49", "END 30 49")],
             100,
             [("a", 0, 20, "released"), ("b", 19.5, 30, "released")],
-            [("clocks", 19.5, 20)],
+            [],
         ),
         # short, but far from either end
         (
             [("a", "START 0 30", "END 20 30"), ("b", "START 10 40", "END 10.1 40")],
             100,
             [("a", 0, 20, "released"), ("b", 10, 10.1, "released")],
-            [("overlap", 10, 10.1)],
+            [(10, 10.1)],
         ),
         # paused past its lease, taken over, and it went on until it noticed
         (
             [("a", "START 0 30", "END- 50 30"), ("b", "START 30.6 60", "END 55 60")],
             100,
             [("a", 0, 50, "lost"), ("b", 30.6, 55, "released")],
-            [("lapse", 30, 50), ("overlap", 30.6, 50)],
+            [(30.6, 50)],
         ),
         # killed: no end, and the next one waited for the lapse
         (
             [("a", "START 0 30"), ("b", "START 30.6 60", "END 40 60")],
             100,
             [("a", 0, 30, "lapsed"), ("b", 30.6, 40, "released")],
-            [("unended", 0, 30)],
+            [],
         ),
         # killed, and broken by hand: the next one did not wait
         (
             [("a", "START 0 30"), ("b", "START 10 40", "END 12 40")],
             100,
             [("a", 0, 30, "lapsed"), ("b", 10, 12, "released")],
-            [("unended", 0, 30), ("early", 10, 12)],
+            [],
         ),
         (
             [("a", "START 0 30"), ("b", "START 10 40", "END 10.1 40")],
             10.2,
             [("a", 0, 10.2, "held"), ("b", 10, 10.1, "released")],
-            [("early", 10, 10.1)],
+            [],
         ),
         # renewed after it had run out
         (
             [("a", "START 0 30", "RENEW 31 61", "END 40 61")],
             100,
             [("a", 0, 40, "released")],
-            [("lapse", 30, 31)],
+            [],
         ),
         # held now: the promise stands, with Hudi's grace
         ([("a", "START 0 30")], 30.5, [("a", 0, 30.5, "held")], []),
-        ([("a", "START 0 30")], 30.501, [("a", 0, 30, "lapsed")], [("unended", 0, 30)]),
+        ([("a", "START 0 30")], 30.501, [("a", 0, 30, "lapsed")], []),
         # JVM Hudi: one file for all acquisitions, and no end where it was overtaken
         (
             [("a", "START 0 30", "END 5 35", "START 7 37", "START 50 80", "END 51 81")],
             100,
             [("a", 0, 5, "released"), ("a", 7, 37, "lapsed"), ("a", 50, 51, "released")],
-            [("unended", 7, 37)],
+            [],
         ),
         # the beginning is missing, or the end is all there is
         ([("a", "RENEW 10 40", "END 12 40")], 100, [("a", 10, 12, "released")], []),
@@ -211,49 +210,33 @@ def test_one_after_the_other_is_in_order_whatever_the_order_of_files() -> None:
         ([], 100, [], []),
     ],
 )
-def test_what_is_flagged(files: list[Any], now_s: float, expected: list[Any], flagged: list[Any]) -> None:
+def test_tenures_and_overlaps(files: list[Any], now_s: float, expected: list[Any], wrong: list[Any]) -> None:
     audit = seen(now_s, *(told(*file) for file in files))
     assert tenures(audit) == expected
-    assert flags(audit) == flagged
-    assert audit.wrong is any(kind == "overlap" for kind, _, _ in flagged)
+    assert overlaps(audit) == wrong
 
 
-def test_lines_that_are_no_record_are_flagged_and_the_others_count() -> None:
+def test_lines_that_are_no_record_are_named_and_the_others_count() -> None:
     audit = seen(100, told("a", "START 0 30") + b"{broken\n\n" + told("a", "END 5 30"))
     assert tenures(audit) == [("a", 0, 5, "released")]
-    assert [flag.kind for flag in audit.flags] == ["unreadable"]
+    assert audit.unreadable == ("0.jsonl",)
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=8))
-def test_overlaps_and_gaps_are_those_that_counting_every_tick_finds(held: list[tuple[int, int]]) -> None:
+def test_overlaps_are_those_that_counting_every_tick_finds(held: list[tuple[int, int]]) -> None:
     """A tick is 251 ms, so two ticks together are more than clocks may differ."""
     files = [told(f"o{n}", f"START {a * 0.251} 1000", f"END {(a + d) * 0.251} 1000") for n, (a, d) in enumerate(held)]
     audit = seen(2000, *files)
     ticks = [set(range(start, start + long)) for start, long in held]
     pairs = [(one, two) for one, two in itertools.combinations(ticks, 2) if one & two]
-    assert sorted(f.to_ms - f.from_ms for f in audit.flags if f.to_ms > f.from_ms) == sorted(
-        251 * len(one & two) for one, two in pairs
+    assert sorted(one.to_ms - one.from_ms for one in audit.overlaps if one.to_ms > one.from_ms) == sorted(
+        251 * len(one & two) for one, two in pairs if not apart_by_one(one, two)
     )
-    assert {f.wrong for f in audit.flags if f.to_ms > f.from_ms} == {not apart_by_one(*pair) for pair in pairs}
-    busy = set().union(*ticks)
-    span = range(min((a for a, _ in held), default=0), max((a + d for a, d in held), default=0))
-    assert sum(to_ms - from_ms for from_ms, to_ms in audit.free) == 251 * len(set(span) - busy)
 
 
 def apart_by_one(one: set[int], two: set[int]) -> bool:
     """Whether two stretches have nothing in common once one of them is moved by a tick."""
     return any(not one & {tick + by for tick in two} for by in (-1, 1))
-
-
-def test_the_json_says_what_the_audit_says() -> None:
-    audit = seen(100, told("a", "START 0 30", "END 20 30"), told("b", "START 10 40", "END 30 40"))
-    said = json.loads(json.dumps(audit_fields(audit)))
-    assert [(s["owner"], s["held_ms"], s["how"]) for s in said["tenures"]] == [
-        ("a", 20_000, "released"),
-        ("b", 20_000, "released"),
-    ]
-    assert said["wrong"] is True
-    assert said["flags"][0]["owners"] == ["a", "b"]
 
 
 # The picture
@@ -267,12 +250,11 @@ def titles(picture: ET.Element) -> list[str]:
     return [element.text or "" for element in picture.iter("{http://www.w3.org/2000/svg}title")]
 
 
-def test_every_tenure_gap_and_overlap_can_be_pointed_at() -> None:
+def test_every_tenure_and_overlap_can_be_pointed_at() -> None:
     files = [told("<a>", "START 0 30", "END 20 30"), told("b", "START 15 45"), told("c", "START 60 90", "END 61 90")]
     found = titles(drawn(seen(200, *files)))
     assert sum(title.startswith(("<a>: ", "b: ", "c: ")) for title in found) == 3
     assert sum(title.startswith("overlap: <a> and b") for title in found) == 1
-    assert sum(title.startswith("free for 15.0 s") for title in found) == 1
 
 
 def test_a_bar_is_as_long_as_its_tenure() -> None:
@@ -402,7 +384,7 @@ def test_every_holding_has_a_file_of_its_own_and_they_fit_together(store: Store)
     assert settled(log)
     assert [[record.step for record in page] for page in written(store)] == [["START", "END"]] * 5
     audit = analyse(read_files(store, FOLDER, timeout_s=10), Machine().now_ms())
-    assert (len(audit.tenures), audit.flags) == (5, ())
+    assert (len(audit.tenures), audit.overlaps) == (5, ())
     assert len(read_files(store, FOLDER, 2, timeout_s=10)) == 2
 
 
@@ -562,7 +544,7 @@ lock.acquire().release()
     assert [[record.step for record in page] for page in pages] == [["START", "END"]] * 3
     assert len({page[0].owner for page in pages}) == 2
     audit = analyse(read_files(store, FOLDER, timeout_s=10), Machine().now_ms())
-    assert not audit.flags
+    assert not audit.overlaps
 
 
 def hold_by_lock(url: str) -> None:
@@ -635,7 +617,6 @@ def test_a_stale_holder_shows_as_an_overlap(store: Store) -> None:
         assert not stale.renew()
     assert settled(one, two)
     audit = analyse(read_files(store, FOLDER, timeout_s=10), here.now_ms())
-    (flag,) = audit.flags
-    assert (flag.kind, flag.owners) == ("overlap", (stale.owner, newer.owner))
-    assert flag.to_ms - flag.from_ms >= 2000
-    assert audit.wrong
+    (overlap,) = audit.overlaps
+    assert overlap.owners == (stale.owner, newer.owner)
+    assert overlap.to_ms - overlap.from_ms >= 2000

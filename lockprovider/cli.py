@@ -1,4 +1,4 @@
-"""`lockprovider`: the command line. The commands are in `lockprovider.commands`, one file each."""
+"""`lockprovider`: the command line. The commands are in `lockprovider.commands`, by subject."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from fsspec_cas.command import BAD_INPUT, REFUSED, UNAVAILABLE, UNKNOWN, add_completion, add_general, complain, run
-from lockprovider.commands import audit, breaking, demo, running, status, watch
-from lockprovider.commands import run as run_command
+from lockprovider.commands import demo, lock, running
 from lockprovider.commands.place import CODES
 from lockprovider.errors import LeaseLost, LockError, NotAcquired, PublishUnknown
 from lockprovider.recipes.errors import (
@@ -31,15 +30,15 @@ from lockprovider.recipes.errors import (
     Trimmed,
 )
 
-# Name, module and help of commands that are loaded only when asked for; each module has `add(commands)`, as the
-# commands above have, and sets `run` to what takes the parsed arguments and returns the exit code.
+# Name, module and help of commands that are loaded only when asked for; each module has `add_` with that name, which
+# adds the command and sets `run` to what takes the parsed arguments and returns the exit code.
 LATE: dict[str, tuple[str, str]] = {
-    "elect": ("lockprovider.commands.elect", "run a command while leading an election, again in each term"),
-    "leader": ("lockprovider.commands.leader", "say who leads an election"),
-    "table": ("lockprovider.commands.table.cli", "look at a Hudi table, and run its services"),
-    "queue": ("lockprovider.commands.queue.cli", "messages that many put and many work on"),
-    "state": ("lockprovider.commands.state.cli", "a document that many read, change and edit, with a history"),
-    "wal": ("lockprovider.commands.wal.cli", "a log that many append to and many read"),
+    "elect": ("lockprovider.commands.election", "run a command while leading an election, again in each term"),
+    "leader": ("lockprovider.commands.election", "say who leads an election"),
+    "table": ("lockprovider.commands.table", "look at a Hudi table, and run its services"),
+    "queue": ("lockprovider.commands.queue", "messages that many put and many work on"),
+    "state": ("lockprovider.commands.state", "a document that many read, change and edit, with a history"),
+    "wal": ("lockprovider.commands.wal", "a log that many append to and many read"),
 }
 
 _RUN_ONE = {"run", "elect"}
@@ -88,11 +87,10 @@ def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     add_general(root)
     commands = root.add_subparsers(required=True, metavar="COMMAND")
     add_completion(commands, lambda: parser(list(LATE)))
-    for module in (status, run_command, watch, breaking, audit):
-        module.add(commands)
+    lock.add(commands)
     for name, (late, text) in LATE.items():
         if name in first:
-            _late(name, late).add(commands)
+            getattr(_late(name, late), f"add_{name}")(commands)
         else:
             commands.add_parser(name, help=text)
     demo.add(commands)

@@ -41,7 +41,7 @@ SLEEPS = {
     "tests/table/engines/spark/speculation_child.py": "waits for a condition in a process of its own",
     "tests/table/test_bucket_histories.py": "writers think, so that others commit meanwhile",
     "tests/table/test_histories.py": "writers think, so that others commit meanwhile",
-    "tests/lockprovider/commands/table/test_table_commands.py": "so long is the wait that is drawn",
+    "tests/lockprovider/commands/test_table_commands.py": "so long is the wait that is drawn",
 }
 
 

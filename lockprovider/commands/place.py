@@ -1,4 +1,4 @@
-"""What every command about a lock takes: where it is, how to reach it, how to say what was found."""
+"""What every command takes: where its object is, how to reach it, how to say what was found."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fsspec_cas.command import OPTIONS_HELP, add_storage_options, storage_options
-from lockprovider import HUDI_LOCK_PATH
-from lockprovider.storage_lock.provider import LockPlace, locate
+from fsspec_cas.command import DONE, OPTIONS_HELP, add_storage_options
 
 Commands = Any  # argparse's own type for it is private
 
@@ -26,43 +24,33 @@ CODES = f"""exit codes:
 {OPTIONS_HELP}"""
 
 
-def add_command(
-    commands: Commands, name: str, run: Callable[[Any], int], text: str, *, codes: str = CODES, more: str = ""
-) -> argparse.ArgumentParser:
-    """A command about one lock; its exit codes are in its help."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_group(commands: Commands, name: str, text: str, examples: str, codes: str = CODES) -> Commands:
+    """A command that has commands."""
+    parent = commands.add_parser(
         name,
         help=text,
-        description=f"{text}\n{more}",
-        epilog=codes,
+        description=text,
+        epilog=f"{examples}\n\n{codes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run)
-    parser.add_argument(
-        "url", metavar="URL", help="the table, or any folder: s3://bucket/table; `?on=` and so on may follow"
-    )
-    parser.add_argument(
-        "--on",
-        metavar="PATH",
-        help=f"the lock's object below URL, where it is not a table's (default: {HUDI_LOCK_PATH})",
-    )
-    add_storage_options(parser)
-    parser.add_argument("--json", action="store_true", help="say it in JSON")
-    parser.add_argument("--debug", action="store_true", help="show where an error came from")
-    return parser
+    return parent.add_subparsers(required=True, metavar="COMMAND")
 
 
-def add_object_command(
+def add_command(
     commands: Commands,
     name: str,
-    run: Callable[[Any], int],
+    run: Callable[[Any], int | None],
     text: str,
-    what: str,
+    url: str,
     *,
     codes: str = CODES,
     more: str = "",
 ) -> argparse.ArgumentParser:
-    """A command about one object that is no lock; `what` says which."""
+    """A command about what is at a URL, in the words of `url`.
+
+    `run` takes the parsed arguments and returns the exit code; None is `DONE`. The help begins with the sentence `text`
+    and with `more`, and ends with the exit codes.
+    """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=text,
@@ -70,26 +58,12 @@ def add_object_command(
         epilog=codes,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run)
-    parser.add_argument("url", metavar="URL", help=what)
+    parser.set_defaults(run=lambda arguments: run(arguments) or DONE)
+    parser.add_argument("url", metavar="URL", help=url)
     add_storage_options(parser)
     parser.add_argument("--json", action="store_true", help="say it in JSON")
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     return parser
-
-
-def add_request_timeout(parser: argparse.ArgumentParser) -> None:
-    """`--timeout` for each call to the store."""
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="for each call (default: 30)")
-
-
-def place(arguments: Any) -> LockPlace:
-    """The lock that the arguments name.
-
-    Raises:
-        CasError, InvalidSettings: the URL or an option cannot be understood.
-    """
-    return locate(arguments.url, on=arguments.on, storage_options=storage_options(arguments))
 
 
 def say(arguments: Any, said: dict[str, Any], plain: str) -> None:

@@ -24,7 +24,7 @@ from patience import PATIENCE_S, until
 from servers.install import from_go
 
 from lockprovider import Lock
-from lockprovider.commands.state.serving import StateServer
+from lockprovider.commands.state_server import StateServer
 from lockprovider.state import State
 
 CONFIGURATION = """

@@ -17,8 +17,8 @@ import pytest
 from patience import PATIENCE_S, until
 
 from fsspec_cas import InvalidInput, Store
-from lockprovider.commands.state import serving
-from lockprovider.commands.state.serving import USER, Limits, StateServer
+from lockprovider.commands import state_server as serving
+from lockprovider.commands.state_server import USER, Limits, StateServer
 from lockprovider.recipes.state.writer import StateFile
 from lockprovider.state import State
 

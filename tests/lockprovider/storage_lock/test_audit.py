@@ -25,7 +25,7 @@ from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Holder, Lock, LockRecord, LockSettings
-from lockprovider.commands.audit import draw_audit
+from lockprovider.commands.lock import draw_audit
 from lockprovider.storage_lock.audit import (
     Audit,
     AuditRecord,

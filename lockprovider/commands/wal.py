@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.command import DONE, storage_options
-from lockprovider.commands.place import CODES, Commands, add_object_command, say
+from fsspec_cas.command import storage_options
+from lockprovider.commands.place import Commands, add_command, add_group, say
 from lockprovider.recipes.wal.contents import RETAIN, SLOTS
 from lockprovider.wal import LogBatch, LogReader, Position, Wal
 
@@ -22,20 +22,11 @@ _EXAMPLES = """examples:
   lockprovider wal info s3://bucket/orders
   lockprovider wal trim s3://bucket/orders --before 17:1200
   lockprovider wal seal s3://bucket/orders --successor s3://bucket/orders-2027"""
-_WHAT = "the log's folder: s3://bucket/orders"
 
 
-def add(commands: Commands) -> None:
+def add_wal(commands: Commands) -> None:
     """Register `wal` and all its commands."""
-    text = "A log that many append to and many read, in a ring of objects."
-    parent = commands.add_parser(
-        "wal",
-        help=text,
-        description=text,
-        epilog=f"{_EXAMPLES}\n\n{CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    wal = parent.add_subparsers(required=True, metavar="COMMAND")
+    wal = add_group(commands, "wal", "A log that many append to and many read, in a ring of objects.", _EXAMPLES)
     create = _command(wal, "create", _create, "Make the log; one that is there with the same settings is left.")
     how = create.add_mutually_exclusive_group()
     how.add_argument("--slots", type=int, default=SLOTS, metavar="N", help=f"objects in the ring (default: {SLOTS})")
@@ -69,22 +60,21 @@ def add(commands: Commands) -> None:
     drop.add_argument("reader", metavar="NAME", help="the reader")
 
 
-def _command(commands: Commands, name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
-    return add_object_command(commands, name, run, text, _WHAT)
+def _command(commands: Commands, name: str, run: Callable[[Any], None], text: str) -> argparse.ArgumentParser:
+    return add_command(commands, name, run, text, "the log's folder: s3://bucket/orders")
 
 
 def _opened(arguments: Any) -> Wal:
     return Wal.open(arguments.url, storage_options=storage_options(arguments))
 
 
-def _create(arguments: Any) -> int:
+def _create(arguments: Any) -> None:
     slots = None if arguments.write_once else arguments.slots
     Wal.create(arguments.url, slots=slots, retain=arguments.retain, storage_options=storage_options(arguments))
     say(arguments, {"outcome": "there", "url": arguments.url}, f"there: {arguments.url}")
-    return DONE
 
 
-def _append(arguments: Any) -> int:
+def _append(arguments: Any) -> None:
     records: Iterable[str] = arguments.records or (line.rstrip("\n") for line in sys.stdin)
     data = (record.encode() for record in records)
     log, producer = _opened(arguments), arguments.producer
@@ -102,22 +92,22 @@ def _append(arguments: Any) -> int:
     end = next((str(one.position) for one in reversed(told) if one.position is not None), None)
     fields = {"outcome": "appended", "appended": new, "again": again, "last": end}
     say(arguments, fields, f"appended: {new}; there before: {again}")
-    return DONE
 
 
-def _read(arguments: Any) -> int:
+def _read(arguments: Any) -> None:
     log = _opened(arguments)
     reader = _reader(log, arguments)
-    return _show(arguments, log.read(_start(arguments)) if reader is None else reader.read(), reader)
+    _show(arguments, log.read(_start(arguments)) if reader is None else reader.read(), reader)
 
 
-def _tail(arguments: Any) -> int:
+def _tail(arguments: Any) -> None:
     log = _opened(arguments)
     reader = _reader(log, arguments)
     idle_s, timeout_s = arguments.idle, arguments.timeout
     if reader is not None:
-        return _show(arguments, reader.follow(idle_s=idle_s, timeout=timeout_s), reader)
-    return _show(arguments, log.follow(_start(arguments), idle_s=idle_s, timeout=timeout_s), None)
+        _show(arguments, reader.follow(idle_s=idle_s, timeout=timeout_s), reader)
+    else:
+        _show(arguments, log.follow(_start(arguments), idle_s=idle_s, timeout=timeout_s), None)
 
 
 def _start(arguments: Any) -> Any:
@@ -128,7 +118,7 @@ def _reader(log: Wal, arguments: Any) -> LogReader | None:
     return None if arguments.reader is None else log.reader(arguments.reader, start=_start(arguments))
 
 
-def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None) -> int:
+def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None) -> None:
     for batch in batches:
         for offset, record in enumerate(batch.records, batch.start.offset):
             position = str(Position(batch.start.slot, offset))
@@ -141,34 +131,29 @@ def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None)
             say(arguments, {"sealed": str(batch.end), "successor": batch.successor or None}, "")
         if reader is not None:
             reader.commit(batch.end)
-    return DONE
 
 
-def _trim(arguments: Any) -> int:
+def _trim(arguments: Any) -> None:
     before = None if arguments.before is None else Position.parse(arguments.before)
     floor = _opened(arguments).trim(before)
     say(arguments, {"outcome": "trimmed", "floor": floor}, f"the first slot that is kept: {floor}")
-    return DONE
 
 
-def _seal(arguments: Any) -> int:
+def _seal(arguments: Any) -> None:
     end = _opened(arguments).seal(arguments.successor, fence=arguments.fence)
     say(arguments, {"outcome": "sealed", "end": str(end)}, f"sealed; the end: {end}")
-    return DONE
 
 
-def _info(arguments: Any) -> int:
+def _info(arguments: Any) -> None:
     info = _opened(arguments).info()
     readers = {name: str(position) for name, position in info.readers.items()}
     fields: dict[str, Any] = {"slots": info.slots, "retain": info.retain, "floor": info.floor, "end": str(info.end)}
     fields |= {"epoch": info.epoch, "led": info.led, "producers": dict(info.producers), "readers": readers}
     fields |= {"sealed": info.sealed, "successor": info.successor or None}
     say(arguments, fields, "\n".join(f"{name:<10} {value}" for name, value in fields.items()))
-    return DONE
 
 
-def _drop(arguments: Any) -> int:
+def _drop(arguments: Any) -> None:
     if not _opened(arguments).drop_reader(arguments.reader):
         raise InvalidInput(f"there is no reader {arguments.reader!r}: `info` shows who reads")
     say(arguments, {"outcome": "dropped", "reader": arguments.reader}, f"dropped: {arguments.reader}")
-    return DONE

@@ -5,14 +5,13 @@ from __future__ import annotations
 import getpass
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
 from lockprovider.commands.place import Commands
-from lockprovider.commands.table import answers
-from lockprovider.commands.table.options import VERSION, add_table_command, opened, say_answer
-from lockprovider.commands.table.output import CommandAnswer
+from lockprovider.commands.table_answers import VERSION, CommandAnswer, add_table_command, opened
 from lockprovider.table.state.as_of import reached
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive
@@ -89,23 +88,29 @@ def _add_plan_options(parser: Any, done: str) -> None:
     what.add_argument("--dry-run", action="store_true", help=f"only say what would be {done}")
 
 
-def _say_expired(arguments: Any, word: str, begins: tuple[str, ...]) -> int:
-    title = f"took back {len(begins)} plans of {word} that nobody has run for {arguments.unschedule_after:g} hours"
-    return say_answer(arguments, CommandAnswer({"unscheduled": list(begins)}, title))
-
-
-def _compact(arguments: Any) -> int:
-    table = opened(arguments)
+def _planned(arguments: Any, done: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
+    """The answer if a plan was to be written or taken back; None: the work itself is asked for."""
     if arguments.schedule:
-        begin = table.schedule_compaction()
-        said = f"scheduled compaction {begin}" if begin else "there is nothing to compact"
-        return say_answer(arguments, CommandAnswer({"scheduled": begin}, said))
+        begin = schedule()
+        said = f"scheduled {done} {begin}" if begin else f"there is nothing to {verb}"
+        return CommandAnswer({"scheduled": begin}, said)
     if arguments.unschedule:
-        table.unschedule_compaction(arguments.unschedule)
-        said = f"compaction {arguments.unschedule} is not scheduled any more"
-        return say_answer(arguments, CommandAnswer({"unscheduled": arguments.unschedule}, said))
-    if arguments.unschedule_after is not None:
-        return _say_expired(arguments, "compaction", table.unschedule_compaction(hours=arguments.unschedule_after))
+        unschedule(arguments.unschedule)
+        said = f"{done} {arguments.unschedule} is not scheduled any more"
+        return CommandAnswer({"unscheduled": arguments.unschedule}, said)
+    if arguments.unschedule_after is None:
+        return None
+    begins = unschedule(hours=arguments.unschedule_after)
+    hours = f"{arguments.unschedule_after:g} hours"
+    title = f"took back {len(begins)} plans of {done} that nobody has run for {hours}"
+    return CommandAnswer({"unscheduled": list(begins)}, title)
+
+
+def _compact(arguments: Any) -> CommandAnswer:
+    table = opened(arguments)
+    planned = _planned(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
+    if planned is not None:
+        return planned
     done = (
         (table.run_compaction(arguments.scheduled),)
         if arguments.scheduled
@@ -115,7 +120,7 @@ def _compact(arguments: Any) -> int:
     told = [dict(zip(_COMPACTED, row, strict=True)) for row in rows]
     word = "would merge" if arguments.dry_run else "merged"
     title = f"{word} {sum(one.log_files for one in done)} log files of {len(rows)} file groups"
-    return say_answer(arguments, CommandAnswer(told, title, _COMPACTED if rows else (), rows))
+    return CommandAnswer(told, title, _COMPACTED if rows else (), rows)
 
 
 def _add_cluster(commands: Commands) -> None:
@@ -129,18 +134,12 @@ def _add_cluster(commands: Commands) -> None:
     _add_plan_options(parser, "joined")
 
 
-def _cluster(arguments: Any) -> int:
+def _cluster(arguments: Any) -> CommandAnswer:
     table, given = opened(arguments), (arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes)
-    if arguments.schedule:
-        begin = table.schedule_clustering(*given)
-        said = f"scheduled clustering {begin}" if begin else "there is nothing to cluster"
-        return say_answer(arguments, CommandAnswer({"scheduled": begin}, said))
-    if arguments.unschedule:
-        table.unschedule_clustering(arguments.unschedule)
-        said = f"clustering {arguments.unschedule} is not scheduled any more"
-        return say_answer(arguments, CommandAnswer({"unscheduled": arguments.unschedule}, said))
-    if arguments.unschedule_after is not None:
-        return _say_expired(arguments, "clustering", table.unschedule_clustering(hours=arguments.unschedule_after))
+    schedule = partial(table.schedule_clustering, *given)
+    planned = _planned(arguments, "clustering", "cluster", schedule, table.unschedule_clustering)
+    if planned is not None:
+        return planned
     done = (
         (table.run_clustering(arguments.scheduled),)
         if arguments.scheduled
@@ -156,7 +155,7 @@ def _cluster(arguments: Any) -> int:
     told = [dict(zip(_CLUSTERED, row, strict=True)) for row in rows]
     old, new = sum(len(one.file_groups) for one in done), sum(len(one.new_file_groups) for one in done)
     title = f"would join {old} files" if arguments.dry_run else f"joined {old} files into {new}"
-    return say_answer(arguments, CommandAnswer(told, title, _CLUSTERED if rows else (), rows))
+    return CommandAnswer(told, title, _CLUSTERED if rows else (), rows)
 
 
 def _add_archive(commands: Commands) -> None:
@@ -167,7 +166,7 @@ def _add_archive(commands: Commands) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only say what would be archived")
 
 
-def _archive(arguments: Any) -> int:
+def _archive(arguments: Any) -> CommandAnswer:
     table, given = opened(arguments), (arguments.keep_min, arguments.keep_max)
     keep = None if given == (None, None) else KeepActive.of(*given)
     found = table.archive(keep, dry_run=arguments.dry_run)
@@ -175,13 +174,13 @@ def _archive(arguments: Any) -> int:
     title = f"{'would archive' if arguments.dry_run else 'archived'} {len(found.instants)} instants"
     below = f"no more, because {found.held}" if found.held else ""
     rows = tuple((name,) for name in found.instants)
-    return say_answer(arguments, CommandAnswer(said, title, ("instant",) if rows else (), rows, below))
+    return CommandAnswer(said, title, ("instant",) if rows else (), rows, below)
 
 
-def _clean(arguments: Any) -> int:
+def _clean(arguments: Any) -> CommandAnswer:
     done = opened(arguments).clean(_policy(arguments), dry_run=arguments.dry_run)
     word = "would remove" if arguments.dry_run else "removed"
-    return say_answer(arguments, _removed(word, [(one.instant or one.policy, one.files) for one in done]))
+    return _removed(word, [(one.instant or one.policy, one.files) for one in done])
 
 
 def _policy(arguments: Any) -> Policy | None:
@@ -199,25 +198,31 @@ def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> CommandAnswer:
     return CommandAnswer(said, title, ("by", "partition", "file") if rows else (), rows)
 
 
-def _savepoint(arguments: Any) -> int:
+def _savepoint(arguments: Any) -> CommandAnswer | int:
     table = opened(arguments)
     if arguments.list:
-        return say_answer(arguments, answers.savepoints(table))
+        return _savepoints(table)
     if not arguments.delete:
         begin = table.savepoint(arguments.version, user=getpass.getuser(), comment=arguments.comment)
-        return say_answer(arguments, CommandAnswer({"savepoint": begin}, f"savepoint {begin}: its files stay"))
+        return CommandAnswer({"savepoint": begin}, f"savepoint {begin}: its files stay")
     if arguments.version is None:
         raise InvalidInput("--delete needs the VERSION of a savepoint; --list shows them")
     if not table.delete_savepoint(arguments.version):
         complain("lockprovider", f"there is no savepoint {arguments.version}; --list shows those there are")
         return REFUSED
     said = {"deleted": arguments.version}
-    return say_answer(
-        arguments, CommandAnswer(said, f"deleted savepoint {arguments.version}: its files may be cleaned")
-    )
+    return CommandAnswer(said, f"deleted savepoint {arguments.version}: its files may be cleaned")
 
 
-def _restore(arguments: Any) -> int:
+def _savepoints(table: Table) -> CommandAnswer:
+    columns = ("instant", "by", "made_ms", "comment", "files")
+    found = table.savepoints().items()
+    said = [dict(zip(columns, (b, s.user, s.at_ms, s.comment, len(s.paths)), strict=True)) for b, s in found]
+    rows = tuple(tuple(one.values()) for one in said)
+    return CommandAnswer(said, f"{len(said)} savepoints of {table.url}", columns, rows)
+
+
+def _restore(arguments: Any) -> CommandAnswer | int:
     table = opened(arguments)
     if not arguments.yes and not _confirmed(table, arguments.version):
         complain("lockprovider", "not confirmed; nothing was changed")
@@ -230,9 +235,7 @@ def _restore(arguments: Any) -> int:
         "taken_back": list(result.taken_back),
     }
     chosen = f"{result.target}, completed {result.completion}"
-    return say_answer(
-        arguments, CommandAnswer(said, f"restored to {chosen}; took back {len(result.taken_back)} writes")
-    )
+    return CommandAnswer(said, f"restored to {chosen}; took back {len(result.taken_back)} writes")
 
 
 def _confirmed(table: Table, version: str) -> bool:
@@ -246,44 +249,44 @@ def _confirmed(table: Table, version: str) -> bool:
     return sys.stdin.readline().strip() == "yes"
 
 
-def _rollback(arguments: Any) -> int:
+def _rollback(arguments: Any) -> CommandAnswer:
     table = opened(arguments)
     if arguments.instant is None:
         done = list(table.sweep())
         words = ", ".join(done) or "nothing to do"
-        return say_answer(arguments, CommandAnswer({"done": done}, f"rolled back or finished: {words}"))
+        return CommandAnswer({"done": done}, f"rolled back or finished: {words}")
     begin = arguments.instant
     table.roll_back(begin, force=arguments.force)
-    return say_answer(arguments, CommandAnswer({"done": [begin]}, f"rolled back {begin}"))
+    return CommandAnswer({"done": [begin]}, f"rolled back {begin}")
 
 
-def _adopt(arguments: Any) -> int:
+def _adopt(arguments: Any) -> CommandAnswer:
     table = opened(arguments)
     table.adopt_bucket_index(arguments.buckets, arguments.bucket_by)
     said = {"buckets": arguments.buckets, "bucket_by": list(table.config().bucket_by)}
-    return say_answer(arguments, CommandAnswer(said, f"every writer finds {arguments.buckets} buckets now"))
+    return CommandAnswer(said, f"every writer finds {arguments.buckets} buckets now")
 
 
-def _share(arguments: Any) -> int:
+def _share(arguments: Any) -> CommandAnswer:
     changes = opened(arguments).share(dry_run=arguments.dry_run, all_in_utc=arguments.all_in_utc)
     said = {"changed": [{"key": one.key, "found": one.found, "wanted": one.wanted} for one in changes]}
     word = "would set" if arguments.dry_run else "set"
     title = f"{word} {len(changes)} properties" if changes else "JVM writers in Spark find all settings already"
     rows = tuple((one.key, one.found or "", one.wanted) for one in changes)
-    return say_answer(arguments, CommandAnswer(said, title, ("property", "was", "is") if rows else (), rows))
+    return CommandAnswer(said, title, ("property", "was", "is") if rows else (), rows)
 
 
-def _unshare(arguments: Any) -> int:
+def _unshare(arguments: Any) -> CommandAnswer:
     changes = opened(arguments).unshare(dry_run=arguments.dry_run)
     said = {"removed": [{"key": one.key, "found": one.found} for one in changes]}
     word = "would take back" if arguments.dry_run else "took back"
     title = f"{word} {len(changes)} properties" if changes else "there is nothing to take back"
     rows = tuple((one.key, one.found or "") for one in changes)
-    return say_answer(arguments, CommandAnswer(said, title, ("property", "was") if rows else (), rows))
+    return CommandAnswer(said, title, ("property", "was") if rows else (), rows)
 
 
-def _retire(arguments: Any) -> int:
+def _retire(arguments: Any) -> CommandAnswer:
     table = opened(arguments)
     count = table.retire_metadata_table()
     words = f"removed {count} files of the metadata table" if count else "there is no metadata table"
-    return say_answer(arguments, CommandAnswer({"removed": count}, words))
+    return CommandAnswer({"removed": count}, words)

@@ -1,0 +1,143 @@
+"""`lockprovider elect` and `leader`: an election."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from typing import Any
+
+from fsspec_cas import InvalidInput, Unavailable
+from fsspec_cas.command import REFUSED, complain, storage_options
+from lockprovider.commands.place import Commands, add_command, say
+from lockprovider.commands.running import (
+    NOT_ACQUIRED,
+    SIGNALLED,
+    CommandOrder,
+    CommandResult,
+    add_grace,
+    codes,
+    form,
+    grace_s,
+    passed_signals,
+    reported,
+)
+from lockprovider.election import Election, Leader, NotElected
+from lockprovider.recipes.election.election import VALIDITY_S
+from lockprovider.words import moment
+
+_URL = "the election's object: s3://bucket/jobs/compactor.json"
+
+
+# -- elect -------------------------------------------------------------------------------------------------------------
+
+
+_ELECT_CODES = codes(
+    "not elected: others led for --timeout seconds; the command was not started",
+    "lost, with --once: the term was lost before the command ended by itself; the command was ended",
+    "its election",
+)
+_ELECT_MORE = """The command gets the terminal, the signals (TERM, INT, HUP, QUIT, USR1, USR2) and LOCKPROVIDER_EPOCH: a
+number that rises with every term, a fencing token for what can check one. When the term is lost it gets TERM, and KILL
+after --grace seconds; the default is the margin by which this candidate gives up before others may lead. Then it stands
+again, and the command is started anew in its next term; --once ends instead. When the command ends by itself, the term
+is resigned, and its code is ours. If this process is killed, the command is ended, and the term lapses.
+
+Not promised: that nobody else leads while this process is stopped, or its machine frozen, beyond the validity."""
+
+
+def add_elect(commands: Commands) -> None:
+    """Register `elect`."""
+    text = "Run a command while leading an election, again in each term."
+    elect = add_command(commands, "elect", _elect, text, _URL, codes=_ELECT_CODES, more=_ELECT_MORE)
+    elect.usage = "lockprovider elect URL [options] -- COMMAND [ARGUMENT ...]"
+    elect.add_argument("--name", metavar="NAME", help="what others call this candidate (default: host and process)")
+    elect.add_argument("--value", metavar="JSON", help="what it tells of itself while it leads")
+    elect.add_argument("--timeout", type=float, metavar="S", help="wait so long to be elected (default: for ever)")
+    text = "a term's life without renewal (default: 30)"
+    elect.add_argument("--validity", type=float, default=VALIDITY_S, metavar="S", help=text)
+    add_grace(elect)
+    elect.add_argument("--once", action="store_true", help="do not stand again when the term is lost")
+
+
+def _elect(arguments: argparse.Namespace) -> int:
+    return reported(arguments, _elected)
+
+
+def _elected(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
+    if not arguments.words or not arguments.words[0]:
+        raise InvalidInput(f"no command; {form('elect')}")
+    election = Election.open(
+        arguments.url,
+        storage_options=storage_options(arguments),
+        name=arguments.name,
+        value=_value(arguments.value),
+        validity=arguments.validity,
+    )
+    news = threading.Event()
+    with passed_signals() as signals, election:
+        order = CommandOrder(arguments.words, grace_s(arguments, election.settings.margin_s), news, signals)
+        try:
+            election.leader()  # what is wrong with the place is said before anybody waits
+        except Unavailable as error:
+            complain("lockprovider", f"{error}; trying on")
+        while True:
+            try:
+                term = election.lead(arguments.timeout)
+            except NotElected as refusal:
+                return CommandResult("not_elected", NOT_ACQUIRED, f"not elected: {refusal}")
+            signals.asked_to_end = 0
+            term.when_lost(news.set)
+            said = order.run_under(term, term.resign, CommandResult("failed", said.code))
+            if said.outcome != "lost" or arguments.once:
+                return said
+            if signals.asked_to_end:
+                said.outcome, said.code = "interrupted", SIGNALLED + signals.asked_to_end
+                return said
+            complain("lockprovider", f"{said.why}; standing again")
+
+
+def _value(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"--value {text!r} is no JSON ({error}): write text as '\"text\"'") from error
+
+
+# -- leader ------------------------------------------------------------------------------------------------------------
+
+
+_LEADER_MORE = """Exit code 1: nobody leads. It only reads. Lapsed or not goes by the store's own clock, where it has
+one; on a local disk one who died is shown as the leader, or, with --watch, until its validity has passed since the
+first look. What came and went between two looks is not seen."""
+
+
+def add_leader(commands: Commands) -> None:
+    """Register `leader`."""
+    leader = add_command(commands, "leader", _leader, "Say who leads an election.", _URL, more=_LEADER_MORE)
+    leader.add_argument("--watch", action="store_true", help="print each change, until Ctrl-C")
+    leader.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between looks (default: 1)")
+
+
+def _leader(arguments: Any) -> int | None:
+    election = Election.open(arguments.url, storage_options=storage_options(arguments), poll=arguments.every)
+    if arguments.watch:
+        for change in election.watch():
+            what = type(change).__name__.lower()
+            say(arguments, {"what": what, **_fields(change.leader)}, f"{what:<9} {_told(change.leader)}")
+    leader = election.leader()
+    say(arguments, _fields(leader), "nobody leads" if leader is None else _told(leader))
+    return REFUSED if leader is None else None
+
+
+def _fields(leader: Leader | None) -> dict[str, Any]:
+    if leader is None:
+        return {"name": None, "value": None, "epoch": None, "since_ms": None}
+    return {"name": leader.name, "value": leader.value, "epoch": leader.epoch, "since_ms": leader.since_ms}
+
+
+def _told(leader: Leader) -> str:
+    value = "" if leader.value is None else f"  {leader.value}"
+    return f"{leader.name}, in term {leader.epoch} since {moment(leader.since_ms)}{value}"

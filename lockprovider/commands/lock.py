@@ -1,0 +1,428 @@
+"""`lockprovider status`, `watch`, `break`, `audit` and `run`: the commands about one lock."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from fsspec_cas import (
+    CasError,
+    Content,
+    InvalidInput,
+    Lost,
+    Machine,
+    Store,
+    Unavailable,
+    Unknown,
+    Won,
+    World,
+)
+from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain, storage_options
+from lockprovider import HUDI_LOCK_PATH, Lock, LockError, LockSettings, NotAcquired
+from lockprovider.commands.place import CODES, Commands, add_command, say
+from lockprovider.commands.running import (
+    NOT_ACQUIRED,
+    CommandOrder,
+    CommandResult,
+    Stopped,
+    add_grace,
+    codes,
+    form,
+    grace_s,
+    passed_signals,
+    reported,
+)
+from lockprovider.storage_lock.audit import Audit, How, Overlap, analyse, places
+from lockprovider.storage_lock.audit_log import AuditLog, is_enabled, read_files, set_enabled
+from lockprovider.storage_lock.inspect import Broken, break_lock, look
+from lockprovider.storage_lock.lanes import RED, Box, Lane, draw_lanes
+from lockprovider.storage_lock.provider import LockPlace, locate
+from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.status import (
+    Change,
+    LockStatus,
+    changes_between,
+    describe,
+    lines,
+    record_fields,
+    state_at,
+    status_fields,
+)
+from lockprovider.words import count, moment, span
+
+
+def add(commands: Commands) -> None:
+    """Register them."""
+    more = "It only reads. Lapsed or not goes by the store's own clock, where the store says its time."
+    text = "Say who holds the lock, since when, until when, and what is pending."
+    _add_timeout(_command(commands, "status", _status, text, more=more))
+    text = "Run a command while holding the lock."
+    run = _command(commands, "run", _run, text, codes=_RUN_CODES, more=_RUN_MORE)
+    run.usage = "lockprovider run URL [options] -- COMMAND [ARGUMENT ...]"
+    text = "wait so long for the lock; 0 asks once (default: 60)"
+    run.add_argument("--timeout", type=float, metavar="S", help=text)
+    run.add_argument("--validity", type=float, metavar="S", help="how long a lease lives (default: 300)")
+    text = "how often it is renewed (default: a tenth of --validity)"
+    run.add_argument("--renew", type=float, metavar="S", help=text)
+    add_grace(run)
+    watch = _command(commands, "watch", _watch, "Print what happens to the lock, as it happens.", more=_WATCH_MORE)
+    watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between looks (default: 1)")
+    watch.add_argument("--for", dest="for_s", type=float, metavar="S", help="end after so many seconds")
+    _add_timeout(watch)
+    free = _command(commands, "break", _break, "Release a lock in the place of its holder.", more=_BREAK_MORE)
+    free.add_argument("--yes", action="store_true", help="do not ask")
+    free.add_argument("--if-owner", metavar="OWNER", help="only if the record's owner is this one")
+    _add_timeout(free)
+    audit = _command(commands, "audit", _audit, "Say who held the lock when, and for how long.", more=_AUDIT_MORE)
+    switch = audit.add_mutually_exclusive_group()
+    switch.add_argument("--enable", action="store_true", help="have all writers keep records from now on")
+    switch.add_argument("--disable", action="store_true", help="no more; what is there stays")
+    audit.add_argument("--svg", type=Path, metavar="FILE", help="draw it")
+    audit.add_argument("--last", type=int, metavar="N", help="only the N files that were written last")
+    _add_timeout(audit)
+
+
+def _command(
+    commands: Commands, name: str, run: Callable[[Any], int | None], text: str, *, more: str, codes: str = CODES
+) -> argparse.ArgumentParser:
+    url = "the table, or any folder: s3://bucket/table; `?on=` and so on may follow"
+    parser = add_command(commands, name, run, text, url, codes=codes, more=more)
+    on = f"the lock's object below URL, where it is not a table's (default: {HUDI_LOCK_PATH})"
+    parser.add_argument("--on", metavar="PATH", help=on)
+    return parser
+
+
+def _add_timeout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="for each call (default: 30)")
+
+
+def _place(arguments: Any) -> LockPlace:
+    """The lock that the arguments name.
+
+    Raises:
+        CasError, InvalidSettings: the URL or an option cannot be understood.
+    """
+    return locate(arguments.url, on=arguments.on, storage_options=storage_options(arguments))
+
+
+# -- status ------------------------------------------------------------------------------------------------------------
+
+
+def _status(arguments: Any) -> None:
+    at = _place(arguments)
+    status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
+    say(
+        arguments,
+        {"url": at.url, "path": at.path, **status_fields(status)},
+        "\n".join([f"lock     {at}", *lines(status)]),
+    )
+
+
+# -- watch -------------------------------------------------------------------------------------------------------------
+
+
+_WATCH_MORE = """It looks every --every seconds; while nothing changes, no body is moved (304). What came and went
+between two looks is not seen. It ends by Ctrl-C, or after --for seconds."""
+
+
+def _watch(arguments: Any) -> int:
+    at, world = _place(arguments), Machine()
+    watcher = _Watcher(at.store, at.path, world, arguments.timeout)
+    end_s = None if arguments.for_s is None else world.monotonic_s() + arguments.for_s
+    reached = True
+    while True:
+        try:
+            found = watcher.look()
+            reached = True
+        except Unavailable as error:
+            found = []
+            if reached:
+                complain("lockprovider", f"{error}; looking again")
+            reached = False
+        for change in found:
+            _tell(arguments, at, change, world.now_ms())
+        if end_s is not None and world.monotonic_s() + arguments.every > end_s:
+            return DONE
+        world.sleep(arguments.every)
+
+
+def _tell(arguments: Any, at: LockPlace, change: Change, now_ms: int) -> None:
+    said = {"at_ms": now_ms, "url": at.url, "path": at.path, "what": change.what, **record_fields(change.record)}
+    say(arguments, said, f"{moment(now_ms)}  {describe(change)}")
+
+
+class _Watcher:
+    """Remembers the last look, and what it has said of it."""
+
+    def __init__(self, store: Store, path: str, world: World, timeout_s: float) -> None:
+        self._store, self._path, self._world, self._timeout_s = store, path, world, timeout_s
+        self._seen: Content | None = None
+        self._record: LockRecord | None = None
+        self._first = True
+        self._lapse_told = False
+
+    def look(self) -> list[Change]:
+        """What happened since the last look; at first, what is there."""
+        content = self._store.read_or_none(self._path, self._seen, timeout=self._timeout_s)
+        after = None if content is None else LockRecord.decode(content.data, self._path)
+        found = self._at_first(after) if self._first else changes_between(self._record, after)
+        if found:
+            self._lapse_told = False
+        self._seen, self._record, self._first = content, after, False
+        return found + self._lapse(after)
+
+    def _at_first(self, record: LockRecord | None) -> list[Change]:
+        state = state_at(record, self._world.now_ms())
+        if state == "lapsed":
+            return []  # told below
+        return [Change(state, record)]
+
+    def _lapse(self, record: LockRecord | None) -> list[Change]:
+        if self._lapse_told or state_at(record, self._world.now_ms()) != "lapsed":
+            return []
+        self._lapse_told = True
+        return [Change("lapsed", record)]
+
+
+# -- break -------------------------------------------------------------------------------------------------------------
+
+
+_BREAK_MORE = """It shows the record, asks, and marks that very record as released, by a conditional write: if the
+holder renewed it in between, or somebody else took it, nothing is written.
+
+A holder that is alive goes on until its next renewal tells it. What it would publish through the lock is refused from
+then on; anything else that it writes is not stopped. Make sure that it is dead, or that you can bear this.
+
+A publish that was decided is finished before the lock is free. One that never can be (other bytes are at its path, or
+its own are gone) keeps everybody from taking the lock: it is set aside, in an object whose name is printed."""
+
+
+def _break(arguments: Any) -> int:
+    at = _place(arguments)
+    seen = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
+    record = seen.record
+    if record is None:
+        return _nothing_to_do(arguments, at, seen)
+    if arguments.if_owner not in (None, record.owner):
+        return _refused(arguments, seen, f"{at} is not owned by {arguments.if_owner} but by {record.owner}")
+    if record.given and not record.unapplied:
+        return _nothing_to_do(arguments, at, seen)
+    if not arguments.yes and not _confirmed(at, seen):
+        return _refused(arguments, seen, "not confirmed")
+    return _break_seen(arguments, at, seen)
+
+
+def _break_seen(arguments: Any, at: LockPlace, seen: LockStatus) -> int:
+    done = break_lock(at.store, at.path, seen, Machine(), timeout_s=arguments.timeout)
+    match done.outcome:
+        case Won():
+            _say_seen(arguments, "broken", seen, _broken(at, seen, done), done)
+            return DONE
+        case Lost():
+            return _refused(arguments, seen, f"the record of {at} has changed since it was shown; look again")
+        case Unknown(why=why):
+            _say_seen(arguments, "unknown", seen, "")
+            complain("lockprovider", f"it is not known whether {at} was broken: {why}; run `lockprovider status`")
+            return UNKNOWN
+
+
+def _broken(at: LockPlace, seen: LockStatus, done: Broken) -> str:
+    said = [f"broken: {at} is free; it was held by {seen.record and seen.record.owner}"]
+    if done.finished:
+        said.append(f"decided before, and there now: {', '.join(done.finished)}")
+    said += [f"set aside: {path} cannot be applied; see {kept}" for path, kept in done.set_aside.items()]
+    return "\n".join(said)
+
+
+def _confirmed(at: LockPlace, seen: LockStatus) -> bool:
+    if not sys.stdin.isatty():
+        raise InvalidInput("nobody is there to be asked; look with `lockprovider status` and add --yes")
+    shown = "\n".join([f"lock     {at}", *lines(seen)])
+    print(f"{shown}\nBreak it? Type yes: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip() == "yes"
+
+
+def _nothing_to_do(arguments: Any, at: LockPlace, seen: LockStatus) -> int:
+    _say_seen(arguments, "not_held", seen, f"not held: {at} is {seen.state}; nothing was written")
+    return DONE
+
+
+def _refused(arguments: Any, seen: LockStatus, why: str) -> int:
+    _say_seen(arguments, "refused", seen, "")
+    complain("lockprovider", f"{why}; nothing was written")
+    return REFUSED
+
+
+def _say_seen(arguments: Any, outcome: str, seen: LockStatus, plain: str, done: Broken | None = None) -> None:
+    if plain or arguments.json:
+        more = {} if done is None else {"finished": list(done.finished), "set_aside": dict(done.set_aside)}
+        say(arguments, {"outcome": outcome, "seen": status_fields(seen), **more}, plain)
+
+
+# -- audit -------------------------------------------------------------------------------------------------------------
+
+
+_AUDIT_MORE = """It reads the records of all writers, JVM Hudi's too. They are written only while they are wanted, which
+--enable and --disable say for all writers: one of ours learns it at an acquisition, a minute late at most; JVM Hudi
+learns at an acquisition to begin, and at its next start to end. Times are the writers' own clocks, from before each
+request was sent; overlaps of up to 500 ms may be clocks that differ. The exit code is 1 if two held the lock at once
+for longer."""
+
+_LOOKS: dict[How, tuple[str, str]] = {
+    "released": ("#3b78c3", "released"),
+    "lost": ("#8a5cc2", "lost before it was given back"),
+    "lapsed": ("#f0a202", "no end recorded; lapsed"),
+    "held": ("#2f9e6e", "held now"),
+}
+_MOST_LANES = 40
+
+
+def _audit(arguments: Any) -> int:
+    at = _place(arguments)
+    if arguments.enable or arguments.disable:
+        return _set(arguments, at)
+    if arguments.last is not None and arguments.last < 1:
+        raise InvalidInput(f"--last {arguments.last} must be above zero")
+    where = places(at.path)
+    enabled = is_enabled(at.store, where.switch, timeout_s=arguments.timeout)
+    files = read_files(at.store, where.folder, arguments.last, timeout_s=arguments.timeout)
+    audit = analyse(files, Machine().now_ms())
+    if arguments.svg is not None:
+        arguments.svg.write_text(draw_audit(audit, str(at)), encoding="utf-8")
+    said = {"url": at.url, "path": at.path, "enabled": enabled, "wrong": bool(audit.overlaps), **asdict(audit)}
+    for tenure in said["tenures"]:
+        tenure["held_ms"] = tenure["end_ms"] - tenure["start_ms"]
+    say(arguments, said, "\n".join(_report(at, audit, enabled=enabled)))
+    return REFUSED if audit.overlaps else DONE
+
+
+def _set(arguments: Any, at: LockPlace) -> int:
+    switch = places(at.path).switch
+    set_enabled(at.store, switch, enabled=arguments.enable, timeout_s=arguments.timeout)
+    words = "writers keep records from now on" if arguments.enable else "no more records; what is there stays"
+    said = {"url": at.url, "path": at.path, "enabled": arguments.enable}
+    say(arguments, said, f"{words} ({at.url.rstrip('/')}/{switch})")
+    return DONE
+
+
+def _report(at: LockPlace, audit: Audit, *, enabled: bool) -> Iterator[str]:
+    switch = "on" if enabled else "off: `--enable` has all writers keep records"
+    yield from (f"lock     {at}", f"audit    {switch}", f"records  {_totals(audit)}")
+    if audit.tenures:
+        yield f"\n{'from':<28}{'for':<13}{'owner':<37}{'how it ended':<32}renewed"
+    for tenure in audit.tenures:
+        held, how = span(tenure.end_ms - tenure.start_ms), _LOOKS[tenure.how][1]
+        yield f"{moment(tenure.start_ms):<28}{held:<13}{tenure.owner:<37}{how:<32}{tenure.renewals}"
+    yield from (f"WRONG {_sentence(overlap)}" for overlap in audit.overlaps)
+    yield from (f"note  {file} has lines that are no audit record" for file in audit.unreadable)
+
+
+def _totals(audit: Audit) -> str:
+    owners = count(len({tenure.owner for tenure in audit.tenures}), "owner")
+    held_ms = sum(tenure.end_ms - tenure.start_ms for tenure in audit.tenures)
+    words = f"held {count(len(audit.tenures), 'time')} by {owners} for {span(held_ms)} together"
+    wrong = count(len(audit.overlaps), "overlap") if audit.overlaps else "no overlap"
+    return f"{words} ({count(audit.files, 'file')}); {wrong}"
+
+
+def _sentence(overlap: Overlap) -> str:
+    long = span(overlap.to_ms - overlap.from_ms)
+    return f"overlap: {' and '.join(overlap.owners)} both held it for {long} from {moment(overlap.from_ms)}"
+
+
+def draw_audit(audit: Audit, title: str) -> str:
+    """The SVG: a lane for each owner; beyond 40 owners the last lane is shared."""
+    owners = list(dict.fromkeys(tenure.owner for tenure in audit.tenures))
+    names = owners if len(owners) <= _MOST_LANES else [*owners[: _MOST_LANES - 1], "others"]
+    of_owner: dict[str, list[Box]] = {name: [] for name in names}
+    for tenure in audit.tenures:
+        colour, how = _LOOKS[tenure.how]
+        words = f"{tenure.owner}: {span(tenure.end_ms - tenure.start_ms)} from {moment(tenure.start_ms)}, {how}"
+        lane = of_owner[tenure.owner if tenure.owner in of_owner else "others"]
+        lane.append(Box(tenure.start_ms, tenure.end_ms, colour, words))
+    stripes = [Box(one.from_ms, one.to_ms, RED, _sentence(one), opacity=0.35) for one in audit.overlaps]
+    legend = [Box(0, 0, colour, words) for colour, words in _LOOKS.values()]
+    legend.append(Box(0, 0, RED, "held by two at once", opacity=0.35))
+    lanes = [Lane(name, boxes) for name, boxes in of_owner.items()]
+    return draw_lanes(title, _totals(audit), lanes, legend=legend, stripes=stripes, is_wrong=bool(audit.overlaps))
+
+
+# -- run ---------------------------------------------------------------------------------------------------------------
+
+
+_FIRST_LOOK_S = 5.0
+_AUDIT_S = 10.0  # for the last record, at the end
+_RUN_CODES = codes(
+    "not acquired: others held the lock for --timeout seconds; the command was not started",
+    "lost: the lease was lost before the command ended by itself; the command was ended",
+    "the lock",
+)
+
+_RUN_MORE = """The command gets the terminal, the signals (TERM, INT, HUP, QUIT, USR1, USR2) and LOCKPROVIDER_EPOCH: a
+number that rises with every holder (across a JVM writer as far as clocks agree), a fencing token for what can check
+one. When the lease is lost it gets TERM, and KILL after --grace seconds; the default is the margin by which this
+holder gives up before others may act. If this process is killed, the command is ended, and the lease lapses.
+
+Not promised: that nobody else acts while this process is stopped, or its machine frozen, beyond the lease."""
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    return reported(arguments, _locked)
+
+
+def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
+    if not arguments.words or not arguments.words[0]:
+        raise InvalidInput(f"no command; {form('run')}")
+    at, news = _place(arguments), threading.Event()
+    settings = _settings(arguments, at.settings or LockSettings())
+    grace = grace_s(arguments, settings.margin_s)
+    audit = AuditLog(at.store, at.path, exit_s=_AUDIT_S)
+    lock = Lock(at.store, at.path, settings, on_lost=lambda _: news.set(), audit=audit)
+    with passed_signals() as signals:
+        deadline_s = Machine().monotonic_s() + settings.timeout
+        _look_first(at, settings)
+        try:
+            lease = lock.acquire(max(0.0, deadline_s - Machine().monotonic_s()))
+        except NotAcquired as refusal:
+            return CommandResult("not_acquired", NOT_ACQUIRED, f"not acquired: {refusal}")
+        except Stopped:
+            _give_back(lock, at)
+            raise
+        return CommandOrder(arguments.words, grace, news, signals).run_under(lease, lease.release, said)
+
+
+def _look_first(at: LockPlace, settings: LockSettings) -> None:
+    """Say what is wrong with the place now, and not after the whole wait; a store that is silent may yet answer.
+
+    Raises:
+        CasError: there is no such bucket, no access, and whatever else waiting does not mend.
+    """
+    if settings.timeout <= _FIRST_LOOK_S:
+        return  # the acquisition itself says it as soon
+    try:
+        at.store.read_or_none(at.path, timeout=_FIRST_LOOK_S)
+    except Unavailable as error:
+        complain("lockprovider", f"{error}; trying on, for the {settings.timeout:g} s of --timeout")
+
+
+def _settings(arguments: argparse.Namespace, given: LockSettings) -> LockSettings:
+    """The options, over what the URL says, over the defaults."""
+    if arguments.validity is not None:
+        given = replace(given, validity=arguments.validity, renew=arguments.validity / 10)
+    if arguments.renew is not None:
+        given = replace(given, renew=arguments.renew)
+    return given if arguments.timeout is None else replace(given, timeout=arguments.timeout)
+
+
+def _give_back(lock: Lock, at: LockPlace) -> None:
+    """After an interrupted acquisition: what it may have taken all the same."""
+    with contextlib.suppress(CasError, LockError):
+        record = look(at.store, at.path, Machine(), timeout_s=5.0).record
+        if record is not None and record.owner == lock.owner and not record.given:
+            lock.acquire(0.0).release()

@@ -1,0 +1,244 @@
+"""`lockprovider queue`: its commands."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from fsspec_cas import InvalidInput
+from fsspec_cas.command import complain, storage_options
+from fsspec_cas.waiting import Worker
+from lockprovider.commands.place import CODES, Commands, add_command, add_group, say
+from lockprovider.queue import Job, Letter, Queue
+from lockprovider.recipes.errors import ClaimLost
+from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S
+
+_EXAMPLES = """examples:
+  lockprovider queue create s3://bucket/backfill.json --visible 600
+  seq 1 3000 | lockprovider queue put s3://bucket/backfill.json --producer backfill-7
+  lockprovider queue work s3://bucket/backfill.json --threads 8 -- ./job.sh
+  lockprovider queue stat s3://bucket/backfill.json
+  lockprovider queue redrive s3://bucket/backfill.json"""
+
+
+def add_queue(commands: Commands) -> None:
+    """Register `queue` and all its commands."""
+    codes = f"{CODES}\n\n`lockprovider queue work --help` has codes of its own."
+    queue = add_group(commands, "queue", "Messages that many put and many work on, in one object.", _EXAMPLES, codes)
+    create = _command(queue, "create", _create, "Make the queue; one that is there with the same settings is left.")
+    create.add_argument(
+        "--visible", type=float, default=VISIBLE_S, metavar="S", help="life of a claim without heartbeat"
+    )
+    create.add_argument("--max-attempts", type=int, default=MAX_ATTEMPTS, metavar="N", help="then it is a dead letter")
+    create.add_argument("--max-bytes", type=int, default=MAX_BYTES, metavar="N", help="how large the object may become")
+    put = _command(queue, "put", _put, "Put messages: those that are given, or each line of stdin.")
+    put.add_argument("messages", nargs="*", metavar="MESSAGE", help="JSON, or else text")
+    put.add_argument("--producer", metavar="NAME", help="number them from 1: done again, nothing is put twice")
+    put.add_argument("--key", default="", help="one of a key is worked on at a time")
+    put.add_argument("--priority", type=int, default=0, metavar="N", help="the higher goes first")
+    put.add_argument("--delay", type=float, default=0.0, metavar="S", help="not to be delivered before")
+    put.add_argument("--fence", type=int, metavar="EPOCH", help="refused if a newer epoch has put")
+    work = _command(queue, "work", _work, "Run a command for each message.", _WORK_MORE)
+    work.usage = "lockprovider queue work URL [options] -- COMMAND [ARGUMENT ...]"
+    work.add_argument("--threads", type=int, default=1, metavar="N", help="so many at once (default: 1)")
+    work.add_argument("--visible", type=float, default=None, metavar="S", help="a claim's life without heartbeat")
+    text = "of the processes here that say so, one writes for all: less waiting"
+    work.add_argument("--broker", action="store_true", help=text)
+    work.add_argument("--until-empty", action="store_true", help="end when there is no message left")
+    _command(queue, "stat", _stat, "Say how many messages wait, are worked on, and are dead.")
+    peek = _command(queue, "peek", _peek, "Show the next messages; none is claimed.")
+    peek.add_argument("--last", type=int, default=20, metavar="N", help="how many (default: 20)")
+    _command(queue, "dead", _dead, "Show the dead letters, and why they are.")
+    redrive = _command(queue, "redrive", _redrive, "Deliver dead letters again, as if they were new.")
+    redrive.add_argument("numbers", nargs="*", type=int, metavar="N", help="these (default: all)")
+    _command(queue, "clean", _clean, "Remove the segments that writers left who died while they wrote.")
+    purge = _command(queue, "purge", _purge, "Remove what is ready and dead, if nothing was written since `stat`.")
+    purge.add_argument("--expected", type=int, required=True, metavar="REV", help="as `stat` has shown it")
+
+
+def _command(
+    commands: Commands, name: str, run: Callable[[Any], None], text: str, more: str = ""
+) -> argparse.ArgumentParser:
+    return add_command(commands, name, run, text, "the queue's object: s3://bucket/backfill.json", more=more)
+
+
+def _opened(arguments: Any) -> Queue:
+    return Queue.open(arguments.url, storage_options=storage_options(arguments))
+
+
+def _create(arguments: Any) -> None:
+    Queue.create(
+        arguments.url,
+        visible_s=arguments.visible,
+        max_attempts=arguments.max_attempts,
+        max_bytes=arguments.max_bytes,
+        storage_options=storage_options(arguments),
+    )
+    say(arguments, {"outcome": "there", "url": arguments.url}, f"there: {arguments.url}")
+
+
+def _put(arguments: Any) -> None:
+    if arguments.producer is not None and (arguments.key or arguments.priority or arguments.delay):
+        raise InvalidInput("--producer puts plain messages: leave out --key, --priority and --delay")
+    bodies = _bodies(arguments)
+    queue = _opened(arguments)
+    if arguments.producer is not None:
+        receipts = queue.put_many(bodies, producer=arguments.producer, fence=arguments.fence)
+    else:
+        how = {"key": arguments.key, "priority": arguments.priority, "delay_s": arguments.delay}
+        plain = not arguments.key and not arguments.priority and not arguments.delay
+        fence = arguments.fence
+        puts = (queue.put(body, **how, fence=fence) for body in bodies)
+        receipts = queue.put_many(bodies, fence=fence) if plain else [*puts]
+    again = sum(one.again for one in receipts)
+    new = len(receipts) - again
+    say(arguments, {"outcome": "put", "put": new, "again": again}, f"put: {new}; there before: {again}")
+
+
+def _bodies(arguments: Any) -> Iterator[Any]:
+    for text in arguments.messages or (line.rstrip("\n") for line in sys.stdin):
+        try:
+            yield json.loads(text, parse_constant=_no_number)
+        except ValueError:
+            yield text
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} ({math.nan}) is not JSON")
+
+
+def _stat(arguments: Any) -> None:
+    stat = _opened(arguments).stat()
+    fields = {"ready": stat.ready, "delayed": stat.delayed, "claimed": stat.claimed, "dead": stat.dead}
+    more = {"put": stat.put, "bytes": stat.bytes, "rev": stat.rev, "segments": stat.segments}
+    say(arguments, {**fields, **more}, "\n".join(f"{name:<8} {value}" for name, value in (fields | more).items()))
+
+
+def _peek(arguments: Any) -> None:
+    _show(arguments, _opened(arguments).peek(arguments.last))
+
+
+def _dead(arguments: Any) -> None:
+    _show(arguments, _opened(arguments).dead())
+
+
+def _show(arguments: Any, letters: list[Letter]) -> None:
+    for one in letters:
+        body = _body_text(one.body)
+        fields = {"n": one.n, "body": body if isinstance(one.body, bytes) else one.body, "key": one.key}
+        fields |= {"priority": one.priority, "attempts": one.attempts, "error": one.error, "why": one.why}
+        say(arguments, fields, f"{one.n:>6}  {body}{f'  ({one.why or one.error})' if one.why or one.error else ''}")
+
+
+def _redrive(arguments: Any) -> None:
+    done = _opened(arguments).redrive(arguments.numbers or None)
+    say(arguments, {"outcome": "redriven", "messages": done}, f"to be delivered again: {done}")
+
+
+def _purge(arguments: Any) -> None:
+    done = _opened(arguments).purge(expected=arguments.expected)
+    say(arguments, {"outcome": "purged", "messages": done}, f"removed: {done}")
+
+
+def _clean(arguments: Any) -> None:
+    done = _opened(arguments).clean()
+    say(arguments, {"outcome": "cleaned", "segments": done}, f"segments removed that nothing names: {done}")
+
+
+# -- work --------------------------------------------------------------------------------------------------------------
+
+
+LATER = 75  # sysexits' EX_TEMPFAIL
+_FORM = "write -- between the options and the command: lockprovider queue work URL [options] -- COMMAND [ARGUMENT ...]"
+_LOOK_S = 0.2
+_WORK_MORE = """The command gets the message on stdin (text as it is, JSON as JSON), and QUEUE_MESSAGE (the message's
+id, the same at each delivery), QUEUE_ATTEMPT, QUEUE_KEY and QUEUE_EPOCH (rises with each claim: a fencing token).
+
+Its exit code: 0 acks the message; 75 gives it back, and does not count the attempt; any other gives it back, and after
+the queue's attempts it is a dead letter. It is ended (TERM) when the claim is lost. TERM, INT or HUP to this process:
+no more messages are claimed, and it ends when those that are worked on are done.
+
+Not promised: that a message is delivered once."""
+
+
+def _work(arguments: Any) -> None:
+    words: list[str] = arguments.words
+    if not words:
+        raise InvalidInput(f"no command; {_FORM}")
+    queue = Queue.open(arguments.url, storage_options=storage_options(arguments), broker=arguments.broker)
+    queue.stat()  # what is wrong with the place is said before anything is run
+    for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+        signal.signal(getattr(signal, name), lambda _number, _frame: _stop(queue, _frame))
+    worked = queue.work(
+        lambda job: _run(words, job),
+        threads=arguments.threads,
+        visible_s=arguments.visible,
+        until_empty=arguments.until_empty,
+        on_error=lambda job, error: complain("lockprovider", f"message {job.n}: {error}"),
+    )
+    words_of_it = f"acked: {worked.acked}; given back or buried: {worked.failed}"
+    say(arguments, {"outcome": "ended", "acked": worked.acked, "failed": worked.failed}, words_of_it)
+
+
+def _stop(queue: Queue, frame: FrameType | None) -> None:
+    del frame
+    Worker(queue.stop, "queue-stop").start()  # not here: the main thread may hold what it needs
+
+
+def _run(words: list[str], job: Job) -> None:
+    """The command for one message.
+
+    Raises:
+        RuntimeError: it failed.
+        ClaimLost: the claim was lost, and the command was ended.
+    """
+    more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
+    more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}
+    given = job.body if isinstance(job.body, bytes) else _body_text(job.body).encode()
+    child = subprocess.Popen(  # noqa: S603 - running it is the purpose
+        words, stdin=subprocess.PIPE, env={**os.environ, **more}, start_new_session=True
+    )
+    feeding = Worker(partial(_feed, child, given), "queue-feed")
+    feeding.start()
+    while True:
+        try:
+            code = child.wait(_LOOK_S)
+        except subprocess.TimeoutExpired:
+            try:
+                job.check()
+            except ClaimLost:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGTERM)
+                child.wait()
+                raise
+        else:
+            break
+    feeding.join()
+    if code == LATER:
+        job.nack(error="later", counts=False)
+    elif code:
+        raise RuntimeError(f"exit code {code}" if code > 0 else f"ended by signal {-code}")
+
+
+def _feed(child: subprocess.Popen[bytes], given: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        if child.stdin is not None:
+            with child.stdin as pipe:
+                pipe.write(given)
+
+
+def _body_text(body: Any) -> str:
+    """A body as a command and people get it."""
+    if isinstance(body, bytes):
+        return body.decode(errors="replace")
+    return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)

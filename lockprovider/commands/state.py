@@ -1,0 +1,384 @@
+"""`lockprovider state`: look at a state file, change it, edit it, and let Terraform keep its state there."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fsspec_cas import InvalidInput, Machine
+from fsspec_cas.command import REFUSED, complain, storage_options
+from fsspec_cas.waiting import Worker
+from lockprovider.commands.place import Commands, add_command, add_group, say
+from lockprovider.commands.running import (
+    LOST,
+    NOT_ACQUIRED,
+    CommandResult,
+    codes,
+    passed_signals,
+    reported,
+    run_child,
+)
+from lockprovider.commands.state_server import StateServer
+from lockprovider.recipes.errors import StateConflict, StateLocked
+from lockprovider.recipes.state.document import NOT_THERE, Json, Raw
+from lockprovider.recipes.state.terraform import TfLock, TfLockFile
+from lockprovider.state import Editor, Revision, State
+from lockprovider.words import moment, until
+
+_EXAMPLES = """examples:
+  lockprovider state get s3://bucket/pipelines/orders.json
+  echo '{"day": "2026-11-22"}' | lockprovider state put s3://bucket/pipelines/orders.json --expected 41
+  lockprovider state edit s3://bucket/pipelines/orders.json --reason 'migration 12'
+  lockprovider state history s3://bucket/pipelines/orders.json
+  lockprovider state diff s3://bucket/pipelines/orders.json 41 43
+  lockprovider state run s3://bucket/infra/network.json -- terraform apply
+  lockprovider state lock s3://bucket/infra/network.tfstate --style tflock -- ./migrate.sh"""
+
+
+def add_state(commands: Commands) -> None:
+    """Register `state` and all its commands."""
+    text = "One document that many read, change and edit, with a history."
+    state = add_group(commands, "state", text, _EXAMPLES)
+    url = "the state's object: s3://bucket/folder/orders.json"
+    get = add_command(state, "get", _get, "Say what the state is.", url)
+    get.add_argument("--serial", type=int, metavar="N", help="an earlier one, from the history")
+    put = add_command(state, "put", _put, "Replace the state by what is on stdin.", url)
+    put.add_argument("--bytes", action="store_true", help="stdin as it is, not as JSON")
+    put.add_argument("--expected", type=int, metavar="N", help="only if its serial is N (0: there is none)")
+    put.add_argument("--fence", type=int, metavar="EPOCH", help="refused if a newer epoch has written")
+    put.add_argument("--reason", default="", help="kept in the history")
+    text = "Open the state in an editor, under a lease, and write what was saved."
+    edit = add_command(state, "edit", _edit, text, url)
+    edit.add_argument("--editor", default=None, metavar="COMMAND", help="default: $VISUAL, $EDITOR, or vi")
+    edit.add_argument("--reason", default="", help="shown to those who wait, and kept in the history")
+    edit.add_argument("--timeout", type=float, default=None, metavar="S", help="wait so long for other editors")
+    history = add_command(state, "history", _history, "List the newest revisions.", url)
+    history.add_argument("--last", type=int, default=20, metavar="N", help="how many (default: 20)")
+    diff = add_command(state, "diff", _diff, "Say at which places two revisions differ.", url)
+    diff.add_argument("before", type=int, metavar="SERIAL")
+    diff.add_argument("after", type=int, metavar="SERIAL")
+    rollback = add_command(state, "rollback", _rollback, "Write an earlier revision again, as the next one.", url)
+    rollback.add_argument("serial", type=int, metavar="SERIAL")
+    rollback.add_argument("--reason", default="", help="kept in the history")
+    who = add_command(state, "who", _who, "Say who edits the state, and since when.", url)
+    text = "Break the lock of an edit; what its holder edits is refused then."
+    unlock = add_command(state, "unlock", _unlock, text, url)
+    unlock.add_argument("--yes", action="store_true", help="do not ask")
+    unlock.add_argument("--id", metavar="ID", help="with --style tflock: only if it is this one; does not ask")
+    text = f"{_STYLE}: of Terraform's own lock file beside the state, not of edits here"
+    for parser in (who, unlock):
+        parser.add_argument("--style", choices=("edit", _STYLE), default="edit", help=text)
+    _add_terraform(state)
+
+
+def _add_terraform(state: Commands) -> None:
+    url = "the state's object: s3://bucket/infra/network.json"
+    text = "Run Terraform or OpenTofu with its state in this object, on any store."
+    run = add_command(state, "run", _run, text, url, more=_RUN_MORE)
+    run.usage = "lockprovider state run URL [options] -- COMMAND [ARGUMENT ...]"
+    text = "Answer Terraform's `http` backend on loopback, until it is interrupted."
+    serve = add_command(state, "serve", _serve, text, url, more=_RUN_MORE)
+    serve.add_argument("--port", type=int, default=0, help="on 127.0.0.1 (default: a free one)")
+    for parser in (run, serve):
+        parser.add_argument("--force", action="store_true", help="take states of another lineage or a lower serial")
+    text = "Hold Terraform's own lock of a state, while a command runs or until it is unlocked."
+    url = "the state's object, bucket and key: s3://bucket/infra/network.tfstate"
+    lock = add_command(state, "lock", _lock, text, url, codes=_LOCK_CODES, more=_LOCK_MORE)
+    lock.usage = "lockprovider state lock URL --style tflock [options] [-- COMMAND [ARGUMENT ...]]"
+    lock.add_argument("--style", choices=(_STYLE,), required=True, help="whose lock it is")
+    lock.add_argument("--timeout", type=float, default=0.0, metavar="S", help="wait so long for others (default: 0)")
+    lock.add_argument("--reason", default="", help="shown to those who wait")
+
+
+class _Stored:
+    """Values as they are stored: bytes where they are bytes, else what JSON says."""
+
+    def encode(self, value: Any) -> Any:
+        """See `Codec`."""
+        if value is None:
+            raise InvalidInput("null is no state: give {} or [] for an empty one")
+        return Raw().encode(value) if isinstance(value, bytes) else Json().encode(value)
+
+    def decode(self, stored: Any) -> Any:
+        """See `Codec`."""
+        is_bytes = isinstance(stored, dict) and [*stored] == ["base64"]
+        return Raw().decode(stored) if is_bytes else stored
+
+
+def _opened(arguments: Any, codec: Any = None) -> State[Any]:
+    """The state that the arguments name."""
+    return State.open(arguments.url, storage_options=storage_options(arguments), codec=codec or _Stored())
+
+
+def _get(arguments: Any) -> int | None:
+    state = _opened(arguments)
+    found = state.read() if arguments.serial is None else state.at(arguments.serial)
+    if found.serial == 0 or found.value is None:
+        complain("lockprovider", f"there is no state at {arguments.url}")
+        return REFUSED
+    if arguments.json:
+        say(arguments, _fields(found, value=True), "")
+    elif isinstance(found.value, bytes):
+        sys.stdout.buffer.write(found.value)
+        sys.stdout.buffer.flush()
+    else:
+        print(json.dumps(found.value, indent=2, ensure_ascii=False))
+    return None
+
+
+def _put(arguments: Any) -> None:
+    data = sys.stdin.buffer.read()
+    value = data if arguments.bytes else _parsed(data)
+    state = _opened(arguments)
+    done = state.put(value, expected=arguments.expected, fence=arguments.fence, reason=arguments.reason)
+    _wrote(arguments, done)
+
+
+def _edit(arguments: Any) -> None:
+    editor = arguments.editor or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with _opened(arguments).edit(reason=arguments.reason, timeout=arguments.timeout) as doc:
+        raw = isinstance(doc.value, bytes)
+        old = doc.value if raw else f"{json.dumps(doc.value, indent=2, ensure_ascii=False)}\n".encode()
+        new = _by_hand(old, editor)
+        doc.value = new if raw else _parsed(new)
+    _wrote(arguments, doc.revision)
+
+
+def _by_hand(old: bytes, editor: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "state.json"
+        file.write_bytes(old)
+        try:
+            code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode  # noqa: S603 - its purpose
+        except OSError as error:
+            raise InvalidInput(f"{editor}: {error.strerror}; name another with --editor") from error
+        if code:
+            raise InvalidInput(f"{editor} ended with {code}: nothing was written")
+        return file.read_bytes()
+
+
+def _history(arguments: Any) -> None:
+    revisions = _opened(arguments).history(arguments.last)
+    for one in revisions:
+        words = f"{one.serial:>6}  {moment(one.at_ms)}  {one.by}{_behind(one.reason)}"
+        say(arguments, _fields(one), words)
+
+
+def _diff(arguments: Any) -> None:
+    for one in _opened(arguments).diff(arguments.before, arguments.after):
+        sides = {"before": one.before, "after": one.after}
+        there = {name: side for name, side in sides.items() if side is not NOT_THERE}
+        before, after = (json.dumps(there[name], ensure_ascii=False) if name in there else "absent" for name in sides)
+        say(arguments, {"where": one.where, **there}, f"{one.where or '/'}: {before} -> {after}")
+
+
+def _rollback(arguments: Any) -> None:
+    _wrote(arguments, _opened(arguments).rollback(arguments.serial, reason=arguments.reason))
+
+
+def _who(arguments: Any) -> int | None:
+    if arguments.style == _STYLE:
+        _say_holder(arguments)
+        return None
+    who = _opened(arguments).who()
+    fields = {"state": who.state, "by": who.by, "since_ms": who.since_ms, "reason": who.reason}
+    fields["valid_until_ms"] = who.valid_until_ms
+    words = "nobody edits it" if who.state != "held" else _editing(who)
+    say(arguments, fields, words)
+    return None
+
+
+def _editing(who: Editor) -> str:
+    until_ms = until(who.valid_until_ms, who.status.now_ms)
+    return f"{who.by} since {moment(who.since_ms)}, until {until_ms} unless it is renewed{_behind(who.reason)}"
+
+
+def _unlock(arguments: Any) -> int | None:
+    if arguments.style == _STYLE:
+        return _unlock_file(arguments, lambda words: _refused(arguments, words))
+    if arguments.id is not None:
+        raise InvalidInput(f"--id {arguments.id} is of a lock file: add --style {_STYLE}")
+    state = _opened(arguments)
+    shown = state.who()
+    if shown.state != "held":
+        say(arguments, {"outcome": "not_held"}, "nobody edits it: nothing was broken")
+        return None
+    words = _editing(shown)
+    if (refused := _refused(arguments, words)) is not None:
+        return refused
+    state.unlock(shown)
+    say(arguments, {"outcome": "broken", "by": shown.by, "reason": shown.reason}, f"broken: it was edited by {words}")
+    return None
+
+
+def _refused(arguments: Any, words: str) -> int | None:
+    """None: to break it was confirmed."""
+    if arguments.yes:
+        return None
+    if not sys.stdin.isatty():
+        raise InvalidInput("nobody is there to be asked; look with `lockprovider state who` and add --yes")
+    print(f"{words}\nBreak it? Type yes: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() == "yes":
+        return None
+    complain("lockprovider", "not confirmed; nothing was broken")
+    return REFUSED
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise InvalidInput(f"what was given is not JSON ({error}); with `put --bytes` it is kept as it is") from error
+
+
+def _wrote(arguments: Any, revision: Revision[Any] | None) -> None:
+    if revision is not None:
+        say(arguments, {"outcome": "written", **_fields(revision)}, f"written: serial {revision.serial}")
+
+
+def _fields(one: Revision[Any], *, value: bool = False) -> dict[str, Any]:
+    fields = {"serial": one.serial, "by": one.by, "at_ms": one.at_ms, "reason": one.reason, "epoch": one.epoch}
+    return {**fields, "value": _Stored().encode(one.value)} if value else fields
+
+
+def _behind(reason: str) -> str:
+    return f"  {reason}" if reason else ""
+
+
+# -- Terraform and OpenTofu --------------------------------------------------------------------------------------------
+
+
+_RUN_FORM = "write -- between the options and the command: lockprovider state run URL [options] -- terraform apply"
+_RUN_MORE = """The configuration has `terraform { backend "http" {} }`, and nothing more: address and password are in
+the environment. The lock lapses if this process dies; a run that was overtaken is refused, and Terraform leaves its
+state in errored.tfstate. `lockprovider state history` has every state that ever was, until it is trimmed.
+
+A state of another lineage, with a lower serial, or with the same serial and another content is refused, also if
+Terraform was told -force, of which its `http` backend does not tell the server: use --force as well.
+
+Not promised: anything for runs that use the same state by another backend."""
+
+
+def _server(arguments: Any, port: int = 0) -> StateServer:
+    state: State[bytes] = State.open(arguments.url, storage_options=storage_options(arguments), codec=bytes)
+    state.read()  # what is wrong with the place is said before anything is run
+    return StateServer(state, Machine().new_id(), port, told=lambda said: complain("lockprovider", said))
+
+
+def _run(arguments: Any) -> int:
+    words = arguments.words
+    if not words:
+        raise InvalidInput(f"no command; {_RUN_FORM}")
+    server = _server(arguments)
+    serving = Worker(server.serve, "state")
+    serving.start()
+    try:
+        return run_child(words, server.environment(force=arguments.force))
+    finally:
+        server.shutdown()
+        serving.join()
+
+
+def _serve(arguments: Any) -> None:
+    server = _server(arguments, arguments.port)
+    environment = server.environment(force=arguments.force)
+    shown = "\n".join(f"export {name}='{value}'" for name, value in environment.items())
+    say(arguments, environment, shown)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve()
+
+
+# -- Terraform's own lock file -----------------------------------------------------------------------------------------
+
+
+_STYLE = "tflock"
+_LOCK_CODES = codes(
+    "not acquired: others held it for --timeout seconds; the command was not started",
+    "lost: somebody unlocked it before the command ended",
+    "the lock",
+)
+_LOCK_MORE = f"""The lock is the file that Terraform and OpenTofu take with `use_lockfile = true`: URL.{_STYLE}. So none
+of their runs on this state goes on meanwhile. The command gets LOCKPROVIDER_LOCK_ID. Without a command it stays locked,
+and its ID is said: `lockprovider state unlock URL --style {_STYLE} --id ID`.
+
+Not promised: that it is unlocked if this process is killed: that file has no lease. Where you can, keep the state by
+`lockprovider state run`, whose lock lapses, and whose writes are fenced."""
+
+
+def _file_lock(arguments: Any) -> TfLock:
+    return TfLock.open(arguments.url, storage_options=storage_options(arguments))
+
+
+def _say_holder(arguments: Any) -> None:
+    """Say who holds it."""
+    shown = _file_lock(arguments).shown()
+    fields = {"state": "absent"} if shown is None else {"state": "held", **_lock_fields(shown)}
+    say(arguments, fields, "nobody holds it" if shown is None else _who_holds(shown))
+
+
+def _who_holds(shown: TfLockFile) -> str:
+    """For people."""
+    said = (shown.who or "somebody", f"since {shown.created}", f"ID {shown.id}", shown.operation, shown.info)
+    return "  ".join(word for word in said if word)
+
+
+def _unlock_file(arguments: Any, confirmed: Callable[[str], int | None]) -> int | None:
+    """Remove the file that was shown, when that was confirmed, or has the ID that was given."""
+    lock = _file_lock(arguments)
+    shown = lock.shown()
+    if shown is None:
+        say(arguments, {"outcome": "not_held"}, "nobody holds it: nothing was unlocked")
+        return None
+    if arguments.id is not None and arguments.id != shown.id:
+        raise StateConflict(f"another has it: {_who_holds(shown)}; nothing was unlocked")
+    if arguments.id is None and (refused := confirmed(_who_holds(shown))) is not None:
+        return refused
+    lock.unlock(shown)
+    say(arguments, {"outcome": "unlocked", **_lock_fields(shown)}, f"unlocked: {_who_holds(shown)}")
+    return None
+
+
+def _lock(arguments: argparse.Namespace) -> int | None:
+    if arguments.words:
+        return reported(arguments, _locked)
+    held = _file_lock(arguments).acquire(operation="lock", info=arguments.reason, timeout=arguments.timeout)
+    say(arguments, {"outcome": "locked", **_lock_fields(held)}, held.id)
+    return None
+
+
+def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
+    lock = _file_lock(arguments)
+    with passed_signals():
+        try:
+            held = lock.acquire(operation=arguments.words[0], info=arguments.reason, timeout=arguments.timeout)
+        except StateLocked as refusal:
+            return CommandResult("not_acquired", NOT_ACQUIRED, f"not acquired: {refusal}")
+        try:
+            said = CommandResult("ended", run_child(arguments.words, {"LOCKPROVIDER_LOCK_ID": held.id}))
+        finally:
+            there = _given_back(lock, held)
+    return said if there else CommandResult("lost", LOST, f"somebody unlocked it; the command ended with {said.code}")
+
+
+def _given_back(lock: TfLock, held: TfLockFile) -> bool:
+    """Whether it was there still."""
+    try:
+        return lock.unlock(held)
+    except StateConflict as conflict:
+        complain("lockprovider", str(conflict))
+        return False
+
+
+def _lock_fields(one: TfLockFile) -> dict[str, str]:
+    return {"id": one.id, "who": one.who, "operation": one.operation, "info": one.info, "created": one.created}

@@ -1,1 +1,0 @@
-"""`lockprovider state`: look at a state file, change it, edit it, and let Terraform keep its state there."""

@@ -1,0 +1,332 @@
+"""`lockprovider table`, and its commands `create`, `info`, `timeline`, `log`, `files`, `read` and `doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fsspec_cas import InvalidInput, Machine, Store
+from fsspec_cas.command import DONE, REFUSED, storage_options
+from lockprovider import HUDI_LOCK_PATH
+from lockprovider.commands import table_services
+from lockprovider.commands.place import Commands, add_group
+from lockprovider.commands.table_answers import (
+    TABLE_CODES,
+    VERSION,
+    CommandAnswer,
+    add_table_command,
+    opened,
+    settings,
+)
+from lockprovider.commands.table_picture import bars, draw_timeline
+from lockprovider.storage_lock.audit import Tenure, analyse, places
+from lockprovider.storage_lock.audit_log import read_files
+from lockprovider.table.doctor.rules import diagnose
+from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.properties import READABLE_VERSIONS
+from lockprovider.table.read.consistent import Commit
+from lockprovider.table.spec import TableSpec
+from lockprovider.table.state.archive_index import reach
+from lockprovider.table.table import Table
+from lockprovider.table.timeline.view import FileSlice
+
+_EXAMPLES = """examples:
+  lockprovider table create s3://bucket/trips --column id:int64 --column city:string --key id --partition-by city
+  lockprovider table log s3://bucket/trips --last 10
+  lockprovider table read s3://bucket/trips --columns id,city --as-of 20261121093000000
+  lockprovider table clean s3://bucket/trips --hours 24 --dry-run
+  lockprovider table archive s3://bucket/trips --keep-min 50 --keep-max 100
+  lockprovider table savepoint s3://bucket/trips --comment 'before the move'
+  lockprovider table timeline s3://bucket/trips --svg trips.svg
+  lockprovider table doctor s3://bucket/trips"""
+_AUDIT_S = 30.0
+
+
+def add_table(commands: Commands) -> None:
+    """Register `table` and all its commands."""
+    table = add_group(commands, "table", "Look at a Hudi table, and run its services.", _EXAMPLES, TABLE_CODES)
+    _add_create(table)
+    _add_queries(table)
+    table_services.add(table)
+    about = "Check the rules that shared writers must keep; say what is wrong and how to mend it."
+    parser = add_table_command(table, "doctor", _doctor, about)
+    parser.add_argument("--keys", action="store_true", help="count keys that base files of several file groups have")
+
+
+def _add_create(commands: Commands) -> None:
+    parser = add_table_command(commands, "create", _create, "Make a new table.")
+    schema = parser.add_mutually_exclusive_group(required=True)
+    schema.add_argument("--column", action="append", metavar="NAME:TYPE", help="e.g. id:int64, at:timestamp")
+    schema.add_argument("--like", type=Path, metavar="FILE.parquet", help="the columns of this file")
+    parser.add_argument("--key", action="append", required=True, metavar="COLUMN", help="names a row; repeatable")
+    parser.add_argument("--partition-by", action="append", default=[], metavar="COLUMN", help="repeatable")
+    parser.add_argument("--ordering", metavar="COLUMN", help="of two rows with one key the higher wins")
+    parser.add_argument(
+        "--buckets", type=int, metavar="N", help="Hudi's bucket index: N file groups a partition, by key"
+    )
+    parser.add_argument("--bucket-by", action="append", default=[], metavar="COLUMN", help="of the key (default: all)")
+    parser.add_argument("--merge-on-read", action="store_true", help="changes go into log files, which readers merge")
+    parser.add_argument(
+        "--table-version",
+        type=int,
+        choices=READABLE_VERSIONS,
+        default=READABLE_VERSIONS[0],
+        help="default: 8; Hudi 1.0 cannot open tables of version 9",
+    )
+    parser.add_argument("--name", help="default: the folder's")
+    parser.add_argument("--hive-style", action="store_true", help="folders like city=rome")
+    parser.add_argument("--url-encode", action="store_true", help="folders like a%%2Fb: any text can be a partition")
+
+
+def _add_queries(commands: Commands) -> None:
+    add_table_command(commands, "info", _info, "Say what the table is, and how much of it there is.")
+    parser = add_table_command(commands, "timeline", _timeline, "List the instants, or draw them.")
+    _add_last(parser)
+    parser.add_argument(
+        "--svg", type=Path, metavar="FILE", help="draw instants, writers, what was rolled back, and waits for the lock"
+    )
+    _add_last(add_table_command(commands, "log", _log, "List the completed writes."))
+    files = add_table_command(commands, "files", _list_files, "List the files that a reader reads.")
+    _add_what(files)
+    parser = add_table_command(commands, "read", _read, "Show rows.")
+    _add_what(parser)
+    parser.add_argument("--columns", metavar="A,B", help="only these columns")
+    parser.add_argument("--read-optimized", action="store_true", help="of a merge-on-read table base files alone")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many; 0: all (default: 20)")
+
+
+def _add_last(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--last", type=int, metavar="N", help="only the latest N")
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--partition", metavar="PATH", help="only this partition, as its folder is named")
+    parser.add_argument("--as-of", metavar="VERSION", help=VERSION)
+
+
+def _create(arguments: Any) -> CommandAnswer:
+    if arguments.bucket_by and arguments.buckets is None:
+        raise InvalidInput("--bucket-by needs --buckets: how many file groups a partition has")
+    schema = (
+        pq.read_schema(arguments.like) if arguments.like else pa.schema([_column(text) for text in arguments.column])
+    )
+    spec = TableSpec(
+        arguments.name or arguments.url.rstrip("/").rpartition("/")[2],
+        schema,
+        record_keys=tuple(arguments.key),
+        partition_by=tuple(arguments.partition_by),
+        ordering=arguments.ordering,
+        hive_style=arguments.hive_style,
+        url_encode=arguments.url_encode,
+        buckets=arguments.buckets,
+        bucket_by=tuple(arguments.bucket_by),
+        version=arguments.table_version,
+        table_type="merge_on_read" if arguments.merge_on_read else "copy_on_write",
+    )
+    behaviour = settings(arguments)
+    table = Table.create(arguments.url, spec, storage_options=storage_options(arguments), settings=behaviour)
+    return CommandAnswer({"url": table.url, "name": spec.name}, f"created {spec.name} at {table.url}")
+
+
+def _column(text: str) -> pa.Field:
+    name, colon, kind = text.rpartition(":")
+    if not colon or not name:
+        raise InvalidInput(f"--column {text!r} is not NAME:TYPE")
+    return pa.field(name, _type(kind))
+
+
+def _type(text: str) -> pa.DataType:
+    if text == "timestamp":
+        return pa.timestamp("us", "UTC")
+    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
+        return pa.decimal128(int(found[1]), int(found[2]))
+    try:
+        return pa.type_for_alias(text)
+    except ValueError:
+        known = "bool, int32, int64, float32, float64, string, binary, date32, timestamp, decimal(10,2)"
+        raise InvalidInput(f"{text!r} is not a type; use e.g. {known}") from None
+
+
+# -- what a table is asked; nothing here writes ------------------------------------------------------------------------
+
+
+def _last(arguments: Any) -> int | None:
+    last: int | None = arguments.last
+    if last is not None and last < 1:
+        raise InvalidInput(f"--last {last} must be above zero")
+    return last
+
+
+def _partitions(arguments: Any) -> list[str] | None:
+    return None if arguments.partition is None else [arguments.partition]
+
+
+def _timeline(arguments: Any) -> CommandAnswer:
+    last, table = _last(arguments), opened(arguments)
+    if arguments.svg is None:
+        return _instants(table, last)
+    tenures = _tenures(table)
+    found = bars(table, tenures, last)
+    holdings = [(one.start_ms, one.end_ms, one.owner) for one in tenures]
+    picture = draw_timeline(found, f"{table.config().name} at {table.url}", holdings)
+    arguments.svg.write_text(picture, encoding="utf-8")
+    said = {"svg": str(arguments.svg), "instants": len(found), "holdings": len(tenures)}
+    words = "" if tenures else f"; for waits for the lock: lockprovider audit {table.url} --enable"
+    return CommandAnswer(said, f"drew {len(found)} instants into {arguments.svg}{words}")
+
+
+def _tenures(table: Table) -> tuple[Tenure, ...]:
+    """Who held the lock when, as far as the lock's audit tells; nothing if none is kept."""
+    folder = places(HUDI_LOCK_PATH).folder
+    return analyse(read_files(table.store, folder, timeout_s=_AUDIT_S), Machine().now_ms()).tenures
+
+
+def _info(arguments: Any) -> CommandAnswer:
+    table = opened(arguments)
+    config, now = table.config(), table.timeline()
+    seen = table.snapshot(now)
+    last = now.writes[-1:]
+    said: dict[str, Any] = {
+        "url": table.url,
+        "name": config.name,
+        "type": config.table_type,
+        "version": config.version,
+        "record_keys": list(config.record_keys),
+        "partition_fields": list(config.partition_fields),
+        "ordering_field": config.ordering_field,
+        "buckets": config.bucket_index and config.bucket_index.buckets,
+        "bucket_by": list(config.bucket_by),
+        "columns": {field.name: str(field.type) for field in table.schema(now)},
+        "commits": len(now.writes),
+        "archived_up_to": reach(table.archived).begin or None,
+        "pending_writes": list(now.pending_writes),
+        "savepoints": sorted(i.begin for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed),
+        "last_commit": last[0].file_name if last else None,
+        "partitions": len(seen.partitions),
+        "files": len(_files(seen.slices)),
+        "bytes": sum(size for _, _, size in _files(seen.slices)),
+        "log_files": sum(len(slice_.logs) for slice_ in seen.slices),
+        "pending_compactions": list(now.pending(Action.COMPACTION)),
+        "pending_clusterings": list(now.pending(Action.CLUSTERING)),
+    }
+    columns = [f"{name} {kind}" for name, kind in said["columns"].items()]
+    rows = tuple((key.replace("_", " "), columns if key == "columns" else value) for key, value in said.items())
+    return CommandAnswer(said, f"table {config.name}", ("", "value"), rows)
+
+
+def _log(arguments: Any) -> CommandAnswer:
+    last, table = _last(arguments), opened(arguments)
+    commits = table.history()[::-1][:last]
+    said = [_commit(commit) for commit in commits]
+    columns = ("completed", "instant", "operation", "inserted", "updated", "deleted", "files", "extra")
+    rows = tuple(tuple(_short(one[name]) for name in columns) for one in said)
+    return CommandAnswer(said, f"{len(said)} commits of {table.url}, the latest first", columns, rows)
+
+
+def _short(cell: object) -> object:
+    match cell:
+        case list():
+            return len(cell)
+        case dict():
+            return ", ".join(f"{key}={value}" for key, value in cell.items())
+        case _:
+            return cell
+
+
+def _commit(commit: Commit) -> dict[str, Any]:
+    stats = [stat for stats in commit.metadata.stats.values() for stat in stats]
+    return {
+        "completed": commit.completion,
+        "instant": commit.instant,
+        "operation": commit.operation,
+        "inserted": sum(stat.num_inserts for stat in stats),
+        "updated": sum(stat.num_updates for stat in stats),
+        "deleted": sum(stat.num_deletes for stat in stats),
+        "files": [stat.path for stat in stats],
+        "replaced": {partition: list(ids) for partition, ids in commit.metadata.replaced.items()},
+        "extra": commit.extra,
+    }
+
+
+def _instants(table: Table, last: int | None) -> CommandAnswer:
+    """One line each, whatever their number of files."""
+    now = table.timeline()
+    states: dict[tuple[str, str], Instant] = {}
+    for instant in now.instants:
+        key = (instant.begin, "write" if instant.changes_rows else instant.action.value)
+        if key not in states or _rank(instant) > _rank(states[key]):
+            states[key] = instant
+    found = sorted(states.values(), key=lambda i: (i.begin, i.completion or "~"), reverse=True)[:last]
+    columns = ("begin", "completed", "action", "state")
+    said = [dict(zip(columns, (i.begin, i.completion, i.action.value, i.state.value), strict=True)) for i in found]
+    rows = tuple(tuple(one.values()) for one in said)
+    return CommandAnswer(said, f"{len(said)} instants of {table.url}, the latest first; times are UTC", columns, rows)
+
+
+def _rank(instant: Instant) -> int:
+    return list(InstantState).index(instant.state)
+
+
+def _list_files(arguments: Any) -> CommandAnswer:
+    table, as_of = opened(arguments), arguments.as_of
+    found = _files(table.snapshot(as_of=as_of).within(_partitions(arguments)))
+    columns = ("path", "instant", "bytes")
+    said = [dict(zip(columns, one, strict=True)) for one in found]
+    total = sum(size for _, _, size in found)
+    title = f"{len(found)} files, {total} bytes, of {table.url}" + (f" as of {as_of}" if as_of else "")
+    return CommandAnswer(said, title, columns, tuple(tuple(one.values()) for one in said))
+
+
+def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
+    """Path, instant and size of each base and log file."""
+    found: list[tuple[str, str, int]] = []
+    for one in slices:
+        found += [(one.path, one.begin, one.size)] if one.path else []
+        found += [(log.path, log.file.begin, log.size) for log in one.logs]
+    return found
+
+
+def _read(arguments: Any) -> CommandAnswer:
+    columns = None if arguments.columns is None else arguments.columns.split(",")
+    limit: int = arguments.limit
+    if limit < 0:
+        raise InvalidInput(f"--limit {limit} is below zero; 0 shows all rows")
+    table = opened(arguments)
+    what = {"as_of": arguments.as_of, "read_optimized": arguments.read_optimized}
+    reader = table.scan(columns, partitions=_partitions(arguments), **what).to_reader()
+    said: list[dict[str, Any]] = []
+    for batch in reader:
+        said += batch.slice(0, limit - len(said) if limit else None).to_pylist()
+        if limit and len(said) >= limit:
+            break
+    names = tuple(reader.schema.names)
+    rows = tuple(tuple(row[name] for name in names) for row in said)
+    more = "" if not limit or len(said) < limit else f"the first {limit}; --limit 0 shows all"
+    return CommandAnswer(said, f"{len(said)} rows of {table.url}", names, rows, more)
+
+
+def _doctor(arguments: Any) -> CommandAnswer:
+    store = Store.from_url(arguments.url, storage_options(arguments))
+    table = Table(store, arguments.url, settings=settings(arguments))
+    report = diagnose(table, keys=arguments.keys)
+    said = [
+        {"rule": rule, "about": about, "state": f.state, "what": f.what, "mend": f.mend}
+        for rule, about, found in report
+        for f in found
+    ]
+    rows: list[tuple[object, ...]] = []
+    for rule, about, found in report:
+        if not found:
+            rows.append((rule, "ok", about, ""))
+        rows += [(rule, finding.state.upper(), finding.what, finding.mend) for finding in found]
+    wrong = sum(one["state"] == "wrong" for one in said)
+    below = "nothing is wrong" if not wrong else f"{wrong} things are wrong"
+    title = f"{table.url}: {len(report)} checks"
+    columns = ("rule", "state", "what", "how to mend it")
+    return CommandAnswer(said, title, columns, tuple(rows), below, REFUSED if wrong else DONE)

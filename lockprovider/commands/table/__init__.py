@@ -1,1 +1,0 @@
-"""The commands about tables, as `lockprovider table` has them."""

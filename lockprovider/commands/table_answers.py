@@ -1,0 +1,141 @@
+"""How a command asks a table, and says the answer: as JSON, or as a table of text, by rich if that is installed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fsspec_cas import InvalidInput
+from fsspec_cas.command import BAD_INPUT, DONE, OPTIONS_HELP, REFUSED, complain, storage_options
+from lockprovider.commands.place import Commands, add_command
+from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
+from lockprovider.table.format.writer_settings import MODE_KEY
+from lockprovider.table.settings import Mode, TableSettings
+from lockprovider.table.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswer:
+    """What a command found: `said` for programs, the rest for people; `code` is the exit code."""
+
+    said: Any
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[object, ...], ...] = ()
+    below: str = ""
+    code: int = DONE
+
+
+Run = Callable[[Any], "CommandAnswer | int"]
+
+VERSION = "the begin or completion time of a commit, as `log` lists them, or any time (ISO with its zone): after it"
+TABLE_CODES = f"""exit codes:
+  0    done; for doctor: nothing is wrong
+  1    refused, nothing was changed; for doctor: something is wrong
+  2    bad input: URL, options, credentials, no table there, or one that cannot be had here
+  3    unknown: the write may have been applied or not; look again
+  4    unavailable: the store did not answer or kept throttling
+  130  interrupted
+
+{OPTIONS_HELP}"""
+
+
+def add_table_command(commands: Commands, name: str, run: Run, text: str) -> argparse.ArgumentParser:
+    """A command about one table; its exit codes are in its help."""
+    url = "the table's folder: a path, or s3://bucket/table"
+    parser = add_command(commands, name, _answered(run), text, url, codes=TABLE_CODES)
+    parser.add_argument("--hoodie", action="append", default=[], metavar="KEY=VALUE", help="a setting of Hudi's")
+    return parser
+
+
+def settings(arguments: Any) -> TableSettings:
+    """How a writer behaves.
+
+    Raises:
+        InvalidInput, InvalidSettings: an option cannot be understood.
+    """
+    options = {MODE_KEY: Mode.OPTIMISTIC.value}
+    for pair in arguments.hoodie:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.startswith("hoodie."):
+            raise InvalidInput(f"--hoodie {pair!r} is not a key of Hudi's with =VALUE")
+        options[key] = value
+    return TableSettings.from_hudi(options)
+
+
+def opened(arguments: Any) -> Table:
+    """The table that the arguments name."""
+    return Table.open(arguments.url, storage_options=storage_options(arguments), settings=settings(arguments))
+
+
+def _answered(run: Run) -> Callable[[Any], int]:
+    """Shows the answer; the errors of tables become one sentence and a code, all others are for who called."""
+
+    def answered(arguments: Any) -> int:
+        try:
+            answer = run(arguments)
+        except TableError as error:
+            if arguments.debug:
+                raise
+            complain("lockprovider", str(error))
+            return REFUSED if isinstance(error, (Aborted, HistoryGone, TableExists, WriteConflict)) else BAD_INPUT
+        if isinstance(answer, int):
+            return answer
+        show(answer, as_json=arguments.json)
+        return answer.code
+
+    return answered
+
+
+def show(answer: CommandAnswer, *, as_json: bool) -> None:
+    """Print it."""
+    if as_json:
+        print(json.dumps(answer.said, default=str), flush=True)
+        return
+    rows = [tuple(_text(cell) for cell in row) for row in answer.rows]
+    if not answer.columns:
+        print(answer.title)
+    elif not _rich(answer, rows):
+        _plain(answer, rows)
+    if answer.below:
+        print(answer.below)
+    sys.stdout.flush()
+
+
+def _text(cell: object) -> str:
+    match cell:
+        case None:
+            return ""
+        case list() | tuple():
+            return ", ".join(map(str, cell))
+        case _:
+            return str(cell)
+
+
+def _rich(answer: CommandAnswer, rows: Sequence[tuple[str, ...]]) -> bool:
+    if not sys.stdout.isatty():
+        return False  # what is piped is not to be cut to the width of a screen
+    try:
+        from rich.console import Console  # noqa: PLC0415 - not needed for anything else
+        from rich.markup import escape  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+    except ImportError:
+        return False
+    table = Table(title=escape(answer.title), title_justify="left")
+    for column in answer.columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console().print(table)
+    return True
+
+
+def _plain(answer: CommandAnswer, rows: Sequence[tuple[str, ...]]) -> None:
+    print(answer.title)
+    widths = [max(len(row[n]) for row in (answer.columns, *rows)) for n in range(len(answer.columns))]
+    for row in (answer.columns, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

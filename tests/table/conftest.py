@@ -11,13 +11,17 @@ from lockprovider.table.transaction import retry
 
 # Spark interprets these queries: they read a few rows, and a compilation takes longer. The results are the same.
 QUICK = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+# A Python worker of a busy machine may take longer than 15 s to answer.
+PATIENT = "--conf spark.python.authenticate.socketTimeout=240s pyspark-shell"
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from lockprovider.table.engines.java import spark_session
 
-    session = spark_session("tests", cores=2, attempts=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_SUBMIT_ARGS", PATIENT)
+        session = spark_session("tests", cores=2, attempts=2)
     for key, value in QUICK.items():
         session.conf.set(key, value)
     yield session

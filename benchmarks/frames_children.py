@@ -221,7 +221,7 @@ class OursInDask:
         from lockprovider.table.engines import dask as engine
 
         table = Table.open(place)
-        engine.upsert(table, added(engine.read(table, ["id", "count"]), rows))
+        engine.upsert(table, added(engine.read(table.scan(["id", "count"])), rows))
 
     def frame(self, place: str) -> Any:
         """All rows of the table."""
@@ -233,7 +233,7 @@ class OursInDask:
         """The rows of few keys."""
         from lockprovider.table.engines import dask as engine
 
-        return engine.read(Table.open(place), ["id", "count"], filter=f"id < {self.work.rows // 100}")
+        return engine.read(Table.open(place).scan(["id", "count"], f"id < {self.work.rows // 100}"))
 
     def look(self, place: str) -> tuple[int, int]:
         """As `Frames.expected`."""

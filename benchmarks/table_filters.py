@@ -22,7 +22,7 @@ import pyarrow as pa
 from benchmarks.table_partitions import place
 from fsspec_cas import Store
 from lockprovider.table import Table, TableSpec
-from lockprovider.table.engines import arrow as engine
+from lockprovider.table.engines import changes
 from lockprovider.table.files.footers import NOTES
 
 
@@ -56,7 +56,7 @@ class Counted:
 
 def made(url: str, options: dict[str, Any] | None, files: int, rows: int) -> Table:
     """A table of so many files, written by one commit."""
-    engine.ROWS_PER_FILE = rows
+    changes.ROWS_PER_FILE = rows
     numbers = range(files * rows)
     data = pa.table(
         {"id": [f"key-{n:08d}" for n in numbers], "n": numbers, "name": [f"name {n % 17}" for n in numbers]}

@@ -8,6 +8,7 @@ Engines (`lockprovider.table.engines`) read and write rows; `Table.transact` run
 
 from lockprovider.table import extras as extras
 from lockprovider.table.doctor.facts import TableFinding
+from lockprovider.table.engines.scan import Scan
 from lockprovider.table.errors import (
     Aborted,
     Corrupt,
@@ -28,7 +29,6 @@ from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.events import ShowProgress, TableEvent, Watcher
 from lockprovider.table.table import Table
-from lockprovider.table.table_scan import Scan
 from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.liveness import HeartbeatSettings

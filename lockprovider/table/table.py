@@ -19,16 +19,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import Entry, Store
-from lockprovider.table.convert.rows import Rows
+from lockprovider.table.convert.rows import Rows, as_stream, as_table
 from lockprovider.table.doctor.facts import TableFinding
 from lockprovider.table.doctor.rules import diagnose
-from lockprovider.table.engines import arrow, replace
+from lockprovider.table.engines import arrow
+from lockprovider.table.engines.scan import Scan, short_for
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.service_metadata import Savepoint
@@ -49,14 +51,13 @@ from lockprovider.table.settings import TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.events import Watcher, nobody
-from lockprovider.table.table_scan import Scan, short_for
 from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.retention import Policy
 from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import Order, TableVersion, latest_checkpoint
-from lockprovider.table.timeline.view import Snapshot
+from lockprovider.table.timeline.view import Snapshot, given_partitions
 from lockprovider.table.transaction import retry
 from lockprovider.table.transaction.retry import WHOLE_RETRIES
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
@@ -276,7 +277,14 @@ class Table(TableContext):
         >>> table.append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
         """
-        return arrow.append(self, rows, retries=retries, extra=extra, check_keys=check_keys)
+        given = as_stream(rows, self.schema)
+        is_reader = isinstance(given, pa.RecordBatchReader)
+        if retries and is_reader:
+            raise InvalidRecords("a RecordBatchReader can be read only once: give a pyarrow Table to have retries")
+        if retries is None:
+            retries = 0 if is_reader else WHOLE_RETRIES
+        insert = partial(arrow.insert, rows=given)
+        return retry.transact(self, insert, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
 
     def upsert(
         self,
@@ -301,7 +309,10 @@ class Table(TableContext):
         >>> done.updated, done.inserted
         (1, 1)
         """
-        return arrow.upsert(self, rows, deletes=deletes, retries=retries, extra=extra, check_keys=check_keys)
+        given = as_table(rows, self.schema)
+        gone = None if deletes is None else as_table(deletes, self.schema)
+        write = partial(arrow.write, upserts=given, deletes=gone)
+        return retry.transact(self, write, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
 
     def delete(
         self,
@@ -326,8 +337,9 @@ class Table(TableContext):
         (1, 1)
         """
         if isinstance(keys, (str, pc.Expression)):
-            return replace.delete_all(self, keys, retries=retries, extra=extra)
-        return arrow.delete(self, keys, retries=retries, extra=extra)
+            return retry.transact(self, partial(arrow.delete_where, where=keys), retries=retries, extra=extra)
+        write = partial(arrow.write, deletes=as_table(keys, self.schema))
+        return retry.transact(self, write, retries=retries, extra=extra, pinned=False)
 
     def overwrite(
         self,
@@ -350,7 +362,8 @@ class Table(TableContext):
         >>> sorted(table.to_arrow().column("id").to_pylist())
         [2, 9]
         """
-        return replace.overwrite(self, rows, partitions, retries=retries, extra=extra)
+        write = partial(arrow.replace_all, rows=as_table(rows, self.schema), partitions=given_partitions(partitions))
+        return retry.transact(self, write, retries=retries, extra=extra)
 
     def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
         """Add columns, in a commit of their own; older rows have nulls there. Files are not rewritten.

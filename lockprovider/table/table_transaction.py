@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 
 from lockprovider.table.convert import OnMissing
 from lockprovider.table.convert.rows import Rows, as_table
-from lockprovider.table.engines import arrow, replace
+from lockprovider.table.engines import arrow
+from lockprovider.table.engines.scan import Scan, short_for
 from lockprovider.table.engines.writer import planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.read.scan import Where
-from lockprovider.table.table_scan import Scan, short_for
 from lockprovider.table.timeline.view import given_partitions
 from lockprovider.table.transaction.transaction import CommitResult, Transaction, TransactionHandle
 
@@ -177,7 +177,7 @@ class TableTransaction(TransactionHandle):
         rows = pa.concat_tables(self._rows, promote_options="default") if self._rows else None
         keys = pa.concat_tables(self._keys, promote_options="default") if self._keys else None
         if kind == "overwrite":
-            replace.replace_all(self._inner, rows, self._partitions)
+            arrow.replace_all(self._inner, rows, self._partitions)
         elif kind == "append":
             arrow.insert(self._inner, rows)
         elif kind:

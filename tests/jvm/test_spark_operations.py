@@ -68,7 +68,7 @@ def found_by_their_bloom_index(hudi: HudiSpark, seaweedfs: SeaweedFS) -> tuple[l
     )
     expected = {(key, part, -1 if key == 0 else value) for key, part, value in there}
     expected |= START | {(99_999, part, 1) for part in SIZES}
-    return sorted(tuple(row.values()) for row in engine.read(table).to_pylist()), sorted(expected)
+    return sorted(tuple(row.values()) for row in table.to_arrow().to_pylist()), sorted(expected)
 
 
 def test_their_bloom_index_takes_our_filters_of_any_size(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
@@ -123,7 +123,7 @@ def test_we_are_told_of_a_conflict_with_a_commit_that_they_have_archived_since(
 ) -> None:
     table = new_table(seaweedfs)
     mine = table.transaction()
-    assert engine.read(mine).num_rows == 2  # and thinks
+    assert mine.to_arrow().num_rows == 2  # and thinks
     keeping = SHORT | {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.fileversions.retained": "3"}
     hudi.write(table.url, DDL, [(1, "a", 10)], keeping)
     theirs_one = table.timeline().written - mine.timeline.written

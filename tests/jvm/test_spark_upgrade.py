@@ -70,7 +70,7 @@ def test_an_upgrade_in_the_middle_loses_nothing(hudi: HudiSpark, seaweedfs: Seaw
 
     # Between two commits of one handle, and between the snapshot of a transaction and its first file.
     early = Transaction(other)
-    assert {row["value"] for row in engine.read(early).to_pylist()} == {10, 20}
+    assert {row["value"] for row in early.to_arrow().to_pylist()} == {10, 20}
     hudi.write(url, DDL, [(4, "a", 4)], job | BOUNDED)
     assert opened().config().version == 9
     if listed:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lockprovider.table import HistoryGone, KeepHours, Table
+from lockprovider.table import HistoryGone, KeepHours, Scan, Table
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark import data_source
@@ -35,7 +35,7 @@ def append_to_lists(market: Market, table: Table, dice: random.Random) -> None:
     chosen, entry = dice.sample(LISTS, dice.choice((1, 1, 2))), f"e{market.name()}"
 
     def work(txn: Transaction) -> None:
-        before = lists(arrow.read(txn, partitions=chosen))
+        before = lists(Scan(txn, partitions=chosen).to_arrow())
         market.history.read[entry] = before
         time.sleep(dice.random() * THINKS_S)
         arrow.write(txn, upserts=rows(*(_list(name, [*before[name], entry]) for name in chosen)))
@@ -66,7 +66,7 @@ def found_lists(market: Market, table: Table, dice: random.Random) -> None:
     name, part, entry = f"found-{number // FOUNDERS}", f"{FOUNDED}{number // FOUNDERS // FOUNDATIONS}", f"f{number}"
 
     def work(txn: Transaction) -> None:
-        before = lists(arrow.read(txn, partitions=[part])).get(name, [])
+        before = lists(Scan(txn, partitions=[part]).to_arrow()).get(name, [])
         market.history.read[entry] = {name: before}
         time.sleep(dice.random() * THINKS_S)
         arrow.write(txn, upserts=rows(_list(name, [*before, entry], part)))

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from table.tables import rows
 
 from lockprovider.table import Table
-from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -17,7 +17,7 @@ from lockprovider.table.transaction.transaction import Transaction
 def overwritten(txn: Transaction, partitions: list[str], *triples: tuple[int, str, int]) -> None:
     """Let these rows be all that is in these partitions."""
     txn.end_partitions(partitions, "INSERT_OVERWRITE" if triples else "DELETE_PARTITION")
-    writer = for_tasks(txn, txn.table.schema(txn.timeline))
+    writer = start_for_tasks(txn, txn.table.schema(txn.timeline))
     plain, keys, homes = writer.keyed(rows(*triples))
     stats = [
         writer.insert(home, plain.filter(pc.equal(homes, home)), keys.filter(pc.equal(homes, home)), "0-0-0")

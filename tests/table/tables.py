@@ -46,7 +46,7 @@ def removed(table: Table, below: str = "") -> None:
 
 def content(table: Table) -> set[tuple[int, str, int]]:
     """All rows, by our own reader."""
-    return {tuple(row.values()) for row in engine.read(table).to_pylist()}
+    return {tuple(row.values()) for row in table.to_arrow().to_pylist()}
 
 
 def by_hudi_rs(url: str, options: Mapping[str, str] | None = None) -> set[tuple[int, str, int]]:

@@ -15,7 +15,7 @@ import pytest
 from hudi import HudiTableBuilder
 from table.test_histories import SCHEMA, SETTINGS, SPEC, THINKS_S, History, lists
 
-from lockprovider.table import Table, TableSpec
+from lockprovider.table import Scan, Table, TableSpec
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction.retry import transact
 
@@ -47,7 +47,7 @@ class Writer(threading.Thread):
         waits = [self.start_together] if first else []
 
         def work(txn: Any) -> None:
-            found = lists(engine.read(txn, filter=pc.field("name").isin(chosen)))
+            found = lists(Scan(txn, filter=pc.field("name").isin(chosen)).to_arrow())
             self.history.read[entry] = before = {name: found.get(name, []) for name in chosen}
             while waits:
                 waits.pop().wait(PATIENCE_S)

@@ -331,7 +331,7 @@ def check(
             running.finish()
             found = running.effect(found)
         running.after.close()
-        seen = {tuple(row.values()) for row in engine.read(table, SCHEMA.names).to_pylist()}
+        seen = {tuple(row.values()) for row in table.to_arrow(SCHEMA.names).to_pylist()}
         assert by_hudi_rs(table.url) == seen == found, (place, first_begins, kind)
     assert table.timeline().pending_writes == table.timeline().pending_rollbacks == ()
     assert orphans(Path(table.url)) == set()

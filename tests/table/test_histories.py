@@ -21,7 +21,7 @@ import pytest
 from hudi import HudiTableBuilder
 
 from lockprovider import LockSettings
-from lockprovider.table import CommitResult, HeartbeatSettings, Table, TableSettings, TableSpec
+from lockprovider.table import CommitResult, HeartbeatSettings, Scan, Table, TableSettings, TableSpec
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction import validate
 from lockprovider.table.transaction.retry import transact
@@ -100,7 +100,7 @@ class Writer(threading.Thread):
         mood = self.rng.random()
 
         def work(txn: Any) -> None:
-            before = lists(engine.read(txn, partitions=chosen))
+            before = lists(Scan(txn, partitions=chosen).to_arrow())
             self.history.read[entry] = before
             time.sleep(self.rng.random() * THINKS_S)  # what others commit meanwhile, this one has not seen
             engine.write(txn, upserts=rows({name: [*before[name], entry] for name in chosen}))
@@ -137,7 +137,7 @@ def play(
     for thread in threads:
         thread.join()
     assert history.failed == []
-    final = lists(engine.read(table))
+    final = lists(table.to_arrow())
     if "://" not in url:
         batches = HudiTableBuilder.from_base_uri(url).build().read()
         assert lists(pa.Table.from_batches(batches).select(SCHEMA.names)) == final, "hudi-rs sees other lists"

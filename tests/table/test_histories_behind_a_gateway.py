@@ -88,7 +88,7 @@ def test_writers_behind_a_gateway_that_answers_itself_now_and_then(request, seed
             for writer in writers:
                 writer.join()
         assert history.failed == []
-        final = lists(engine.read(Table.open(url, settings=SETTINGS, storage_options=truth)))
+        final = lists(Table.open(url, settings=SETTINGS, storage_options=truth).to_arrow())
         assert list(history.problems(final)) == []
         came["done"] += len(history.done)
         came.update(type(error).__name__ for error in history.unsure.values())

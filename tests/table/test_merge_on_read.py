@@ -32,7 +32,8 @@ from lockprovider.table import (
     WriteConflict,
 )
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.engines.writer import for_here
+from lockprovider.table.engines import changes
+from lockprovider.table.engines.writer import plan_write, start_here
 from lockprovider.table.files import group_writer, write_log
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import parse_log_file
@@ -272,7 +273,7 @@ def test_rows_by_which_the_jvm_deletes_are_refused_and_not_taken_for_rows(tmp_pa
 def test_m5_twin_that_mixes_deletes_with_and_without_a_value_in_one_block_fails_hudi_rs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (engine, group_writer, write_log):  # as a row of a JVM writer's without a value
+    for module in (changes, group_writer, write_log):  # as a row of a JVM writer's without a value
         monkeypatch.setattr(module, "refuse_unordered", lambda *_: None)
     without = rows((2, "a", "x", 1)).set_column(3, "ts", pa.nulls(1, pa.int64()))
     for folder in ("ours", "twin"):
@@ -308,7 +309,7 @@ def test_m7_a_log_file_of_a_name_that_the_jvm_does_not_take_is_not_written(tmp_p
     table = a_table(tmp_path / "t", "by event")
     table.upsert(rows((1, "a", "x", 1)))
     txn = Transaction(table)
-    writer = for_here(txn, table.schema())
+    writer = start_here(txn, plan_write(txn, lambda _: None))[0]
     given_rows, given_keys, _ = writer.keyed(rows((1, "a", "y", 2)))
     with pytest.raises(InvalidRecords, match="digits"):
         writer.log(txn.snapshot.slices[0], given_rows, given_keys, given_keys[:0], "task-a")

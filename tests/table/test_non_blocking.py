@@ -26,6 +26,7 @@ from lockprovider.table import (
     KeepCommits,
     KeepVersions,
     Mode,
+    Scan,
     Table,
     TableSettings,
     TableSpec,
@@ -33,7 +34,7 @@ from lockprovider.table import (
 )
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.engines.writer import for_here
+from lockprovider.table.engines.writer import plan_write, start_here
 from lockprovider.table.files import group_writer
 from lockprovider.table.format.bucket import fixed_file_id
 from lockprovider.table.format.properties import pairs
@@ -226,7 +227,7 @@ def bare(table: Table) -> list[Any]:
 def test_what_reads_first_is_an_ordinary_transaction_and_may_conflict(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 5)))
     for write in (
-        lambda txn: engine.write(txn, rows((1, "a", f"{content(table)}", 7)) if engine.read(txn).num_rows else None),
+        lambda txn: engine.write(txn, rows((1, "a", f"{content(table)}", 7)) if Scan(txn).count() else None),
         lambda txn: txn.delete("id = 1"),
         lambda txn: txn.delete(keys((1, "a"))),
     ):
@@ -293,7 +294,7 @@ def as_the_jvm_does(table: Table, *given: Row, file_id: str = fixed_file_id(0)) 
         table.url, storage_options=table.storage_options, settings=replace(table.settings, mode=Mode.OPTIMISTIC)
     )
     txn = Transaction(opened, pinned=False)
-    writer = for_here(txn, txn.columns(lambda _: None))
+    writer = start_here(txn, plan_write(txn, lambda _: None))[0]
     plain, its_keys, _ = writer.keyed(rows(*given))
     writer.open_partitions([given[0][1]])
     there = FileSlice(given[0][1], file_id, "", "", 0)
@@ -504,7 +505,7 @@ def test_m10_twin_that_takes_the_fixed_id_again_writes_what_nobody_sees(
 
 def count_up(table: Table, txn: Any) -> None:
     """A read, and a write of what follows from it."""
-    ((_, _, value, ts),) = (tuple(row.values()) for row in engine.read(txn).to_pylist())
+    ((_, _, value, ts),) = (tuple(row.values()) for row in Scan(txn).to_arrow().to_pylist())
     engine.write(txn, rows((1, "a", f"{int(value) + 1}", ts + 1)))
 
 

@@ -19,7 +19,7 @@ from table.test_non_blocking import SPEC as LOGGED
 
 from lockprovider.table import Corrupt, InvalidRecords, Table, TableSettings, WriteConflict
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.engines.writer import for_here, for_tasks
+from lockprovider.table.engines.writer import plan_write, start_for_tasks, start_here
 from lockprovider.table.files.group_writer import group_id
 from lockprovider.table.state import current
 from lockprovider.table.transaction.retry import transact
@@ -225,7 +225,7 @@ def test_files_of_other_processes_are_looked_for_also_when_this_one_wrote_too(tm
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
 
     def work(txn: Any) -> None:
-        writer = for_tasks(txn, table.schema())
+        writer = start_for_tasks(txn, table.schema())
         plain, keys, _ = writer.keyed(rows((2, "a", 2)))
         writer.insert("a", plain, keys, "9-0-1")  # of a task attempt that failed
         engine.insert(txn, rows((1, "a", 1)))
@@ -237,8 +237,8 @@ def test_files_of_other_processes_are_looked_for_also_when_this_one_wrote_too(tm
 def test_a_writer_that_is_for_one_process_stays_there(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     txn = Transaction(table)
-    writer = for_here(txn, table.schema())
-    with pytest.raises(TypeError, match=r"writer\.for_tasks"):
+    writer = start_here(txn, plan_write(txn, lambda _: None))[0]
+    with pytest.raises(TypeError, match=r"writer\.start_for_tasks"):
         pickle.dumps(writer)
     txn.rollback()
 

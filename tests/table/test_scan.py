@@ -84,7 +84,7 @@ def test_plan_lists_the_files_that_are_opened_and_no_more(table: Table) -> None:
 
 def test_moment_is_refused_for_a_transaction_by_dask_too(table: Table) -> None:
     with table.transaction() as txn, pytest.raises(InvalidInput, match="reads its own snapshot"):
-        by_dask.read(txn, as_of=table.version)
+        by_dask.read(Scan(txn, as_of=table.version))
 
 
 def test_short_forms_have_the_arguments_of_scan_and_their_own_result() -> None:

@@ -17,6 +17,7 @@ from table.tables import SCHEMA, SPEC, by_hudi_rs, content, rows, upsert
 from fsspec_cas import InvalidInput
 from lockprovider.table import (
     InvalidRecords,
+    Scan,
     Table,
     TableEvent,
     TableExists,
@@ -61,7 +62,7 @@ def test_a_transaction_shows_what_its_users_need_and_no_more(table: Table) -> No
 
 def test_an_engine_takes_a_transaction_and_nothing_else(table: Table) -> None:
     with table.transaction() as txn:
-        seen = arrow.read(txn, filter="part = 'a'")
+        seen = Scan(txn, filter="part = 'a'").to_arrow()
         arrow.write(txn, upserts=seen)
         txn.extra["by"] = "hand"
         assert txn.begin

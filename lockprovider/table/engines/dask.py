@@ -1,7 +1,7 @@
 """Dask: files are written and read on the workers, the transaction lives in the client.
 
     engine.append(table, ddf); engine.upsert(table, ddf, retries=5)
-    ddf = engine.read(table, filter=pc.field("city") == "ulm")       # one Dask partition a file, read when computed
+    ddf = engine.read(table.scan(filter="city = 'ulm'"))             # one Dask partition a file, read when computed
 
 A write is one commit, at the end; a task that fails leaves nothing visible. An upsert brings the changes of one table
 partition together in one task, which rewrites the touched file groups one by one. Not promised: that two Dask
@@ -29,22 +29,20 @@ from dask.delayed import delayed
 from fsspec_cas import InvalidInput
 from lockprovider.table.convert import OnMissing
 from lockprovider.table.convert.rows import as_table
-from lockprovider.table.engines.arrow import (
+from lockprovider.table.engines.changes import (
+    PartitionChanges,
     changes_by_partition,
     check_unique,
-    insert_partition,
-    plan_read,
+    new_groups,
     rewrite_partition,
 )
-from lockprovider.table.engines.bucketed import PartitionChanges
-from lockprovider.table.engines.frames import to_pandas
-from lockprovider.table.engines.writer import for_tasks, planner_of
+from lockprovider.table.engines.scan import Scan, planned, to_pandas
+from lockprovider.table.engines.writer import WritePlan, plan_write, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.metadata import WriteStat
-from lockprovider.table.read.consistent import PointInTime
-from lockprovider.table.read.scan import ScanPlan, Where, read_slice
+from lockprovider.table.read.scan import ScanPlan, read_slice
 from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_table, run_clustering
 from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
 from lockprovider.table.rewrite.executor import RewriteTask
@@ -103,13 +101,6 @@ def delete(
     return transact(table, lambda txn: merge(txn, None, keys), retries=retries, extra=extra)
 
 
-def write(
-    rows: Frame, table: TableContext, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
-) -> CommitResult:
-    """`upsert` in Dask's order of words, as in `to_parquet(rows, path)`."""
-    return upsert(table, rows, retries=retries, extra=extra)
-
-
 # -- services ----------------------------------------------------------------------------------------------------------
 
 
@@ -153,21 +144,15 @@ def _on_workers(work: Sequence[RewriteTask]) -> Iterable[WriteStat]:
 # -- inside a transaction ----------------------------------------------------------------------------------------------
 
 
-def read(
-    source: TableContext | AnyTransaction,
-    columns: Iterable[str] | None = None,
-    partitions: Iterable[str] | None = None,
-    filter: Where = None,  # noqa: A002 - as pyarrow calls it
-    as_of: PointInTime = None,
-    *,
-    read_optimized: bool = False,
-) -> Frame:
-    """The rows, one Dask partition a file; see `Table.scan`. The files are fixed now: later commits do not show.
+def read(source: TableContext | AnyTransaction | Scan) -> Frame:
+    """The rows of a table, of a transaction or of a scan, one Dask partition a file; see `Table.scan`.
+
+    The files are fixed now: later commits do not show.
 
     Raises:
         HistoryGone: that moment cannot be read (any more); when it is computed: a file was cleaned meanwhile.
     """
-    place, scan = plan_read(source, columns, partitions, filter, as_of, read_optimized=read_optimized)
+    place, scan = planned(source if isinstance(source, Scan) else Scan(source))
     empty = to_pandas(scan.schema.empty_table(), plain=False)
     if not scan.slices:
         return _DASK.dataframe.from_pandas(empty, npartitions=1)
@@ -183,15 +168,21 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
     Raises:
         InvalidRecords: a key is null or comes twice in a Dask partition, or a column does not fit the table.
     """
-    txn, rows = inside(txn), _frame(rows, "rows")
+    txn = inside(txn)
     txn.operation = "INSERT"
-    planner, is_blind = planner_of(txn), txn.may_be_blind
-    _check_known(rows, planner, "null")
+    rows, is_blind = _frame(rows, "rows"), txn.may_be_blind
+
+    def split(planner: GroupWriter) -> list[Any]:
+        _check_known(rows, planner, "null")
+        parts = list(rows.to_delayed())
+        return parts if txn.config.bucket_index is None else [delayed(_fresh)(part, planner) for part in parts]
+
+    plan = plan_write(txn, split)
     if txn.config.bucket_index is not None:
-        _change(txn, planner, [delayed(_fresh)(part, planner) for part in rows.to_delayed()], blindly=is_blind)
+        _change(txn, plan, blindly=is_blind)
         return
-    writer = for_tasks(txn, planner.schema)
-    tasks = [delayed(_insert)(part, writer, number) for number, part in enumerate(rows.to_delayed())]
+    writer = start_for_tasks(txn, plan.planner.schema)
+    tasks = [delayed(_insert)(part, writer, number) for number, part in enumerate(plan.changes)]
     txn.add(chain.from_iterable(_computed(txn, "write files", tasks)))
 
 
@@ -209,16 +200,18 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
     upserts = None if upserts is None else _frame(upserts, "rows")
     deletes = None if deletes is None else _frame(deletes, "deletes")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
-    planner = planner_of(txn)
-    if upserts is not None:
-        _check_known(upserts, planner, "refuse")
     is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.columns)
-    tasks = [
-        delayed(_split)(part, planner, gone, is_blind)
-        for frame, gone in ((upserts, False), (deletes, True))
-        for part in ([] if frame is None else frame.to_delayed())
-    ]
-    _change(txn, planner, tasks, blindly=is_blind)
+
+    def split(planner: GroupWriter) -> list[Any]:
+        if upserts is not None:
+            _check_known(upserts, planner, "refuse")
+        return [
+            delayed(_split)(part, planner, gone, is_blind)
+            for frame, gone in ((upserts, False), (deletes, True))
+            for part in ([] if frame is None else frame.to_delayed())
+        ]
+
+    _change(txn, plan_write(txn, split), blindly=is_blind)
 
 
 def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
@@ -246,12 +239,12 @@ def _frame(given: Any, name: str) -> Frame:
     return given
 
 
-def _change(txn: Transaction, planner: GroupWriter, tasks: Sequence[Any], *, blindly: bool) -> None:
-    """Write the changes that the tasks make."""
-    pieces = _DASK.persist(*tasks)
+def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> None:
+    """Write the changes that the tasks of a plan make."""
+    pieces = _DASK.persist(*plan.changes)
     paths = _computed(txn, "find the partitions of rows", [delayed(sorted)(piece) for piece in pieces], 1, 2)
     found = sorted(set(chain.from_iterable(paths)))
-    writer = for_tasks(txn, planner.schema, found if blindly else None)
+    writer = start_for_tasks(txn, plan.planner.schema, found if blindly else None)
     rewrites = [
         delayed(_rewrite)(_of(path, pieces, paths), writer, txn.remaining([path]), path, number)
         for number, path in enumerate(found)
@@ -297,11 +290,9 @@ def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
 
 
 def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
-    stats: list[WriteStat] = []
-    for partition, changes in _fresh(frame, writer).items():
-        task = (f"{number}-0-0", number)
-        stats += _checked(writer, insert_partition(writer, partition, changes.rows, changes.keys, task))
-    return stats
+    found, task = _fresh(frame, writer), (f"{number}-0-0", number)
+    groups = (group for path, one in found.items() for group in new_groups(writer, path, one.rows, one.keys, task))
+    return list(_checked(writer, (writer.put(writer.encode(group)) for group in groups)))
 
 
 def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool, valued: bool) -> _Pieces:  # noqa: FBT001 - a task's

@@ -1,50 +1,97 @@
-"""The writer of a transaction's files, in its own process or in an engine's tasks."""
+"""The four steps of every engine's write, and what the engines share of the first two.
+
+plan    `plan_write` checks the rows and splits them as the engine wants them; nothing is written or begun yet
+start   `start_here` or `start_for_tasks` begins the transaction; then there is a writer of its files
+write   the engine writes the files, in its own process or in tasks
+add     `Transaction.add` takes what was written; the commit is not the engine's
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from lockprovider.table.errors import InvalidRecords, UnsupportedTable, WriteConflict
+from lockprovider.table.errors import TableError, UnsupportedTable, WriteConflict
 from lockprovider.table.files.base_file import look_like_buckets
 from lockprovider.table.files.group_writer import GroupWriter
-from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import BUCKET, BUCKETS, INDEX
 from lockprovider.table.transaction.transaction import Transaction
 
+Changes = TypeVar("Changes")  # as an engine has split them
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan(Generic[Changes]):
+    """Rows that fit the table's columns, split by these.
+
+    `planner` tells keys and partitions of rows; it is of no instant. `split` makes the changes of a planner.
+    """
+
+    planner: GroupWriter
+    split: Callable[[GroupWriter], Changes]
+    changes: Changes
+
+
+def planner_by(txn: Transaction, schema: pa.Schema) -> GroupWriter:
+    """What tells keys and partitions of rows, before anything is written; it is of no instant."""
+    return GroupWriter(txn.table.place, "", txn.config, schema)
+
 
 def planner_of(txn: Transaction) -> GroupWriter:
-    """What tells keys and partitions of rows, before anything is written; it is of no instant."""
-    return GroupWriter(txn.table.place, "", txn.config, txn.table.schema(txn.timeline))
+    """The same, by the columns that the table has."""
+    return planner_by(txn, txn.table.schema(txn.timeline))
 
 
-def for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
-    """A writer for the files of `txn`, which this starts; `schema` is canonical. Good for other processes.
+def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
+    """Check and split what is to be written, by the columns that the table is known to have.
 
-    `blindly`: the partitions of a write that may be blind, and is from now on.
+    Raises:
+        InvalidRecords, DoesNotFit: what `split` refuses, by the columns that the table has now.
+    """
+    if (known := txn.expected_schema) is not None:
+        with suppress(TableError):  # it may have got a column since
+            planner = planner_by(txn, known)
+            return WritePlan(planner, split, split(planner))
+    planner = planner_of(txn)
+    return WritePlan(planner, split, split(planner))
+
+
+def start_here(
+    txn: Transaction, plan: WritePlan[Changes], blindly: Collection[str] | None = None
+) -> tuple[GroupWriter, Changes]:
+    """Start `txn`: a writer for this process only, whose transaction knows what it wrote, and what it is to write.
+
+    The rows are split again, if the table has other columns than the plan. `blindly`: the partitions of a write that
+    may be blind, and is from now on.
+    """
+    if blindly is not None:
+        txn.write_blindly(blindly)
+    schema, changes = txn.start_by(plan.planner.schema), plan.changes
+    if not schema.equals(plan.planner.schema):
+        changes = plan.split(planner_by(txn, schema))
+    txn.write_here()
+    here = txn.start_here(partial(_check_marked, txn))
+    return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here), changes
+
+
+def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
+    """Start `txn`: a writer that is good for other processes, by the columns of the plan; `blindly` as of `start_here`.
 
     Raises:
         WriteConflict: others have added columns meanwhile.
     """
     _check_marked(txn)
     if blindly is not None:
-        txn.columns(partial(_refuse_other, txn, schema), lambda: blindly)
+        txn.write_blindly(blindly)
+    if not txn.start_by(schema).equals(schema):
+        raise WriteConflict(txn.begin, txn.timeline.writes[-1].file_name, ())
     txn.write_elsewhere()
     return GroupWriter(txn.table.place, txn.start(), txn.config, schema)
-
-
-def for_here(txn: Transaction, schema: pa.Schema) -> GroupWriter:
-    """The same, for this process only: its transaction knows what was written, and need not look for it."""
-    txn.write_here()
-    here = txn.start_here(partial(_check_marked, txn))
-    return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here)
-
-
-def _refuse_other(txn: Transaction, mine: pa.Schema, found: pa.Schema) -> None:
-    if not found.equals(mine):
-        raise WriteConflict(txn.begin, txn.timeline.writes[-1].file_name, ())
 
 
 def _check_marked(txn: Transaction) -> None:
@@ -65,18 +112,3 @@ def _check_marked(txn: Transaction) -> None:
                 f"say so by `lockprovider table adopt-buckets` (Table.adopt_bucket_index), with that writer's {BUCKETS}"
             )
         return
-
-
-def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
-    """The schema of a read: all columns without Hudi's own, or the named ones.
-
-    Raises:
-        InvalidRecords: a column that the table does not have.
-    """
-    if columns is None:
-        return schema
-    full = hudi_schema.with_meta(schema)
-    missing = hudi_schema.absent(columns, full.names)
-    if missing:
-        raise InvalidRecords(f"columns {missing} are not in the table, which has {schema.names}")
-    return pa.schema([full.field(name) for name in columns])

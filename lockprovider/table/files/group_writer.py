@@ -97,7 +97,7 @@ class GroupWriter:
 
     def __getstate__(self) -> dict[str, Any]:
         if self.here is not None:
-            raise TypeError("this writer is for the process of its transaction; make one by `writer.for_tasks`")
+            raise TypeError("this writer is for the process of its transaction; make one by `writer.start_for_tasks`")
         return self.__dict__
 
     def plan(self, given: pa.Schema, missing: OnMissing = "null") -> Plan:

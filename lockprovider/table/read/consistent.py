@@ -28,7 +28,7 @@ from lockprovider.table.state.events import counted
 from lockprovider.table.state.parallel import Stale, look_again
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import TableVersion
-from lockprovider.table.timeline.view import Snapshot, given_partitions
+from lockprovider.table.timeline.view import Snapshot
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -153,7 +153,6 @@ def rows(
     read_optimized: bool = False,
 ) -> pa.Table:
     """All of these rows; see `Table.scan`."""
-    columns, partitions = scan.given_columns(columns), given_partitions(partitions)
 
     def look() -> pa.Table:
         try:

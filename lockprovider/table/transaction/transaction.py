@@ -196,31 +196,27 @@ class Transaction:
     def _kind(self) -> InstantKind:
         return InstantKind(self._action, self.operation, self.config)
 
-    def columns(
-        self, check: Callable[[pa.Schema], object], partitions: Callable[[], Collection[str]] | None = None
-    ) -> pa.Schema:
-        """The table's schema; the transaction is started. `check` raises for bad input, before the start if it can.
+    @property
+    def expected_schema(self) -> pa.Schema | None:
+        """The table's schema, as far as it is known without a look at the table; None if it is not."""
+        return self.table.memory.schema if self._timeline is None else self.table.schema(self._timeline)
 
-        `partitions`: those of a write that may be blind, once it is checked.
-        """
-        seen = self.table.memory.schema
-        if partitions is not None and self.may_be_blind and not self.begin:
-            if seen is None or not _passes(check, seen):
-                check(self.table.schema(self.timeline))
-            anchors.anchor(self.table, partitions())
-            self._is_blind, self._timeline = True, None  # nothing was read of it
-        if self._timeline is None and seen is not None and _passes(check, seen):
-            if self.may_begin_again and not self.begin and not self._is_blind:
-                self._instant.claim(self._kind, self.table.memory.latest)
-                self._assumed = seen
-                return seen
-            self._started()  # else it may have got a column since
-        schema = self.table.schema(self.timeline)
-        check(schema)
+    def write_blindly(self, partitions: Collection[str]) -> None:
+        """Let this be a blind write into these partitions, if it may be one: it has read nothing of the table."""
+        if self.may_be_blind and not self.begin:
+            anchors.anchor(self.table, partitions)
+            self._is_blind, self._timeline = True, None
+
+    def start_by(self, planned: pa.Schema) -> pa.Schema:
+        """Start with rows that were planned by this schema; the table's, which another writer may have widened."""
+        if self._timeline is None and self.may_begin_again and not self.begin and not self._is_blind:
+            self._instant.claim(self._kind, self.table.memory.latest)
+            self._assumed = planned
+            return planned
         self._started()
         if self._is_blind and self._batch_id is not None:
             self.exactly_once(self._batch_id)  # what came between is before the timeline that the commit is judged by
-        return schema
+        return self.table.schema(self.timeline)
 
     @property
     def may_be_blind(self) -> bool:
@@ -405,14 +401,6 @@ class Transaction:
         for path in self.announced:
             if path not in mine:
                 store.delete(path)
-
-
-def _passes(check: Callable[[pa.Schema], object], schema: pa.Schema) -> bool:
-    try:
-        check(schema)
-    except TableError:
-        return False
-    return True
 
 
 # What users hold of a transaction: it can be read, ended, and given to an engine; how engines write is not theirs.

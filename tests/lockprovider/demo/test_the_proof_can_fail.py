@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lockprovider.demo import proof
-from lockprovider.table import Table, TableSpec, TableTransaction
+from lockprovider.table import Scan, Table, TableSpec, TableTransaction
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction import decider, validate
 
@@ -17,7 +17,7 @@ JANUARY = (1,)
 
 def protect(txn: TableTransaction) -> None:
     """Replace the raw tail numbers of the snapshot."""
-    rows = engine.read(txn)
+    rows = Scan(txn).to_arrow()
     aliases = [tail and proof.pseudonym(tail) for tail in rows["tailnum"].to_pylist()]
     place = rows.column_names.index("tailnum")
     engine.write(txn, upserts=rows.set_column(place, "tailnum", pa.array(aliases, pa.string())))
@@ -25,7 +25,7 @@ def protect(txn: TableTransaction) -> None:
 
 def correct(txn: TableTransaction) -> None:
     """Fill what is missing, and delete the cancelled flights."""
-    frame = proof.backfill(proof.frame(engine.read(txn)))
+    frame = proof.backfill(proof.frame(Scan(txn).to_arrow()))
     cancelled = frame[frame["dep_time"].isna()]
     kept = proof.delete_cancelled(frame)
     engine.write(

@@ -24,9 +24,9 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files
 from fsspec_cas import InvalidInput, Store
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import Aborted, HistoryGone, InvalidRecords, Table, TableSpec, UnsupportedSchema, WriteConflict
-from lockprovider.table.engines import arrow
+from lockprovider.table.engines import arrow, changes
 from lockprovider.table.engines import dask as on_dask
-from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -228,7 +228,7 @@ def test_a_conflict_of_a_frame_is_retried_or_raised(table: Table, monkeypatch: p
 
 
 def test_a_reader_is_appended_file_by_file_and_never_held_whole(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "ROWS_PER_FILE", 1000)
+    monkeypatch.setattr(changes, "ROWS_PER_FILE", 1000)
     taken: list[int] = []
 
     def batches() -> Any:
@@ -247,7 +247,7 @@ def test_a_reader_is_appended_file_by_file_and_never_held_whole(table: Table, mo
 def test_a_key_that_comes_twice_in_different_files_of_one_append_is_found(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow, "ROWS_PER_FILE", 10)
+    monkeypatch.setattr(changes, "ROWS_PER_FILE", 10)
     batches = [*rows(*((n, "a", n) for n in range(30))).to_batches(max_chunksize=7), *rows((3, "a", 0)).to_batches()]
     with pytest.raises(InvalidRecords, match="record key '3' comes more than once"):
         table.append(pa.RecordBatchReader.from_batches(SCHEMA, batches))
@@ -338,24 +338,18 @@ def test_a_dask_frame_is_appended_upserted_and_deleted_in_one_commit_each(table:
     assert orphans(Path(table.url)) == set()
 
 
-def test_dasks_own_order_of_words_writes_too(table: Table) -> None:
-    on_dask.write(parted(2, (1, "a", 1), (2, "b", 2)), table)
-    on_dask.write(on_dask.read(table).assign(value=lambda rows: rows["value"] + 1), table)
-    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 2), (2, "b", 3)}
-
-
 def test_a_read_is_lazy_one_partition_a_file_and_of_its_own_moment(table: Table) -> None:
     table.append(frame((1, "a", 1), (2, "b", 2), (3, "c", 3)))
     old = on_dask.read(table)
-    narrow = on_dask.read(table, ["value", "_hoodie_record_key"], filter=pc.field("part") > "b")
+    narrow = on_dask.read(table.scan(["value", "_hoodie_record_key"], pc.field("part") > "b"))
     second = table.upsert(frame((1, "a", 10)))
     assert old.npartitions == 3
     assert narrow.npartitions == 1
     assert sorted(old.compute()["value"]) == [1, 2, 3]
     assert narrow.compute().to_dict("records") == [{"value": 3, "_hoodie_record_key": "3"}]
-    assert on_dask.read(table, partitions=["a"])["value"].sum().compute() == 10
-    assert sorted(on_dask.read(table, as_of=table.history()[1].completion).compute()["value"]) == [1, 2, 3]
-    assert sorted(on_dask.read(table, as_of=second.completion).compute()["value"]) == [2, 3, 10]
+    assert on_dask.read(table.scan(partitions=["a"]))["value"].sum().compute() == 10
+    assert sorted(on_dask.read(table.scan(as_of=table.history()[1].completion)).compute()["value"]) == [1, 2, 3]
+    assert sorted(on_dask.read(table.scan(as_of=second.completion)).compute()["value"]) == [2, 3, 10]
     for path in Path(table.url).glob("a/*.parquet"):
         path.unlink()
     with pytest.raises(HistoryGone, match="read again"):
@@ -420,7 +414,7 @@ def test_a_conflict_of_dask_writers_is_retried(table: Table) -> None:
 def test_a_task_that_is_run_again_writes_no_second_file(table: Table) -> None:
     """As a cluster does when it has lost a worker: the same task, the same rows, both attempts run to their end."""
     txn = Transaction(table)
-    writer = for_tasks(txn, table.schema())
+    writer = start_for_tasks(txn, table.schema())
     sent = cloudpickle.loads(cloudpickle.dumps(writer))
     first, second = (on_dask._insert(frame((1, "a", 1), (2, "b", 2)), one, 0) for one in (writer, sent))
     assert first == second
@@ -428,8 +422,10 @@ def test_a_task_that_is_run_again_writes_no_second_file(table: Table) -> None:
     txn.commit()
     assert len(data_files(Path(table.url))) == 2
     txn = Transaction(table)
-    pieces = on_dask._split(frame((1, "a", 10), (3, "a", 3)), for_tasks(txn, table.schema()), gone=False, valued=False)
-    writer, slices = for_tasks(txn, table.schema()), txn.snapshot.within(["a"])
+    pieces = on_dask._split(
+        frame((1, "a", 10), (3, "a", 3)), start_for_tasks(txn, table.schema()), gone=False, valued=False
+    )
+    writer, slices = start_for_tasks(txn, table.schema()), txn.snapshot.within(["a"])
     first, second = (on_dask._rewrite([pieces["a"]], writer, slices, "a", 0) for _ in range(2))
     assert first == second
     txn.add(first)
@@ -461,7 +457,7 @@ def test_a_task_that_outlives_its_transaction_leaves_no_file(table: Table, momen
 
     backend = Intruder(moment, task)
     txn = Transaction(Table(Store(backend, table.url), table.url, settings=SETTINGS))
-    writers = [for_tasks(txn, table.schema())]
+    writers = [start_for_tasks(txn, table.schema())]
     on_dask._insert(frame((1, "a", 1)), writers[0], 0)
     txn.rollback()
     assert backend.met == (moment != "nothing")
@@ -473,7 +469,7 @@ def test_a_task_that_outlives_its_transaction_leaves_no_file(table: Table, momen
 
 @pytest.mark.parametrize("kind", ["dask", "arrow"])
 def test_many_new_rows_go_into_several_files(table: Table, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(arrow, "ROWS_PER_FILE", 10)
+    monkeypatch.setattr(changes, "ROWS_PER_FILE", 10)
     new = [(n, "a", n) for n in range(35)]
     if kind == "dask":
         on_dask.append(table, parted(1, *new))
@@ -496,7 +492,7 @@ def test_dask_changes_a_merge_on_read_table_by_log_files(tmp_path: Path, buckets
     expected = {(1, "a", 5), (3, "b", 1), (4, "b", 4)}
     assert content(table) == by_hudi_rs(table.url) == expected
     assert {tuple(row) for row in on_dask.read(table).compute()[STEPS].to_numpy().tolist()} == expected
-    base = on_dask.read(table, read_optimized=True).compute()[STEPS].to_numpy().tolist()
+    base = on_dask.read(table.scan(read_optimized=True)).compute()[STEPS].to_numpy().tolist()
     assert {tuple(row) for row in base} - {(4, "b", 4)} == {(1, "a", 1), (2, "a", 1), (3, "b", 1)}, "4 may be in a log"
 
 

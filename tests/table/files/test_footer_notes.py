@@ -21,7 +21,7 @@ from table.tables import SETTINGS
 
 from fsspec_cas import Store
 from lockprovider.table import Table, TableSpec
-from lockprovider.table.engines import arrow as engine
+from lockprovider.table.engines import changes
 from lockprovider.table.files import footers as footer_notes
 from lockprovider.table.files.base_file import open_base_file
 from lockprovider.table.files.footers import FooterNote, FooterNotes
@@ -158,7 +158,7 @@ def notes_of(store: Store) -> list[Any]:
 def test_an_upsert_of_one_key_opens_one_of_a_thousand_files_and_a_process_that_knows_nothing_asks_thirty_times_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine, "ROWS_PER_FILE", ROWS)
+    monkeypatch.setattr(changes, "ROWS_PER_FILE", ROWS)
     monkeypatch.setattr(checkpoint, "EVERY", 4)
     table = Table.create(f"memory://key-notes-{uuid.uuid4()}", SPEC, settings=SETTINGS)
     table.append(rows(*((key, 0) for key in IDS)))

@@ -14,7 +14,7 @@ import pytest
 from table.tables import SETTINGS
 
 from lockprovider.table import Table, TableSpec
-from lockprovider.table.engines import arrow
+from lockprovider.table.engines import changes
 from lockprovider.table.files import base_file
 from lockprovider.table.files.write_base_file import write_base_file
 from lockprovider.table.format.layout import BaseFile
@@ -53,7 +53,7 @@ def test_row_group_ends_where_it_has_enough_rows_or_bytes(monkeypatch: pytest.Mo
 
 
 def test_new_files_have_no_more_than_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "BYTES_PER_FILE", 100_000)
+    monkeypatch.setattr(changes, "BYTES_PER_FILE", 100_000)
     table = Table.create(tmp_path / "t", SPEC, settings=SETTINGS)
     rows = pa.table({"id": range(100), "t": ["x" * 10_000] * 100})
     table.append(rows)
@@ -72,11 +72,11 @@ SCRIPT = """
 import resource, sys
 import numpy as np, pyarrow as pa
 from lockprovider.table import Table, TableSpec
-from lockprovider.table.engines import arrow
+from lockprovider.table.engines import changes
 from lockprovider.table.files import base_file, merge
 
 MB = 1 << 20
-base_file.ROW_GROUP_BYTES = arrow.BYTES_PER_FILE = 32 * MB
+base_file.ROW_GROUP_BYTES = changes.BYTES_PER_FILE = 32 * MB
 merge.BATCH_BYTES = 4 * MB
 
 def rows(first, count):

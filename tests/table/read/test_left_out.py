@@ -23,7 +23,7 @@ from table.tables import SETTINGS
 
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.convert import read_as
-from lockprovider.table.engines import arrow as engine
+from lockprovider.table.engines import changes
 from lockprovider.table.files import footers
 from lockprovider.table.files.footers import Range, Ranges
 from lockprovider.table.files.place import TablePlace
@@ -99,7 +99,7 @@ def on_seaweedfs(seaweedfs: Any) -> Table:
 def test_after_a_commit_of_many_files_only_those_that_may_have_such_rows_are_asked_for(
     on_seaweedfs: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "ROWS_PER_FILE", ROWS)
+    monkeypatch.setattr(changes, "ROWS_PER_FILE", ROWS)
     whole = rows(0, FILES * ROWS)
     on_seaweedfs.append(whole)
     until(lambda: put(on_seaweedfs))
@@ -115,9 +115,9 @@ def test_after_a_commit_of_many_files_only_those_that_may_have_such_rows_are_ask
 SCRIPT = """
 import sys
 from lockprovider.table import Table
-from lockprovider.table.engines import arrow as engine
+from lockprovider.table.engines import changes
 from table.read import test_left_out as here
-engine.ROWS_PER_FILE = here.ROWS
+changes.ROWS_PER_FILE = here.ROWS
 Table.open(sys.argv[1], storage_options=eval(sys.argv[2])).append(here.rows(0, here.FILES * here.ROWS))
 """
 
@@ -166,7 +166,7 @@ def test_files_that_came_one_by_one_are_told_of_together_by_who_has_written_them
 def test_what_is_said_of_files_that_are_gone_is_dropped_after_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, day_ms: int | None
 ) -> None:
-    monkeypatch.setattr(engine, "ROWS_PER_FILE", ROWS)
+    monkeypatch.setattr(changes, "ROWS_PER_FILE", ROWS)
     monkeypatch.setattr(footers, "_OBJECTS", 2)
     if day_ms is not None:
         monkeypatch.setattr("lockprovider.table.services.checkpoint._DAY_MS", day_ms)
@@ -181,7 +181,7 @@ def test_what_is_said_of_files_that_are_gone_is_dropped_after_a_day(
 
 def test_all_readers_leave_files_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dask = pytest.importorskip("lockprovider.table.engines.dask")
-    monkeypatch.setattr(engine, "ROWS_PER_FILE", ROWS)
+    monkeypatch.setattr(changes, "ROWS_PER_FILE", ROWS)
     table = Table.create(f"memory://left-out-{tmp_path.name}", SPEC, settings=SETTINGS)
     table.append(rows(0, FILES * ROWS))
     where = "n = -100"
@@ -195,8 +195,8 @@ def test_all_readers_leave_files_out(tmp_path: Path, monkeypatch: pytest.MonkeyP
         lambda fresh: fresh.to_arrow(["id"], where),
         lambda fresh: fresh.scan(["id"], where).to_reader().read_all(),
         lambda fresh: fresh.to_pandas(["id"], where),
-        lambda fresh: dask.read(fresh, ["id"], filter=where).compute(),
-        lambda fresh: engine.read(fresh, ["id"], filter=where),
+        lambda fresh: dask.read(fresh.scan(["id"], where)).compute(),
+        lambda fresh: fresh.to_arrow(["id"], filter=where),
         by_transaction,
     ):
         fresh, asked = counted(table, SETTINGS)
@@ -247,7 +247,7 @@ def test_a_slice_with_logs_is_never_left_out(tmp_path: Path) -> None:
 
 
 def test_columns_that_came_later_are_null_in_older_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "ROWS_PER_FILE", ROWS)
+    monkeypatch.setattr(changes, "ROWS_PER_FILE", ROWS)
     table = Table.create(f"memory://left-out-{tmp_path.name}", SPEC, settings=SETTINGS)
     table.append(rows(0, 60))
     table.add_columns(pa.schema([("more", pa.int64())]))

@@ -23,5 +23,5 @@ def test_read_of_no_columns_has_rows(tmp_path: Path, kind: str) -> None:
         assert table.to_pandas([], where).shape == (count, 0)
         scan = table.scan([], where)
         assert sum(batch.num_rows for batch in scan.to_reader()) == scan.count() == count
-        assert len(by_dask.read(table, columns=[], filter=where)) == count
+        assert len(by_dask.read(table.scan([], where))) == count
     assert table.to_arrow([]).schema.names == []

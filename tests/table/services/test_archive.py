@@ -20,6 +20,7 @@ from lockprovider.table import (
     KeepActive,
     KeepCommits,
     KeepVersions,
+    Scan,
     Table,
     TableSettings,
     WriteConflict,
@@ -315,7 +316,7 @@ def test_a_writer_is_told_of_a_conflict_with_a_commit_that_was_archived_since(ta
     late = Transaction(other)
     arrow.write(late, upserts=rows((1, "a", 1)))
     mine = Transaction(table)
-    assert arrow.read(mine).num_rows == 3
+    assert Scan(mine).to_arrow().num_rows == 3
     late.commit()
     for number in range(8):
         upsert(other, (5, "b", number))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
-from lockprovider.table import HistoryGone, KeepActive, KeepCommits, Table, TableSettings, TableTransaction
+from lockprovider.table import HistoryGone, KeepActive, KeepCommits, Scan, Table, TableSettings, TableTransaction
 from lockprovider.table.engines import arrow
 from lockprovider.table.state import archive_index
 
@@ -25,7 +25,7 @@ PAUSE_S = 0.05  # between two looks of a reader or an archiver: they are to meet
 
 def increment(table: Table, key: int) -> None:
     def work(txn: TableTransaction) -> None:
-        (value,) = (row["value"] for row in arrow.read(txn).to_pylist() if row["id"] == key)
+        (value,) = (row["value"] for row in Scan(txn).to_arrow().to_pylist() if row["id"] == key)
         arrow.write(txn, upserts=rows((key, "a", value + 1)))
 
     table.transact(work, retries=200)

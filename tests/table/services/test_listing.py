@@ -64,7 +64,7 @@ def content(folder: Path) -> set[Row]:
     found: list[set[Row]] = []
     for by_metadata in (False, True):
         table = Table.open(str(folder), settings=replace(SETTINGS, read_from_metadata=by_metadata))
-        found.append({(r["id"], r["part"], r["v"], r["ts"]) for r in engine.read(table).to_pylist()})
+        found.append({(r["id"], r["part"], r["v"], r["ts"]) for r in table.to_arrow().to_pylist()})
     assert found[0] == found[1]
     return found[0]
 

@@ -23,6 +23,7 @@ from lockprovider.table import (
     HistoryGone,
     InvalidRecords,
     Mode,
+    Scan,
     Table,
     TableSettings,
     UnsupportedTable,
@@ -656,7 +657,7 @@ def test_writers_a_cleaner_and_savepoints_at_once_lose_and_double_nothing(table:
     upsert(table, *((key, "ab"[key % 2], 0) for key in keys))
 
     def bump(txn: Transaction) -> None:
-        old = engine.read(txn, partitions=["a"]).to_pylist()
+        old = Scan(txn, partitions=["a"]).to_arrow().to_pylist()
         engine.write(txn, upserts=rows(*((row["id"], row["part"], row["value"] + 1) for row in old)))
 
     def write() -> None:

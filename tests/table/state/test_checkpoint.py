@@ -232,7 +232,7 @@ def test_in_random_histories_it_shows_what_a_listing_shows(
             if draw.random() < 0.1 and len(writer.timeline().writes) > 3:
                 draw.choice(others)(writer)
             elif draw.random() < 0.2:
-                engine.delete(writer, rows((draw.randrange(6), "a", 0)).select(["id", "part"]))
+                writer.delete(rows((draw.randrange(6), "a", 0)).select(["id", "part"]))
             else:
                 upsert(writer, (draw.randrange(6), draw.choice("ab"), number), retries=5)
         except AssertionError:

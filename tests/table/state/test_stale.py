@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
-from lockprovider.table import HistoryGone, KeepVersions, Table
+from lockprovider.table import HistoryGone, KeepVersions, Scan, Table
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.transaction.retry import transact
@@ -40,7 +40,7 @@ def archive_away(table: Table) -> None:
 
 
 def value_by_arrow(txn: Transaction) -> int:
-    return int(arrow.read(txn).to_pylist()[0]["value"])
+    return int(Scan(txn).to_arrow().to_pylist()[0]["value"])
 
 
 def increment(table: Table, read: Read, meanwhile: Callable[[Table], None], *, retries: int) -> int:

@@ -12,7 +12,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, ups
 from fsspec_cas import InvalidInput, Machine
 from lockprovider.table import HeartbeatSettings, Table, TableTransaction
 from lockprovider.table.engines import arrow
-from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.errors import Aborted, AlreadyCommitted, WrongCheckpoint
 from lockprovider.table.format.layout import heartbeat_path
 from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream
@@ -107,7 +107,7 @@ def test_other_peoples_notes_are_no_batches_of_ours(text: str) -> None:
 
 def test_an_instant_begun_by_one_process_is_committed_by_another(table: Table) -> None:
     begins = Transaction(table)
-    writer = for_tasks(begins, table.schema())
+    writer = start_for_tasks(begins, table.schema())
     plain, keys, _ = writer.keyed(rows((1, "a", 1)))
     stat = writer.insert("a", plain, keys, "0-0-0")
     commits = Transaction.resume(Table.open(table.url, settings=SETTINGS), begins.begin)

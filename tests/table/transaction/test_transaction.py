@@ -22,6 +22,7 @@ from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import (
     Aborted,
     InvalidRecords,
+    Scan,
     Table,
     TableExists,
     TableNotFound,
@@ -30,7 +31,7 @@ from lockprovider.table import (
     WriteConflict,
 )
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.services import rollback
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.transaction.retry import transact
@@ -167,7 +168,7 @@ def test_a_conflict_is_retried_from_a_fresh_snapshot_until_every_update_counts(u
     conflicts = []
 
     def bump(txn: object) -> None:
-        old = engine.read(txn, partitions=["a"])
+        old = Scan(txn, partitions=["a"]).to_arrow()
         engine.write(txn, upserts=rows(*((r["id"], r["part"], r["value"] + 1) for r in old.to_pylist())))
 
     def work() -> None:
@@ -330,7 +331,7 @@ def test_the_files_of_a_failed_task_attempt_are_not_part_of_the_commit(tmp_path:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     txn = Transaction(table)
 
-    writer = for_tasks(txn, table.schema())
+    writer = start_for_tasks(txn, table.schema())
     plain, keys, _ = writer.keyed(rows((1, "a", 1)))
     writer.insert("a", plain, keys, "0-0-0")
     txn.add([writer.insert("a", plain, keys, "0-0-1")])

@@ -2,7 +2,7 @@
 
     from lockprovider.table.engines import spark as engine
 
-May import: transaction, read, rewrite and below, and the engines' shared `writer` and `rows`.
+May import: transaction, read, rewrite and below, and the engines' shared `scan`, `writer` and `changes`.
 """
 
 from lockprovider.table.engines.spark.functions import (

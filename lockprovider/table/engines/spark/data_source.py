@@ -32,11 +32,16 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.given import arrow_schema
 from lockprovider.table.engines.spark.options import SparkOptions
-from lockprovider.table.engines.spark.reader import BatchReader, StreamReader, check_times, latest_completion
+from lockprovider.table.engines.spark.reader import (
+    BatchReader,
+    StreamReader,
+    check_times,
+    latest_completion,
+    plain_columns,
+)
 from lockprovider.table.engines.spark.source.hudi_read import check_read
 from lockprovider.table.engines.spark.source.hudi_write import HudiWrite, WriteOperation
 from lockprovider.table.engines.spark.writer import BatchWriter, StreamWriter, WriteJob
-from lockprovider.table.engines.writer import plain_columns
 from lockprovider.table.timeline.versions import OPERATION
 
 if TYPE_CHECKING:

@@ -28,10 +28,9 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines import arrow
+from lockprovider.table.engines.scan import Scan, planned, seen_by
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.spark.given import refuse_unfit, session
 from lockprovider.table.engines.spark.merge_into import (
@@ -42,7 +41,7 @@ from lockprovider.table.engines.spark.merge_into import (
     merge_into,
 )
 from lockprovider.table.engines.spark.session.native_reads import AUTO, NativeReads, folder_for_spark, read_scan
-from lockprovider.table.engines.writer import for_tasks, planner_of
+from lockprovider.table.engines.writer import WritePlan, plan_write, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import schema as hudi_schema
@@ -74,8 +73,6 @@ __all__ = [
     "upsert",
     "write",
 ]
-
-OVERWRITE = "overwrite"  # what Spark's UI calls it
 
 
 @dataclass(frozen=True)
@@ -232,7 +229,7 @@ def read(
         InvalidInput: a column or time that does not exist, a filter that does not fit.
         HistoryGone: that moment cannot be read (any more).
     """
-    spark, (table, snapshot) = session(spark), arrow.seen_by(source, as_of)
+    spark, (table, snapshot) = session(spark), seen_by(source, as_of)
     schema = table.schema(snapshot.timeline)
     names = schema.names if columns is None else columns
     sql, where, needed = None, filter, [*names] or schema.names[:1]  # Arrow hands Spark no rows without columns
@@ -257,23 +254,23 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
         InvalidRecords: a key is null, a column is missing, or one does not fit (`DoesNotFit`).
     """
     txn = inside(txn)
-    given = [frame for frame in (upserts, deletes) if frame is not None]
-    if not given:
+    if upserts is None and deletes is None:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
-    planner = planner_of(txn)
     is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.columns)
-    _change(txn, planner, jobs.keyed(planner, upserts, deletes, valued=is_blind), blindly=is_blind)
+    plan = plan_write(txn, lambda planner: jobs.keyed(planner, upserts, deletes, valued=is_blind))
+    _change(txn, plan, blindly=is_blind)
 
 
-def _change(txn: Transaction, planner: GroupWriter, changes: DataFrame, *, blindly: bool) -> None:
+def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> None:
     """Find the file group of each change, and write it."""
     steps = jobs.Steps(txn, txn.operation.lower(), 3 if txn.config.bucket_index is None else 2)
-    with jobs.computed_once(changes) as keyed:
+    with jobs.computed_once(plan.changes) as keyed:
         counts = jobs.counts(keyed, steps)
-        writer = for_tasks(txn, planner.schema, counts if blindly else None)
+        writer = start_for_tasks(txn, plan.planner.schema, counts if blindly else None)
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
-        jobs.put(steps, writer, jobs.with_groups(keyed, numbered, writer, steps), numbered, valued=blindly)
+        grouped = jobs.with_groups(keyed, numbered, writer, steps)
+        txn.add(jobs.put(steps, writer, grouped, numbered, valued=blindly))
 
 
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
@@ -291,14 +288,24 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
     """
     txn = inside(txn)
     txn.operation = "INSERT"
-    planner, is_blind = planner_of(txn), txn.may_be_blind
-    refuse_unfit(planner, rows, "new")
+    is_blind, plan = txn.may_be_blind, _plan_insert(txn, rows)
     if txn.config.bucket_index is not None:
-        _change(txn, planner, jobs.keyed(planner, rows, None, whole=False), blindly=is_blind)
+        _change(txn, plan, blindly=is_blind)
         return
-    writer = for_tasks(txn, planner.schema)
-    stats = rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS))
-    jobs.run_and_add(txn, stats, rows.schema, jobs.Steps(txn, "append", 1).at(1, "write files"))
+    writer = start_for_tasks(txn, plan.planner.schema)
+    txn.add(jobs.put_new(jobs.Steps(txn, "append", 1), writer, rows))
+
+
+def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
+    """The rows, or in a table with a bucket index the changes."""
+
+    def split(planner: GroupWriter) -> DataFrame:
+        if planner.config.bucket_index is not None:
+            return jobs.keyed(planner, rows, None, whole=False)
+        refuse_unfit(planner, rows, "new")
+        return rows
+
+    return plan_write(txn, split)
 
 
 def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
@@ -310,38 +317,38 @@ def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | 
     Raises:
         InvalidRecords: a row is for another partition, or something was written already.
     """
-    txn, within = inside(txn), given_partitions(partitions)
-    planner = planner_of(txn)
-    refuse_unfit(planner, rows, "new")
-    if txn.config.bucket_index is not None:
-        _overwrite_buckets(txn, planner, rows, within)
+    _overwrite(inside(txn), rows, given_partitions(partitions), "INSERT_OVERWRITE")
+
+
+def overwrite_all(txn: AnyTransaction, rows: DataFrame) -> None:
+    """End all file groups that the snapshot has, and write the rows as new ones; see `overwrite`."""
+    txn = inside(txn)
+    _overwrite(txn, rows, sorted(txn.snapshot.partitions), "INSERT_OVERWRITE_TABLE")
+
+
+def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, operation: str) -> None:
+    plan, has_buckets = _plan_insert(txn, rows), txn.config.bucket_index is not None
+    is_whole = operation == "INSERT_OVERWRITE_TABLE"
+    if ended is not None and not has_buckets:
+        txn.end_partitions(ended, operation)
+        writer = start_for_tasks(txn, plan.planner.schema)
+        within = None if is_whole else frozenset(ended)
+        txn.add(jobs.put_new(jobs.Steps(txn, "overwrite", 1), writer, plan.changes, within))
         return
-    if within is not None:
-        _overwrite(jobs.Steps(txn, OVERWRITE, 1), planner, rows, within)
-        return
-    steps = jobs.Steps(txn, OVERWRITE, 2)
-    with jobs.computed_once(rows) as held:
-        _overwrite(steps, planner, held, jobs.partitions_of(held, planner, steps))
-
-
-def _overwrite(steps: jobs.Steps, planner: GroupWriter, rows: DataFrame, within: Sequence[str]) -> None:
-    txn = steps.txn
-    txn.end_partitions(within)
-    writer = for_tasks(txn, planner.schema)
-    stats = rows.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS))
-    jobs.run_and_add(txn, stats, rows.schema, steps.at(steps.of, "write files"))
-
-
-def _overwrite_buckets(txn: Transaction, planner: GroupWriter, rows: DataFrame, asked: Sequence[str] | None) -> None:
-    steps = jobs.Steps(txn, OVERWRITE, 2)
-    with jobs.computed_once(jobs.keyed(planner, rows, None, whole=False)) as keyed:
-        counts = jobs.counts(keyed, steps)
-        within = sorted(counts) if asked is None else asked
-        tasks.check_within(counts, within)
-        txn.end_partitions(within)
-        writer = for_tasks(txn, planner.schema)
-        numbered = tasks.Numbered.of((), counts, writer.config.bucket_index)
-        jobs.put(steps, writer, jobs.with_groups(keyed, numbered, writer, steps), numbered)
+    steps = jobs.Steps(txn, "overwrite", 2)
+    with jobs.computed_once(plan.changes) as held:
+        counts = jobs.counts(held, steps) if has_buckets else {}
+        found = [*counts] if has_buckets else jobs.partitions_of(held, plan.planner, steps)
+        ended = sorted(found) if ended is None else ended
+        if not is_whole:
+            tasks.check_within(found, ended)
+        txn.end_partitions(ended, operation)
+        writer = start_for_tasks(txn, plan.planner.schema)
+        if has_buckets:
+            numbered = tasks.Numbered.of((), counts, writer.config.bucket_index)
+            txn.add(jobs.put(steps, writer, jobs.with_groups(held, numbered, writer, steps), numbered))
+        else:
+            txn.add(jobs.put_new(steps, writer, held))
 
 
 def delete_where(
@@ -358,12 +365,11 @@ def delete_where(
     spark, txn.operation = session(spark), "DELETE"
     if not isinstance(where, str):
         raise InvalidInput(f"where={where!r} must be a condition in Spark SQL")
-    schema = txn.table.schema(txn.timeline)
-    seen = jobs.mentioned(where, schema)
-    _, scan = arrow.plan_read(txn, filter=jobs.pushable(where, schema), partitions=partitions)
-    slices = scan.slices  # without those that cannot have such rows
-    numbered = tasks.Numbered.of(slices, {}, txn.config.bucket_index)
-    locate = tasks.locator(GroupWriter(txn.table.place, "", txn.config, schema), seen)
+    plan = plan_write(txn, lambda planner: jobs.mentioned(where, planner.schema))
+    schema, seen = plan.planner.schema, plan.changes
+    _, scan = planned(Scan(txn, filter=jobs.pushable(where, schema), partitions=partitions))
+    numbered = tasks.Numbered.of(scan.slices, {}, txn.config.bucket_index)  # without those that cannot have such rows
+    locate = tasks.locator(plan.planner, seen)
     located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
     gone = located.alias(alias).where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
-    jobs.put(jobs.Steps(txn, "delete", 1), for_tasks(txn, schema), gone, numbered)
+    txn.add(jobs.put(jobs.Steps(txn, "delete", 1), start_for_tasks(txn, schema), gone, numbered))

@@ -99,19 +99,27 @@ def _sketch(keyed: DataFrame, step: str) -> Sketch:
 
 def put(
     steps: Steps, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered, *, valued: bool = False
-) -> None:
+) -> Iterator[WriteStat]:
     """Write changes that know their file group, the last step; `valued`: the deletes have ordering values."""
     # Given a number, Spark does not merge these tasks into a few; it would, as it sees only how small the changes are.
     apart = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = apart.groupBy(tasks.PARTITION, tasks.GROUP)
     stats = grouped.applyInArrow(tasks.rewriter(writer, numbered, valued=valued), from_arrow_schema(tasks.STATS))
     what = f"look up and merge {numbered.changes} changes into {len(numbered.old)} file groups"
-    run_and_add(steps.txn, stats, changes.schema, steps.at(steps.of, what))
+    return written(stats, changes.schema, steps.at(steps.of, what))
 
 
-def run_and_add(txn: Transaction, stats: DataFrame, handed: StructType, step: str) -> None:
-    """Run the job that writes, exactly once, and hand its statistics to the transaction; see `collected`."""
-    txn.add(WriteStat(**row.asDict()) for row in collected(stats, handed, step))
+def put_new(
+    steps: Steps, writer: GroupWriter, rows: DataFrame, within: frozenset[str] | None = None
+) -> Iterator[WriteStat]:
+    """Write rows into new file groups, the last step; each is of one of the partitions `within` (None is any)."""
+    stats = rows.mapInArrow(tasks.inserter(writer, within), from_arrow_schema(tasks.STATS))
+    return written(stats, rows.schema, steps.at(steps.of, "write files"))
+
+
+def written(stats: DataFrame, handed: StructType, step: str) -> Iterator[WriteStat]:
+    """What the job says that writes, which is run exactly once; see `collected`."""
+    return (WriteStat(**row.asDict()) for row in collected(stats, handed, step))
 
 
 def collected(frame: DataFrame, handed: StructType, step: str) -> list[Row]:

@@ -25,7 +25,7 @@ from pyspark.sql.types import StringType, StructType
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.spark.given import arrow_schema, refuse_unfit
-from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.engines.writer import plan_write, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.state.context import TableContext
@@ -88,20 +88,24 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
     """
     txn = inside(txn)
     txn.operation = "UPSERT"
-    writer = for_tasks(txn, txn.table.schema(txn.timeline))
-    refuse_unfit(writer, source, "deletes", "source")
-    for clause in clauses:
-        _check(clause, writer)
     if not clauses:
         raise InvalidRecords("nothing to merge: give at least one clause")
-    steps = jobs.Steps(txn, "merge", 4)
-    with jobs.computed_once(source.mapInArrow(tasks.tagger(writer), _tagged_type(source))) as keyed:
+
+    def split(planner: GroupWriter) -> DataFrame:
+        refuse_unfit(planner, source, "deletes", "source")
+        for clause in clauses:
+            _check(clause, planner)
+        return source.mapInArrow(tasks.tagger(planner), _tagged_type(source))
+
+    plan, steps = plan_write(txn, split), jobs.Steps(txn, "merge", 4)
+    with jobs.computed_once(plan.changes) as keyed:
         counts = _counts(keyed, steps)
+        writer = start_for_tasks(txn, plan.planner.schema)
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
         with jobs.computed_once(jobs.with_groups(keyed, numbered, writer, steps)) as grouped:
             touched = _touched(grouped, numbered, steps)
             changes = _changes(_joined(grouped, touched, writer, names), source.columns, clauses, writer, names)
-            jobs.put(steps, writer, changes, numbered)
+            txn.add(jobs.put(steps, writer, changes, numbered))
 
 
 def _check(clause: Clause, writer: GroupWriter) -> None:

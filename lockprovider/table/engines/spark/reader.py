@@ -23,8 +23,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.convert import read_as
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
-from lockprovider.table.engines.writer import plain_columns
-from lockprovider.table.errors import UnsupportedSchema
+from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
@@ -112,6 +111,21 @@ def changed(
     ours = Filter((OneOf(hudi_schema.COMMIT_TIME, pa.string(), sorted(written)),))
     scan = snapshot_scan(table, options, columns, made[-1].completion, ours)
     return pieces(table, replace(scan, slices=tuple(one for one in scan.slices if not written.isdisjoint(one.begins))))
+
+
+def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
+    """The schema of a read: all columns without Hudi's own, or the named ones.
+
+    Raises:
+        InvalidRecords: a column that the table does not have.
+    """
+    if columns is None:
+        return schema
+    full = hudi_schema.with_meta(schema)
+    missing = hudi_schema.absent(columns, full.names)
+    if missing:
+        raise InvalidRecords(f"columns {missing} are not in the table, which has {schema.names}")
+    return pa.schema([full.field(name) for name in columns])
 
 
 def latest_completion(timeline: Timeline) -> str:

@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from lockprovider.table.convert import OnMissing, read_as
-from lockprovider.table.engines.arrow import ROWS_PER_FILE, check_unique
-from lockprovider.table.engines.bucketed import new_group
+from lockprovider.table.engines.changes import ROWS_PER_FILE, bucket_id, check_unique
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.base_file import bucket_groups
 from lockprovider.table.files.group_writer import GroupWriter, group_id
@@ -396,7 +395,7 @@ def _new_group(
         return None  # deletes of rows that are not there
     partition, bucket = place
     bucketed = writer.config.bucket_index is not None
-    file_id = new_group(writer.begin, bucket, partition) if bucketed else group_id(writer.begin, "group", *place)
+    file_id = bucket_id(writer.begin, bucket, partition) if bucketed else group_id(writer.begin, "group", *place)
     return writer.insert(partition, rows, keys, token, file_id)
 
 

@@ -28,7 +28,7 @@ from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.engines.spark.source.hudi_write import KEY_OPTION, HudiWrite, WriteOperation
 from lockprovider.table.engines.spark.source.staged import Stage, StagedFile, commit_staged, remove_staged
 from lockprovider.table.engines.spark.tasks import insert_all
-from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.errors import AlreadyCommitted, TableExists, TableNotFound
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.metadata import WriteStat
@@ -146,7 +146,7 @@ class WriteJob:
         schema = table.schema(txn.timeline)
         if self.overwrite:
             txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
-        self.group = for_tasks(txn, schema)
+        self.group = start_for_tasks(txn, schema)
         return txn
 
     @property

@@ -11,7 +11,7 @@ from table.engines.spark import spark_tables
 from table.own_process import tell
 from table.tables import SETTINGS, SPEC
 
-from lockprovider.table import InvalidRecords, Table, WriteConflict
+from lockprovider.table import InvalidRecords, Scan, Table, WriteConflict
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.java import FAST_START, find_java
@@ -64,7 +64,7 @@ def main(url: str) -> None:
         seen["raised"].append(str(error))
     late = table.transaction()
     engine.write(late, upserts=frame((CHANGED, "c", 1)))
-    table.transact(lambda txn: arrow.write(txn, upserts=arrow.read(txn, partitions=["c"])))
+    table.transact(lambda txn: arrow.write(txn, upserts=Scan(txn, partitions=["c"]).to_arrow()))
     try:
         late.commit()
     except WriteConflict as error:

@@ -220,7 +220,7 @@ def filtered(spark: Any, table: Table, where: str, arrow: pc.Expression) -> dict
         "data source": collected(loaded(spark, table, filter=where)),
         "pyarrow": listed(table.to_arrow(filter=arrow)),
         "pyarrow in SQL": listed(table.to_arrow(filter=where)),
-        "dask": listed(by_dask.read(table, filter=arrow).compute()),
+        "dask": listed(by_dask.read(table.scan(filter=arrow)).compute()),
     }
 
 

@@ -18,7 +18,6 @@ from lockprovider.table import Table
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.java import FAST_START, find_java
 from lockprovider.table.engines.spark import jobs
-from lockprovider.table.transaction.transaction import Transaction
 
 PATIENCE_S = 150.0
 SETTINGS = {
@@ -92,13 +91,13 @@ def slowed(folder: Path, count: str) -> Callable[[Iterator[Any]], Iterator[Any]]
 def main(url: str, folder: str) -> None:
     spark, attempts = session(Path(folder) / "home"), Path(folder) / "attempts"
     attempts.mkdir()
-    add = jobs.run_and_add
+    written = jobs.written
 
-    def slow_add(txn: Transaction, stats: Any, handed: Any, step: str) -> None:
-        count = "num_inserts" if txn.operation == "INSERT" else "num_updates"
-        add(txn, stats.mapInArrow(slowed(attempts, count), stats.schema), handed, step)
+    def slowly(stats: Any, handed: Any, step: str) -> Any:
+        count = "num_inserts" if step.startswith("hudi append") else "num_updates"
+        return written(stats.mapInArrow(slowed(attempts, count), stats.schema), handed, step)
 
-    jobs.run_and_add = slow_add
+    jobs.written = slowly
     table = Table.open(url)
 
     def frame(first: int, value: int) -> Any:

@@ -14,7 +14,7 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files
 
 from lockprovider.table import Aborted, Table
 from lockprovider.table.engines.spark import jobs, tasks
-from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
@@ -37,11 +37,10 @@ def test_a_task_that_dies_after_writing_is_tried_again_and_its_rows_are_there_on
         yield from held
 
     def write(txn: Transaction) -> None:
-        writer = for_tasks(txn, table.schema())
+        writer = start_for_tasks(txn, table.schema())
         stats = frame.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS))
-        jobs.run_and_add(
-            txn, stats.mapInArrow(fail_the_first_attempt, stats.schema), frame.schema, "the write of the test"
-        )
+        failing = stats.mapInArrow(fail_the_first_attempt, stats.schema)
+        txn.add(jobs.written(failing, frame.schema, "the write of the test"))
 
     before = data_files(Path(table.url))
     result = transact(table, write)
@@ -62,7 +61,7 @@ class Attempts:
 
     def __init__(self, txn: Transaction) -> None:
         slices = txn.snapshot.slices
-        self.writer = for_tasks(txn, txn.table.schema())
+        self.writer = start_for_tasks(txn, txn.table.schema())
         self.group = "0"
         self.run = tasks.rewriter(self.writer, tasks.Numbered.of(slices, {"a": 1, "b": 1}))
 

@@ -77,9 +77,9 @@ def test_of_rows_with_one_key_one_is_kept_and_with_an_ordering_field_the_highest
     table = Table.create(str(tmp_path / "o"), TableSpec("o", schema, ("id",), ordering="at"), settings=SETTINGS)
     rows = spark.createDataFrame([(1, 5), (1, 9), (1, 7)], "id long, at long")
     upsert(table, rows)
-    assert arrow.read(table).to_pylist() == [{"id": 1, "at": 9}]
+    assert table.to_arrow().to_pylist() == [{"id": 1, "at": 9}]
     upsert(table, spark.createDataFrame([(1, 8)], "id long, at long"))
-    assert arrow.read(table).to_pylist() == [{"id": 1, "at": 9}], "a late arrival must not win"
+    assert table.to_arrow().to_pylist() == [{"id": 1, "at": 9}], "a late arrival must not win"
 
 
 def test_a_task_that_fails_fails_the_write_and_leaves_nothing(spark: Any, table: Table) -> None:

@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import CasError, Machine
-from lockprovider.table.engines.arrow import AT_ONCE, check_unique
+from lockprovider.table.engines.changes import AT_ONCE, check_unique
 from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.source.hudi_write import WriteOperation
-from lockprovider.table.engines.writer import for_tasks, planner_of
+from lockprovider.table.engines.writer import planner_of, start_for_tasks
 from lockprovider.table.errors import Aborted
 from lockprovider.table.files.base_file import of_keys
 from lockprovider.table.files.group_writer import GroupWriter
@@ -156,7 +156,7 @@ class _Merging:
             counts.update(one.counts)
         if replaces:
             txn.end_partitions(sorted(counts))
-        writer = for_tasks(txn, planner.schema, counts if self.stage.valued and txn.may_be_blind else None)
+        writer = start_for_tasks(txn, planner.schema, counts if self.stage.valued and txn.may_be_blind else None)
         old = () if replaces else txn.remaining(counts)
         numbered = tasks.Numbered.of(old, counts, writer.config.bucket_index)
         keys = pa.concat_tables([self._read(one, [tasks.KEY, tasks.PARTITION]) for one in self.files] or [_NONE])

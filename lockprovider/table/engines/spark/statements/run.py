@@ -10,7 +10,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import functions, jobs
-from lockprovider.table.engines.spark.given import refuse_unfit
 from lockprovider.table.engines.spark.merge_into import (
     Clause,
     MatchedDelete,
@@ -29,7 +28,6 @@ from lockprovider.table.engines.spark.statements.statement import (
 )
 from lockprovider.table.engines.spark.statements.views import SHOWN, RegisteredView, writable_view
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
@@ -189,13 +187,4 @@ class _Run:
             rows = rows.toDF(*names)
         else:
             rows = rows.toDF(*map(self._column, rows.columns))
-        if not statement.overwrite:
-            functions.insert(self._txn, rows)
-            return
-        planner = GroupWriter(self._txn.table.place, "", self._txn.config, self._schema)
-        refuse_unfit(planner, rows, "new")
-        steps = jobs.Steps(self._txn, functions.OVERWRITE, 2)
-        with jobs.computed_once(rows) as held:
-            within = sorted({*self._txn.snapshot.partitions, *jobs.partitions_of(held, planner, steps)})
-            functions.overwrite(self._txn, held, within)
-        self._txn.operation = "INSERT_OVERWRITE_TABLE"
+        (functions.overwrite_all if statement.overwrite else functions.insert)(self._txn, rows)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import pyarrow as pa
+from pyarrow import types
 
-from fsspec_cas import InvalidInput
-from lockprovider.table.engines import arrow, frames
+from fsspec_cas import InvalidInput, NotSupported
+from lockprovider.table.files.place import TablePlace
+from lockprovider.table.read import consistent
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.filters import check_kind
-from lockprovider.table.read.scan import Where, given_columns, to_reader
+from lockprovider.table.read.scan import ScanPlan, Where, given_columns, to_reader, to_table
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.versions import check_version
-from lockprovider.table.timeline.view import FileSlice, given_partitions
-from lockprovider.table.transaction.transaction import AnyTransaction
+from lockprovider.table.timeline.view import FileSlice, Snapshot, given_partitions
+from lockprovider.table.transaction.transaction import AnyTransaction, inside
 
 _Of = TypeVar("_Of")
 _Asked = ParamSpec("_Asked")
@@ -65,7 +68,10 @@ class Scan:
         >>> scan.to_arrow().to_pylist()
         [{'id': 2}]
         """
-        return arrow.read(**self._asked)
+        if not isinstance(self.source, TableContext):
+            return to_table(*planned(self))
+        asked = self.columns, self.filter, self.partitions, self.as_of
+        return consistent.rows(self.source, *asked, read_optimized=self.read_optimized)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows batch by batch, however large the table is.
@@ -78,7 +84,7 @@ class Scan:
         >>> sum(batch.num_rows for batch in scan.to_reader())
         1
         """
-        return to_reader(*arrow.plan_read(**self._asked))
+        return to_reader(*planned(self))
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame.
@@ -89,14 +95,14 @@ class Scan:
         >>> scan.to_pandas()["id"].tolist()
         [2]
         """
-        return frames.to_pandas(self.to_arrow())
+        return to_pandas(self.to_arrow())
 
     def to_polars(self) -> Any:
         """The rows as a polars DataFrame.
 
         >>> frame = scan.to_polars()  # with the extra `polars`
         """
-        with frames.importing("polars"):
+        with importing("polars"):
             polars = import_module("polars")
         return polars.from_arrow(self.to_arrow())
 
@@ -107,7 +113,7 @@ class Scan:
 
         >>> relation = scan.to_duckdb()  # with the extra `duckdb`
         """
-        with frames.importing("duckdb"):
+        with importing("duckdb"):
             duckdb = import_module("duckdb")
         return (connection or duckdb).from_arrow(self.to_arrow())
 
@@ -118,9 +124,9 @@ class Scan:
 
         >>> frame = scan.to_dask()  # with the extra `dask`
         """
-        with frames.importing("dask"):
+        with importing("dask"):
             from lockprovider.table.engines import dask  # noqa: PLC0415 - imported when it is asked for
-        return dask.read(**self._asked)
+        return dask.read(self)
 
     def count(self) -> int:
         """How many rows there are. It reads one column of the record key, whatever the scan's columns are.
@@ -138,12 +144,35 @@ class Scan:
         >>> [one.partition for one in table.scan(filter="city = 'ulm'").plan()]
         ['ulm']
         """
-        return arrow.plan_read(**self._asked)[1].slices
+        return planned(self)[1].slices
 
-    @property
-    def _asked(self) -> dict[str, Any]:
-        """Its attributes, which are called as the arguments of the engines' functions."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+def planned(scan: Scan) -> tuple[TablePlace, ScanPlan]:
+    """Where the files are that hold the rows of a scan, and which they are.
+
+    Raises:
+        InvalidInput, HistoryGone, UnsupportedTable: as `Table.scan`.
+    """
+    table, seen = seen_by(scan.source, scan.as_of)
+    asked = scan.columns, scan.filter, scan.partitions
+    config = None if isinstance(scan.source, TableContext) else inside(scan.source).config
+    found = consistent.plan(table, seen, *asked, read_optimized=scan.read_optimized, config=config)
+    return table.place, found
+
+
+def seen_by(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
+    """The table, and what is read of it: its snapshot of now or of a moment, or a transaction's own.
+
+    Raises:
+        InvalidInput: a moment is asked for of a transaction.
+        HistoryGone: that moment cannot be read (any more).
+    """
+    if isinstance(source, TableContext):
+        return source, consistent.snapshot(source, as_of)
+    if as_of is not None:
+        raise InvalidInput("a transaction reads its own snapshot: read the past from the table")
+    txn = inside(source)
+    return txn.table, txn.snapshot
 
 
 def short_for(
@@ -159,3 +188,40 @@ def short_for(
     method.__module__, method.__doc__ = scan.__module__, f"Short for `scan(...).{name}()`."
     method.__signature__ = inspect.signature(scan).replace(return_annotation=returned)  # type: ignore[attr-defined]
     return method
+
+
+def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
+    """A pandas DataFrame, of which an upsert changes nothing.
+
+    Integers and booleans have pandas' nullable types, so that no integer turns into a float where one is missing.
+    Lists, structs and maps have Arrow's own types.
+
+    `plain`: dates, decimals and bytes are Python objects. Dask makes texts of objects, so there they are Arrow's, too.
+
+    Raises:
+        NotSupported: pandas is not installed.
+    """
+    with importing("pandas"):
+        pandas = import_module("pandas")
+    nullable = {pa.bool_(): pandas.BooleanDtype(), pa.int32(): pandas.Int32Dtype(), pa.int64(): pandas.Int64Dtype()}
+
+    def mapper(kind: pa.DataType) -> Any:
+        keeps = types.is_nested(kind) or (
+            not plain and (types.is_date(kind) or types.is_decimal(kind) or types.is_binary(kind))
+        )
+        return pandas.ArrowDtype(kind) if keeps else nullable.get(kind)
+
+    return rows.to_pandas(types_mapper=mapper)
+
+
+@contextmanager
+def importing(name: str) -> Iterator[None]:
+    """Around the import of an optional library.
+
+    Raises:
+        NotSupported: it is not installed; the message names the extra that brings it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise NotSupported(f"{name} is not installed: pip install 'fsspec-cas[{name}]'") from error

@@ -1,0 +1,334 @@
+"""Changes of rows, apart for each partition, and the files that they make: what the engines' tasks have in common.
+
+It runs where the rows are, so it knows no transaction.
+
+New rows go into new file groups of about equal size. Changed rows go to the file groups that their keys are in:
+
+- Copy-on-write: the file of each touched group is written anew.
+- Merge-on-read: they go to log files. A key is looked up in the base files, as JVM writers do, and in the logs of
+  groups that have no base file. So a key that was deleted since the last compaction, and comes again, goes where it
+  was. If several groups have it, as after a row was appended whose key had been deleted, the one with a row of it does.
+- With a bucket index nothing is looked up: a key's bucket has one file group, or gets its first file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lockprovider.table.convert import OnMissing
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.files import merge
+from lockprovider.table.files.base_file import ROW_GROUP_BYTES, bucket_groups, index_of, of_keys
+from lockprovider.table.files.group_writer import GroupWriter, NewGroup, group_id
+from lockprovider.table.files.keys import KeyFile, NumberMatch, number_match
+from lockprovider.table.files.merge_log import MergeRule
+from lockprovider.table.files.slice_rows import rows_of_keys
+from lockprovider.table.files.write_log import refuse_unordered, values_of_deletes
+from lockprovider.table.format import bucket as buckets
+from lockprovider.table.format.layout import BaseFile, LogFile
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.format.schema import RECORD_KEY
+from lockprovider.table.state.parallel import in_order
+from lockprovider.table.timeline.view import FileSlice
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
+BYTES_PER_FILE = ROW_GROUP_BYTES  # in memory; so that an upsert beside large rows holds few of them
+AT_ONCE = min(4, os.cpu_count() or 1)  # file groups that are written at the same time
+_NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanges:
+    """Rows to upsert with their keys, and keys to delete, all of one partition.
+
+    `values` are the ordering values of the deletes of a blind write, which does not look for them.
+    """
+
+    rows: pa.Table
+    keys: pa.Array
+    deletes: pa.Array
+    values: pa.Array | None = None
+
+
+def changes_by_partition(
+    writer: GroupWriter,
+    upserts: pa.Table | None,
+    deletes: pa.Table | None,
+    missing: OnMissing = "null",
+    *,
+    valued: bool = False,
+) -> dict[str, PartitionChanges]:
+    """Changes as the table stores them, apart for each partition; a key that is to be deleted is not upserted.
+
+    `missing` is for columns that upserts do not have, as of `GroupWriter.keyed`. `valued`: the deletes have ordering
+    values, which are kept.
+
+    Raises:
+        DoesNotFit, InvalidRecords: as of `GroupWriter.keyed`.
+    """
+    nothing, none = writer.schema.empty_table(), pa.array([], pa.string())
+    rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts, missing)
+    refuse_unordered(writer.config, rows)
+    ended, gone, gone_from = (nothing, none, none) if deletes is None else writer.keyed_deletes(deletes, valued=valued)
+    values = values_of_deletes(writer.config, ended) if valued else None
+    if not writer.config.partition_fields:
+        return {"": PartitionChanges(rows, keys, gone, values)} if len(keys) or len(gone) else {}
+    here, there = _apart(homes), _apart(gone_from)
+    paths = sorted({*here, *there})
+    if len(paths) == 1:
+        return {paths[0]: PartitionChanges(rows, keys, gone, values)}
+    no_rows = pa.array([], pa.int64())
+    found: dict[str, PartitionChanges] = {}
+    for partition in paths:
+        mine, others = here.get(partition, no_rows), there.get(partition, no_rows)
+        given = None if values is None else values.take(others)
+        found[partition] = PartitionChanges(rows.take(mine), keys.take(mine), gone.take(others), given)
+    return found
+
+
+def _apart(homes: pa.Array) -> dict[str, pa.Array]:
+    """The numbers of each partition's rows, in their order."""
+    encoded = homes.dictionary_encode()
+    if len(encoded.dictionary) == 1:
+        return {encoded.dictionary[0].as_py(): pa.array(np.arange(len(homes)))}
+    order = pc.sort_indices(encoded.indices)
+    ends = np.cumsum(np.bincount(encoded.indices, minlength=len(encoded.dictionary))).tolist()
+    spans = pairwise([0, *ends])
+    return {path: order[a:b] for path, (a, b) in zip(encoded.dictionary.to_pylist(), spans, strict=True)}
+
+
+def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
+    """Refuse a key that comes twice.
+
+    Raises:
+        InvalidRecords: naming it.
+    """
+    if merge.are_unique(keys):
+        return
+    counts = pc.value_counts(keys)
+    twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
+    raise InvalidRecords(
+        f"record key {twice!r} comes more than once in partition {partition!r}; append takes each key once, "
+        "drop the others or use upsert"
+    )
+
+
+# -- new file groups ---------------------------------------------------------------------------------------------------
+
+
+def new_groups(
+    writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
+) -> Iterator[NewGroup]:
+    """New file groups, of about equal size, for rows of one partition; `task` is the write token and a number."""
+    files = max(1, len(keys) // ROWS_PER_FILE, -(-rows.nbytes // BYTES_PER_FILE))
+    size = -(-len(keys) // files)
+    for start in range(0, len(keys), max(1, size)):
+        part, name = slice(start, start + size), group_id(writer.begin, partition, *task, start)
+        yield NewGroup(partition, rows[part], keys[part], task[0], name)
+
+
+def in_parts(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """Tables of about as many rows as go into one file."""
+    batches, count, held_bytes = list[pa.RecordBatch](), 0, 0
+    for batch in rows:
+        if batches and (count >= ROWS_PER_FILE or held_bytes + batch.nbytes > BYTES_PER_FILE):
+            yield pa.Table.from_batches(batches, rows.schema)
+            batches, count, held_bytes = [], 0, 0
+        batches.append(batch)
+        count, held_bytes = count + batch.num_rows, held_bytes + batch.nbytes
+    if batches:
+        yield pa.Table.from_batches(batches, rows.schema)
+
+
+# -- changed file groups -----------------------------------------------------------------------------------------------
+
+
+def rewrite_partition(
+    writer: GroupWriter,
+    slices: Iterable[FileSlice],
+    partition: str,
+    changes: PartitionChanges,
+    task: str,
+    *,
+    limit: int = 1,
+) -> Iterator[WriteStat]:
+    """Write the next files of those file groups of a partition that changes are for; new keys make new groups.
+
+    `task` is the write token. A task that is run again with the same changes finds the files of its first attempt. Up
+    to `limit` file groups are written at the same time.
+    """
+    rows, keys = changes.rows, changes.keys
+    if len(changes.deletes):
+        kept = pc.invert(pc.is_in(keys, value_set=changes.deletes))
+        rows, keys = rows.filter(kept), keys.filter(kept)
+    if writer.config.bucket_index is not None:
+        yield from _done(
+            _bucket_rewrites(writer, slices, partition, replace(changes, rows=rows, keys=keys), task), limit
+        )
+        return
+    rows, keys = merge.dedupe(rows, keys, writer.config.ordering_field)
+    rows, slices = rows.combine_chunks(), list(slices)
+    if writer.config.is_merge_on_read:
+        logs, new = _logs(writer, slices, (rows, keys, changes.deletes), task, limit)
+        yield from _done(logs, limit)
+        rows, keys = rows.take(new), keys.take(new)
+    else:
+        fresh = np.ones(len(keys), dtype=np.bool_)
+        asked = pa.concat_arrays([keys, changes.deletes])
+        others = writer.place.footer_notes.without(writer.place.store, [old.path for old in slices], asked)
+
+        def rewrite(old: FileSlice) -> WriteStat | None:
+            opened = writer.place.open_encoded(old.path)
+            found = merge.merge_plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
+            if found is None:
+                return None
+            fresh[found.met] = False  # each key's by one thread, or by two to the same end
+            return writer.merge(old, opened, found, rows, task)
+
+        yield from _done([partial(rewrite, old) for old in slices if old.path not in others], limit)
+        rows, keys = rows.filter(pa.array(fresh)), keys.filter(pa.array(fresh))
+    inserts = new_groups(writer, partition, rows, keys, (task, 0))
+    yield from in_order([partial(writer.insert, *group) for group in inserts], limit)
+
+
+def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterator[WriteStat]:
+    return (stat for stat in in_order(jobs, limit) if stat is not None)
+
+
+# -- merge-on-read: logs -----------------------------------------------------------------------------------------------
+
+
+def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
+    """Of each of some different keys the number of the slice that it is in; -1 if it is in none."""
+    homes = np.full(len(keys), _NOBODY)
+    writer.place.footer_notes.look_up(writer.place.store, [one.path for one in slices if one.path])
+    several = np.zeros(len(keys), dtype=np.bool_)
+    by_number = number_match(keys, writer.config.key_column, writer.schema)
+    jobs = [partial(_has, writer, one, keys, by_number) for one in slices]
+    for number, here in enumerate(in_order(jobs, limit)):
+        several |= here & (homes != _NOBODY)
+        homes[here] = number
+    if several.any():
+        asked = keys.filter(pa.array(several))
+        for number, one in enumerate(slices):
+            live = _rows_in(writer, one, asked)
+            homes[_mask(pc.is_in(keys, value_set=live))] = number
+    return pa.array(homes)
+
+
+def _logs(
+    writer: GroupWriter,
+    slices: Sequence[FileSlice],
+    changes: tuple[pa.Table, pa.Array, pa.Array],
+    token: str,
+    limit: int,
+) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
+    """What there is to write for rows of different keys, and other keys to delete, of a partition: a call a file group.
+
+    Besides the numbers of the rows whose keys are in no group.
+    """
+    rows, keys, deletes = changes
+    deletes = pc.unique(deletes)
+    there = _home_of(writer, slices, pa.concat_arrays([keys, deletes]), limit)
+    mine, gone = there[: len(keys)], there[len(keys) :]
+    jobs: list[Callable[[], WriteStat | None]] = []
+    for number in pc.unique(there).to_pylist():
+        if number == _NOBODY:
+            continue
+        here, ended = pc.equal(mine, number), pc.equal(gone, number)
+        part = (rows.filter(here), keys.filter(here), deletes.filter(ended))
+        jobs.append(partial(writer.log, slices[number], *part, token))
+    return jobs, pc.indices_nonzero(pc.equal(mine, _NOBODY))
+
+
+def _has(writer: GroupWriter, one: FileSlice, keys: pa.Array, by_number: NumberMatch | None) -> NDArray[np.bool_]:
+    if not one.path:
+        return _mask(pc.is_in(keys, value_set=_rows_in(writer, one, keys)))
+    return KeyFile(writer.place, one.path, one.size).has(keys, by_number)
+
+
+def _rows_in(writer: GroupWriter, one: FileSlice, keys: pa.Array) -> pa.Array:
+    found = rows_of_keys(writer.place, one, writer.schema, MergeRule.of(writer.config), keys)
+    return found.column(RECORD_KEY).combine_chunks()
+
+
+def _mask(values: pa.Array) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
+    return found
+
+
+# -- a bucket index ----------------------------------------------------------------------------------------------------
+
+
+def bucket_id(begin: str, bucket: int, *task: object) -> str:
+    """The file id of a bucket's first file group, the same in every attempt of one task."""
+    return buckets.file_id(bucket, group_id(begin, *task, bucket))
+
+
+def _bucket_rewrites(
+    writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: PartitionChanges, token: str
+) -> Iterator[Callable[[], WriteStat | None]]:
+    """What there is to do for changes of one partition, none of whose rows is deleted, a call a bucket.
+
+    Each writes the bucket's next file; None if nothing in it changes.
+    """
+    rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
+    old = bucket_groups(slices, index_of(writer.config))
+    theirs, gone = _Split(of_keys(writer.config, keys)), _Split(of_keys(writer.config, deletes))
+    rows, keys, deletes = rows.take(theirs.order), keys.take(theirs.order), deletes.take(gone.order)
+    values = None if values is None else values.take(gone.order)
+    for bucket in sorted(theirs.parts.keys() | gone.parts.keys()):
+        part, end = theirs.parts.get(bucket, slice(0, 0)), gone.parts.get(bucket, slice(0, 0))
+        ended, valued = deletes[end], None if values is None else values[end]
+        there = old.get((partition, bucket))
+        if there is not None:
+            yield partial(writer.rewrite, there, rows[part], keys[part], ended, token, delete_values=valued)
+        elif part.stop > part.start:
+            file_id = bucket_id(writer.begin, bucket, partition)
+            yield partial(writer.insert, partition, rows[part], keys[part], token, file_id)
+
+
+def announce_buckets(
+    writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, PartitionChanges], token: str
+) -> None:
+    """Announce all that `rewrite_partition` makes of these changes by partition at once, where it is known beforehand.
+
+    So in a merge-on-read table, without deletes that are looked for.
+    """
+    index = writer.config.bucket_index
+    looked_for = any(len(one.deletes) and one.values is None for one in changes.values())
+    if index is None or not writer.config.is_merge_on_read or looked_for:
+        return
+    old = bucket_groups(slices, index)
+    found: list[tuple[str, BaseFile | LogFile]] = []
+    for partition, one in changes.items():
+        for bucket in pc.unique(of_keys(writer.config, pa.concat_arrays([one.keys, one.deletes]))).to_pylist():
+            if there := old.get((partition, bucket)):
+                found.append((partition, LogFile(there.file_id, writer.begin, 1, token)))
+            else:
+                found.append((partition, BaseFile(bucket_id(writer.begin, bucket, partition), token, writer.begin)))
+    writer.announce(found)
+
+
+class _Split:
+    """The order in which rows of one bucket are together, their own order kept, and where each bucket's are."""
+
+    def __init__(self, numbers: pa.Array) -> None:
+        found = numbers.to_numpy(zero_copy_only=False)
+        order = np.argsort(found, kind="stable")
+        there, starts, counts = np.unique(found[order], return_index=True, return_counts=True)
+        self.order = pa.array(order)
+        ends = starts + counts
+        self.parts = dict(zip(there.tolist(), map(slice, starts.tolist(), ends.tolist()), strict=True))

@@ -119,12 +119,18 @@ class Batcher(OfThisProcess, Generic[Op, T]):
 
     def wait(self, answer: Later[T]) -> T:
         """The result of an operation in the line; see `do` for a Ctrl-C."""
+        return self.wait_all([answer])[0]
+
+    def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
+        """The results of operations in the line, in their order. The first error is raised once all of them ended."""
         try:
-            while not self.came(answer):
-                pass
-            return answer.result()
+            for answer in answers:
+                while not self.came(answer):
+                    pass
+            return [answer.result() for answer in answers]
         finally:
-            answer.cancel()  # of one that is done: nothing
+            for answer in answers:
+                answer.cancel()  # of one that is done: nothing
 
     def came(self, answer: Later[T]) -> bool:
         """Whether there is a result within a second; if not, it is seen to it that a thread writes."""

@@ -80,7 +80,8 @@ def test_put_get_and_rm_as_a_shell_user_does_it(at, tmp_path_factory):
     if store.kind != "gcs":  # the server ignores the condition
         run("rm", "--if-match", version, f"{url}/a", *options, code=1)
         assert store.read("a").data == b"three\n"
-    run("rm", "--if-match", second, f"{url}/a", *options, code=0)
+    told = 3 if store.kind == "gcs" else 0  # the emulator's answer has no id of Google's: who removed it is not known
+    run("rm", "--if-match", second, f"{url}/a", *options, code=told)
     assert store.list("") == []
 
 

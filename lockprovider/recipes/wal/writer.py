@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -246,7 +245,7 @@ class Appender(OfThisProcess):
         self._name = producer or f"{UNNAMED}{client}"
         self._highest = 0
         self._told: OrderedDict[int, None] = OrderedDict()
-        self._waiting: set[Later[Appended]] = set()
+        self._waiting: dict[Later[Appended], None] = {}
         self._guard = threading.Lock()  # a number and its place in the line are given together
 
     @property
@@ -296,8 +295,8 @@ class Appender(OfThisProcess):
                 Append(given, self._name, number, self._client, known=known, epoch=self.epoch),
                 kept=self.producer is not None,
             )
-            self._waiting.add(answer)
-        answer.add_done_callback(lambda done: self._done(number, done))
+            self._waiting[answer] = None
+        answer.add_done_callback(lambda _: self._done(number, answer))
         return answer
 
     def append_many(self, records: Iterable[Bytes], *, first: int | None = None) -> list[Appended]:
@@ -306,7 +305,7 @@ class Appender(OfThisProcess):
         With the same `first` and the same records it may be repeated after a crash or an error.
 
         Raises:
-            What `append` raises; some may be there.
+            What `append` raises for the first record that came to nothing; others may be there.
 
         >>> [one.again for one in out.append_many([b"first", b"second"], first=1)]
         [True, False]
@@ -318,9 +317,9 @@ class Appender(OfThisProcess):
         for n, data in enumerate(several(records, "records", "bytes")):
             waiting.append(self.append_later(data, seq=None if first is None else first + n))
             if len(waiting) >= _CHUNK:
-                told += [self._batcher.wait(one) for one in waiting]
+                told += self._batcher.wait_all(waiting)
                 waiting = []
-        return told + [self._batcher.wait(one) for one in waiting]
+        return told + self._batcher.wait_all(waiting)
 
     def flush(self) -> None:
         """Wait for all that was given to `append_later`; the first error of it is raised.
@@ -332,8 +331,7 @@ class Appender(OfThisProcess):
         """
         with self._guard:
             waiting = [*self._waiting]
-        for one in waiting:
-            self._batcher.wait(one)
+        self._batcher.wait_all(waiting)
 
     def __repr__(self) -> str:
         return repr_at(self, self._objects.store, self._objects.path, f", producer={self.producer!r}")
@@ -348,9 +346,9 @@ class Appender(OfThisProcess):
             self.flush()
         self._writer.forget(self._client)
 
-    def _done(self, number: int, answer: Future[Appended]) -> None:
+    def _done(self, number: int, answer: Later[Appended]) -> None:
         with self._guard:
-            self._waiting.discard(answer)
+            self._waiting.pop(answer, None)
             if not answer.cancelled() and answer.exception() is None:
                 self._told[number] = None
                 if len(self._told) > _TOLD:

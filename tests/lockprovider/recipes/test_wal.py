@@ -196,6 +196,31 @@ def test_a_lower_number_is_a_repeat_only_if_it_was_there(store) -> None:
     assert records(log) == [b"a", b"b"]
 
 
+def test_append_many_raises_once_all_of_its_records_ended(store, monkeypatch) -> None:
+    """Else `with` would raise the error of a later record, though the caller has handled that of the first."""
+    first, second = made(store), Wal(store, PATH)
+    raised, held, answers = threading.Event(), threading.Event(), []
+    with first, first.appender("p") as out:
+        out.append(b"1", seq=1)
+        second.appender("p").append(b"2", seq=2)
+        later = out.append_later
+
+        def slowly(data: bytes, *, seq: int | None = None):
+            answers.append(later(data, seq=seq))
+            if len(answers) == 1:  # the one that writes tells the next one late
+                answers[0].add_done_callback(lambda _: held.set() or raised.wait(0.5))
+            return answers[-1]
+
+        monkeypatch.setattr(out, "append_later", slowly)
+        with pytest.raises(Fenced):
+            out.append_many([b"3", b"4", b"5"], first=3)
+        ended = [one.done() for one in answers]
+        raised.set()
+        assert held.is_set()
+        assert ended == [True, True, True]
+        out.flush()
+
+
 def test_a_number_that_came_to_nothing_holds_up_the_later_ones_until_it_comes_again(store) -> None:
     """Else a record of a pipeline would be missing, and its repeat out of order."""
     made(store)

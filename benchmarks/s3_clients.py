@@ -72,7 +72,7 @@ class Site:
 def known_to_take(writes_per_s: float) -> None:
     """Of S3 nobody knows how often an object is written; of GCS, whose pace a server may have, its backend says it."""
     from fsspec_cas.backends.obstore.client import LeanS3Backend as ObstoreBackend
-    from fsspec_cas.backends.s3 import S3Backend
+    from fsspec_cas.backends.s3.client import S3Backend
 
     for kind in (S3Backend, ObstoreBackend):
         kind.capabilities = replace(kind.capabilities, writes_per_s=writes_per_s)

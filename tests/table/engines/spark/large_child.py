@@ -55,6 +55,13 @@ def main(url: str, home: str, count: int) -> None:
     source.option("hoodie.datasource.write.operation", "upsert").save(url)
     seen["staged"] = table.history()[-1].operation
     seen["count"] = engine.read(spark, table).count()
+    seen["clustered"] = sum(len(done.new_file_groups) for done in engine.cluster(spark, table, ("value",)))
+    seen["after"] = engine.read(spark, table).count()
+    logged = Table.create(f"{url}_logged", TableSpec("logged", SCHEMA, "id", "part", table_type="merge_on_read"))
+    engine.append(logged, rows(0, count).repartition(PARTS, "part"))
+    seen["logged"] = engine.upsert(logged, rows(0, count, 10)).updated
+    seen["compacted"] = sum(done.log_files for done in engine.compact(spark, logged))
+    seen["read"] = engine.read(spark, logged).count()
     store = spark._jsparkSession.sharedState().statusStore()
     plans = [store.execution(number).get().physicalPlanDescription() for number in range(store.executionsCount())]
     seen |= {"plans": len(plans), "broadcasts": [plan for plan in plans if "BroadcastHashJoin" in plan]}

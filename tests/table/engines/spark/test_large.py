@@ -17,7 +17,7 @@ ROWS_A_MINUTE = 2_000_000  # ten million in the five minutes of `--soak`
 
 
 @pytest.mark.soak
-def test_driver_of_1_gb_writes_ten_million_rows_and_broadcasts_none(
+def test_driver_of_1_gb_writes_and_rewrites_ten_million_rows_and_broadcasts_none(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     count = int(request.config.getoption("--soak") * ROWS_A_MINUTE) // 20 * 20
@@ -31,6 +31,11 @@ def test_driver_of_1_gb_writes_ten_million_rows_and_broadcasts_none(
     assert seen["deleted"] == count // 10
     assert seen["staged"] == "UPSERT"
     assert seen["count"] == count + count // 20 - count // 10
+    assert seen["clustered"] > 0
+    assert seen["after"] == seen["count"]
+    assert seen["logged"] == count // 10
+    assert seen["compacted"] == 4  # rows whose id is a multiple of 10 are in the even ones of the 8 partitions
+    assert seen["read"] == count
     assert seen["plans"] > 10
     assert seen["broadcasts"] == []
     assert seen["peak_mb"]["jvm"] < 2048

@@ -200,10 +200,7 @@ class Stamped(Faulty):
     def __init__(self, inner: MemoryBackend, clock: ManualClock, off_s: float) -> None:
         super().__init__(inner, {}, world=clock)
         self.clock, self.off_s, self.written_ms = clock, off_s, 0
-
-    @property
-    def capabilities(self) -> Any:
-        return replace(self.inner.capabilities, own_clock=True)
+        self.capabilities = replace(inner.capabilities, own_clock=True)
 
     def cut_ms(self) -> int:
         return int(self.clock.now_s + self.off_s) * 1000

@@ -114,8 +114,9 @@ class AioBackend(HttpBackend):
     async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
         trip = Trip.begin(patience_s(timeout_s, asked))
         try:
+            client = await self._client()  # made once for a loop: a try that is too short must not throw it away
             async with within(timeout_s):
-                await self._send(await self._client(), asked)
+                await self._send(client, asked)
         except CasError:
             raise
         except Exception as error:  # noqa: BLE001 - what it is none of is raised again

@@ -11,6 +11,7 @@ pipelines have ended). A closed pipe means that the conductor is gone, and ends 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import multiprocessing
 import os
 import secrets
@@ -348,9 +349,10 @@ class Processes:
                 except (EOFError, OSError):
                     del self.running[role]
                     _end(process)
-                    if process.exitcode:
+                    if process.exitcode != 0:  # None: it hung, and was killed
                         self._tell(role)
-                        yield role, Death(role, process.exitcode, Machine().now_ms(), self._last_words(role))
+                        status = -signal.SIGKILL if process.exitcode is None else process.exitcode
+                        yield role, Death(role, status, Machine().now_ms(), self._last_words(role))
                     if set(self.running) == {COMPACT}:
                         self._tell("alone")
                 if role in starting:
@@ -592,13 +594,15 @@ def run(job: Job, out: Path | None) -> Report:
 
     Ctrl-C ends all processes and comes out as KeyboardInterrupt.
 
-    Raises: NoJava, CasError or TableError before anything is written.
+    Raises: NoJava, ImportError, CasError or TableError before anything is written.
     """
     world = Machine()
     started_s = world.monotonic_s()
     folder = Path(tempfile.mkdtemp(prefix="lockprovider-demo-"))
     job = replace(job, url=check_target(job.url or str(folder / "table"), job.storage_options))
     java, flights = find_java(), proof.load()
+    if importlib.util.find_spec("pyspark") is None:
+        raise ImportError("pyspark", name="pyspark")
     os.environ["JAVA_HOME"] = str(java.home)  # the processes take the same
     tracks = {role: Track(role) for role in job.roles}
     table_type = "merge_on_read" if job.is_merge_on_read else "copy_on_write"

@@ -533,6 +533,7 @@ class Handover(Generic[T]):
 
     Attributes:
         handed: of each operation, whether another may have carried it out, or may yet.
+        dropped: by place, what no draft of the batch carries out; for logs. A queue drops anew for each draft.
     """
 
     def __init__(self, given: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:
@@ -540,7 +541,7 @@ class Handover(Generic[T]):
         self._given = given
         self._broker = broker
         self._asked: set[str] = set()
-        self._dropped: dict[int, NotHere] = {}
+        self.dropped: dict[int, NotHere] = {}
 
     def ask(self, there: object, sent: Sequence[bool]) -> Handed | None:
         """Let the one carry them out whom the object names; None: they are to be carried out here."""
@@ -549,22 +550,28 @@ class Handover(Generic[T]):
             self.handed = handed.sent
         return handed
 
-    def wanted(self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool]) -> list[T]:
-        """What is to be carried out; `nothing` in place of others' that have hung up, or whose name would be added."""
+    def wanted(
+        self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool], dropped: dict[int, NotHere]
+    ) -> list[T]:
+        """What is to be carried out, with `nothing` in place of what is in `dropped`.
+
+        Added to that is what others gave that have hung up, or whose name would be added.
+        """
         gone: dict[int, bool] = {}
         for place, one in enumerate(self._given):
             if isinstance(one, Foreign) and (
                 gone.setdefault(id(one.bundle), not one.bundle.wanted()) or adds_a_name(one.operation)
             ):
-                dropped = NotHere("its name is to be added by its own client", sent=sent[place])
-                self._dropped.setdefault(place, dropped)
-        return [nothing if place in self._dropped else own(one) for place, one in enumerate(self._given)]
+                not_here = NotHere("its name is to be added by its own client", sent=sent[place])
+                dropped.setdefault(place, not_here)
+        return [nothing if place in dropped else own(one) for place, one in enumerate(self._given)]
 
-    def answered(self, results: Sequence[Any]) -> list[Any]:
+    @staticmethod
+    def answered(results: Sequence[Any], dropped: dict[int, NotHere]) -> list[Any]:
         """The results of what was wanted, and that the others are not done here."""
-        return [self._dropped.get(place, result) for place, result in enumerate(results)]
+        return [dropped.get(place, result) for place, result in enumerate(results)]
 
     def told(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
         """What each came to; `unknown`, of those whose error says too much."""
-        answers = zip(self.answered(results), self.handed, strict=True)
+        answers = zip(results, self.handed, strict=True)
         return [unknown(str(one)) if is_untold(one, handed=handed) else one for one, handed in answers]

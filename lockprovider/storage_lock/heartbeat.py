@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -40,7 +41,7 @@ class Beating(Protocol):
 class Heartbeat:
     """Calls `renew` every `interval_s` seconds, after a failure sooner; not once it was held for `max_hold` seconds.
 
-    It does not keep the lease alive for the garbage collection: one that nobody refers to is given back.
+    It keeps what it renews alive, unless `keeps` is False: a lease that nobody refers to is collected and given back.
     """
 
     def __init__(
@@ -49,11 +50,12 @@ class Heartbeat:
         interval_s: float,
         pulse: Pulse | None = None,
         *,
+        keeps: bool = True,
         max_hold: float | None = None,
         world: World | None = None,
     ) -> None:
         self.interval_s = interval_s
-        self._lease = weakref.ref(lease)
+        self._lease: Callable[[], Beating | None] = (lambda: lease) if keeps else weakref.ref(lease)
         self._world, self._most_s = world or Machine(), max_hold
         self._began_s = self._world.monotonic_s()
         self._pulse = pulse or Pulse()

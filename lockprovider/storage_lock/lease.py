@@ -100,7 +100,12 @@ class Lease:
         self._client = client
         self._on_lost = on_lost
         self._heartbeat = Heartbeat(
-            self, client.settings.renew, client.pulse, max_hold=client.settings.max_hold, world=client.world
+            self,
+            client.settings.renew,
+            client.pulse,
+            keeps=False,
+            max_hold=client.settings.max_hold,
+            world=client.world,
         )
         self._at_exit = end_at_exit(self)
 
@@ -164,13 +169,14 @@ class Lease:
         """Create `path` with `data`, if and only if this lease still is the newest.
 
         Three requests, where the bytes fit into the lock record (6144, deflated); else five, as they are staged first.
-        What was staged ahead (`Lock.stage`) is published by its handle: `data` spares reading its staged copy again.
-        Once this returns, `path` is there. No clock is involved: see `lockprovider.storage_lock.steps`.
+        What was staged ahead (`Lock.stage`) is published by its handle. `data` spares reading its staged copy again;
+        you know then that the copy still is there. Once this returns, `path` is there. No clock is involved: see
+        `lockprovider.storage_lock.steps`.
 
-        `new`: you know that nothing is at the path, so it is not looked at, one request less; and a copy that was
-        staged ahead is left to you to remove (`Lock.unstage`), once the lock is released. If other bytes are at the
-        path all the same, they stay; but whoever looked at the record or its log in between has seen the publish as
-        decided. It is set aside (see `AlreadyExists`), and the log ends.
+        `new`: you know that nothing is at the path. With the bytes at hand it is not looked at, one request less. A
+        copy that was staged ahead is left to you to remove (`Lock.unstage`), once the lock is released. If other bytes
+        are at the path all the same, they stay; but whoever looked at the record or its log in between has seen the
+        publish as decided. It is set aside (see `AlreadyExists`), and the log ends.
 
         Raises:
             LeaseLost: somebody took over before the commit point; `path` was not and will not be written.
@@ -187,7 +193,8 @@ class Lease:
         """
         publisher = self._client.publisher
         if isinstance(path, Pending):
-            pending, given = path, path.data if data is None else must_match(path, data)
+            at_hand = path.data if data is None else data
+            pending, given = path, None if at_hand is None else must_match(path, at_hand)
         else:
             given = check_bytes(path, data)
             pending = publisher.stage(path, given)

@@ -140,7 +140,7 @@ class Lock:
         left undone is finished after that, within the lease.
 
         `keeps_log` is a promise: that what the lock protects is changed by the publishes of this lease, and by nothing
-        else; see `record.commit_log`.
+        else; see `commit_log`.
 
         Raises:
             NotAcquired: it was held by others until the timeout; says by whom.
@@ -310,7 +310,7 @@ class Lock:
             return None if known is None else known.record
 
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
-        """Let a publish be decided together with those of others, without holding the lock; see `group`.
+        """Let a publish be decided together with those of others, without holding the lock; see `combine`.
 
         Raises:
             Exception, NotAcquired, PublishUnknown, CasError: as `Committer.commit`.

@@ -283,7 +283,13 @@ class Table(TableContext):
             raise InvalidRecords("a RecordBatchReader can be read only once: give a pyarrow Table to have retries")
         if retries is None:
             retries = 0 if is_reader else WHOLE_RETRIES
-        insert = partial(arrow.insert, rows=given)
+
+        def insert(txn: Transaction) -> None:
+            nonlocal given
+            if isinstance(given, pa.RecordBatchReader) and txn.config.bucket_index is not None:
+                given = given.read_all()  # once: where the table's properties have changed, this is run again
+            arrow.insert(txn, given)
+
         return retry.transact(self, insert, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
 
     def upsert(
@@ -421,7 +427,7 @@ class Table(TableContext):
 
         Raises:
             WriteConflict: others were faster at each try.
-            Aborted: others took this writer for dead.
+            Aborted: others took this writer for dead; or the table's properties have changed, and there are no retries.
             Fenced: a commit of a newer epoch was made, see `under`.
 
         >>> def raise_fares(txn):

@@ -11,7 +11,7 @@ from table.mor_tables import COLUMNS, KINDS, Row, a_table, by_hudi_rs, content, 
 
 from jvm.spark import SHARED, HudiError
 from lockprovider.table import Table, TableSpec
-from lockprovider.table.engines import arrow
+from lockprovider.table.engines import arrow, changes
 from lockprovider.table.files import group_writer, write_log
 from lockprovider.table.format import layout
 from lockprovider.table.format.instant import Action
@@ -105,7 +105,7 @@ def test_m6_twin_that_writes_a_row_without_an_ordering_value_fails_their_readers
 ) -> None:
     table = a_table(tmp_path / "t", "by event")
     table.upsert(rows((1, "a", "x", 10)))
-    for module in (arrow, group_writer, write_log):
+    for module in (changes, group_writer, write_log):
         monkeypatch.setattr(module, "refuse_unordered", lambda *_: None)
     table.upsert(rows((1, "a", "y", 0)).set_column(3, "ts", pa.nulls(1, pa.int64())))
     assert content(table) == by_hudi_rs(table) == [(1, "a", "x", 10)]

@@ -13,10 +13,12 @@ from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content, rows, upsert
 
 from lockprovider import InvalidSettings
 from lockprovider.table import (
+    Aborted,
     InvalidRecords,
     Table,
     TableSettings,
     TableSpec,
+    TableTransaction,
     UnsupportedTable,
     WriteConflict,
 )
@@ -284,3 +286,30 @@ def test_files_of_no_bucket_are_not_committed(table: Table) -> None:
         transact(table, lambda txn: overwritten(txn, ["a"], (1, "a", 1)))
     assert table.timeline().pending_writes == ()
     assert content(table) == set()
+
+
+# -- properties that change under an open handle -----------------------------------------------------------------------
+
+
+def test_append_of_a_reader_writes_its_rows_though_the_properties_have_changed(table: Table) -> None:
+    handle = Table.open(table.url, settings=SETTINGS)
+    upsert(handle, (1, "a", 0))
+    table.set_appears("for our readers")
+    assert handle.append(rows((2, "a", 0), (3, "b", 0)).to_reader()).inserted == 2
+    assert {key for key, _, _ in content(table)} == {1, 2, 3}
+
+
+def test_transact_without_retries_runs_a_function_once_though_the_properties_have_changed(table: Table) -> None:
+    handle, calls = Table.open(table.url, settings=SETTINGS), []
+    upsert(handle, (1, "a", 0))
+    table.set_appears("for our readers")
+
+    def append(txn: TableTransaction) -> None:
+        calls.append(1)
+        txn.append(rows((2, "a", 0)).to_reader())
+
+    with pytest.raises(Aborted, match="properties"):
+        handle.transact(append, pinned=False)
+    assert calls == [1]
+    handle.transact(append, pinned=False)
+    assert {key for key, _, _ in content(table)} == {1, 2}

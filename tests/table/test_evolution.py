@@ -185,6 +185,20 @@ def write(request: pytest.FixtureRequest) -> Any:
     )
 
 
+def test_unpinned_write_of_tasks_goes_by_the_columns_that_the_table_has_now(tmp_path: Path) -> None:
+    import dask.dataframe as dd
+
+    from lockprovider.table.engines import dask as engine
+
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", EVENTS, record_keys=("id",)), settings=SETTINGS)
+    frame = dd.from_pandas(events((1, 50, "first")), npartitions=1)
+    engine.append(table, frame)
+    Table.open(table.url, settings=SETTINGS).add_columns(pa.schema([("late", pa.string())]))
+    more = dd.from_pandas(events((2, 50, "second")), npartitions=1)
+    assert table.transact(lambda txn: engine.insert(txn, more), pinned=False).inserted == 1
+    assert values(table) == {1: "first", 2: "second"}
+
+
 def values(table: Table) -> dict[int, str]:
     return {row["id"]: row["value"] for row in seen(table)}
 

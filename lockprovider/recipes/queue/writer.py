@@ -25,7 +25,7 @@ from fsspec_cas.sender import delay_s
 from fsspec_cas.waiting import Signal
 from lockprovider.recipes.broker import Broker, Handover
 from lockprovider.recipes.errors import Fenced, MalformedObject, NoQueue
-from lockprovider.recipes.handing import Bundle, Foreign, flat, regrouped
+from lockprovider.recipes.handing import Bundle, Foreign, NotHere, flat, regrouped
 from lockprovider.recipes.line import NumberOf, Numbers
 from lockprovider.recipes.place import Proof
 from lockprovider.recipes.queue.contents import (
@@ -300,7 +300,8 @@ class QueueWriter:
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
-        wanted = so_far.handover.wanted(so_far.sent, Beat(()), lambda one: _adds_forgettable(one, contents))
+        dropped: dict[int, NotHere] = {}
+        wanted = so_far.handover.wanted(so_far.sent, Beat(()), lambda one: _adds_forgettable(one, contents), dropped)
         sent = (*(False for _ in lapsed), *map(operator.or_, so_far.sent, map(_is_foreign_claim, operations)))
         loaded: dict[str, tuple[Message, ...]] = {}
         while True:
@@ -312,7 +313,7 @@ class QueueWriter:
             else:
                 if draft.changed and self._broker is not None:
                     draft.more = {**draft.more, _BROKER: self._broker.offers(draft.more.get(_BROKER))}
-                return draft, so_far.handover.answered(results[len(lapsed) :]), batch
+                return draft, so_far.handover.answered(results[len(lapsed) :], dropped), batch
 
     def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
         """Segments first: the object names none that is not there."""

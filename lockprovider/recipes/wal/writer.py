@@ -102,13 +102,15 @@ class LogWriter:
                 self._world.sleep(delay_s(failures - 1, self._world.random()))
         mine = {one.client for one in given if isinstance(one, Append)}
         self._took.update({client: epoch for client, epoch in turn.taken().items() if client in mine})
-        return handover.told(turn.results, self._unknown)
+        return handover.told(handover.answered(turn.results, handover.dropped), self._unknown)
 
     def _found(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
         """This is the last slot: another writes behind it, or this process does."""
         handed = handover.ask(last.broker, turn.sent)
         if handed is None:
-            wanted = handover.wanted(turn.sent, NoMore(), lambda one: _name_of(one) not in last.producers)
+            wanted = handover.wanted(
+                turn.sent, NoMore(), lambda one: _name_of(one) not in last.producers, handover.dropped
+            )
             return replace(turn, operations=tuple(wanted)).found(last, self._world.now_ms(), self._since or 0)
         if handed.results is None:
             return replace(turn, need=Need.END, sent=handed.sent)
@@ -331,7 +333,11 @@ class Appender(OfThisProcess):
         """
         with self._guard:
             waiting = [*self._waiting]
-        self._batcher.wait_all(waiting)
+        for one in waiting:
+            while not self._batcher.came(one):  # an interrupt here must not drop what others wait for
+                pass
+        for one in waiting:
+            one.result()
 
     def __repr__(self) -> str:
         return repr_at(self, self._objects.store, self._objects.path, f", producer={self.producer!r}")

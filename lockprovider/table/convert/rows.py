@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from lockprovider.table.convert.kernels import ends_of
+from lockprovider.table.convert.kernels import TooLong, ends_of
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 
 Rows = Any  # what `as_stream` takes; neither pandas nor polars is needed to say so
@@ -140,7 +140,7 @@ def _of_series(name: str, series: Any, wanted: pa.DataType | None) -> Any:
         if wanted is not None and _has_map(wanted):
             return _of_objects(list(series), wanted)
         return pa.array(series, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, TooLong) as error:
         raise UnsupportedSchema(
             f"column {name!r} of dtype {series.dtype} cannot be stored: {error}; make its values of one type"
         ) from error

@@ -37,7 +37,7 @@ from lockprovider.table.engines.changes import (
     rewrite_partition,
 )
 from lockprovider.table.engines.scan import Scan, planned, to_pandas
-from lockprovider.table.engines.writer import WritePlan, plan_write, start_for_tasks
+from lockprovider.table.engines.writer import WritePlan, plan_for_tasks, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
@@ -177,7 +177,7 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
         parts = list(rows.to_delayed())
         return parts if txn.config.bucket_index is None else [delayed(_fresh)(part, planner) for part in parts]
 
-    plan = plan_write(txn, split)
+    plan = plan_for_tasks(txn, split)
     if txn.config.bucket_index is not None:
         _change(txn, plan, blindly=is_blind)
         return
@@ -211,7 +211,7 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
             for part in ([] if frame is None else frame.to_delayed())
         ]
 
-    _change(txn, plan_write(txn, split), blindly=is_blind)
+    _change(txn, plan_for_tasks(txn, split), blindly=is_blind)
 
 
 def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:

@@ -1,6 +1,6 @@
 """The four steps of every engine's write, and what the engines share of the first two.
 
-plan    `plan_write` checks the rows and splits them as the engine wants them; nothing is written or begun yet
+plan    `plan_write` or `plan_for_tasks` checks the rows and splits them as the engine wants them; nothing is begun yet
 start   `start_here` or `start_for_tasks` begins the transaction; then there is a writer of its files
 write   the engine writes the files, in its own process or in tasks
 add     `Transaction.add` takes what was written; the commit is not the engine's
@@ -57,6 +57,15 @@ def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> Wri
         with suppress(TableError):  # it may have got a column since
             planner = planner_by(txn, known)
             return WritePlan(planner, split, split(planner))
+    return plan_for_tasks(txn, split)
+
+
+def plan_for_tasks(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
+    """Check and split what is to be written, by the columns that the table has now: tasks do not split it again.
+
+    Raises:
+        InvalidRecords, DoesNotFit: what `split` refuses.
+    """
     planner = planner_of(txn)
     return WritePlan(planner, split, split(planner))
 

@@ -18,7 +18,7 @@ EventKind = Literal[
     "lock_wait",  # the writer asks for the table lock
     "lock_held",  # it has it
     "committed",  # the completed instant is on the timeline
-    "conflict",  # another commit touched the same file groups first; this instant will be rolled back
+    "conflict",  # another commit touched its file groups first, or cleaned their files; it will be rolled back
     "rolled_back",  # an instant (own or a dead writer's) and its files were removed
     "lock_released",  # the lock is free again
     "cleaned",  # files that no reader needs any more were removed
@@ -35,7 +35,7 @@ EventKind = Literal[
     "restored",  # later commits were taken back
     "service_failed",  # a compaction or clustering by the writer itself failed; its commit stands
     "retry",  # the transaction starts over from a fresh snapshot
-    "progress",  # a step of a long read or write has begun, or a part of it is done; see `state.progress`
+    "progress",  # a step of a long read or write has begun, or a part of it is done; see `ShowProgress`
     "left_out",  # a batch of a stream was in the table already, or had no rows; nothing was committed
 ]
 

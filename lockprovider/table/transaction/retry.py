@@ -45,14 +45,8 @@ def transact(
     face: Face | None = None,
 ) -> CommitResult:
     """See `Table.transact`; `face` makes what `fn` gets of the transaction."""
-    if not isinstance(table, TableContext):
-        raise InvalidInput(f"table is a {type(table).__name__}, and must be a Table: Table.open(url)")
-    retries = whole(retries, "retries")
-    if not callable(fn):
-        raise InvalidInput(f"fn={fn!r} must be a function of a transaction")
-    if extra is not None and not _is_text(extra):
-        raise InvalidInput(f"extra={extra!r} must be names and texts: it goes into the commit's metadata as JSON text")
-    conflicts = 0
+    _check_call(table, fn, extra)
+    retries, conflicts = whole(retries, "retries"), 0
     while True:
         txn = Transaction(table, pinned=pinned)
         given = txn if face is None else face(txn)
@@ -64,6 +58,8 @@ def transact(
             result = given.commit(conflicts=conflicts)
         except (PropertiesChanged, Passed):
             txn.rollback()  # it has not begun; now the table is known
+            if face is not None and not retries:  # a caller's function, which may have read what can be read once only
+                raise
         except Exception as error:
             conflicts += 1
             txn.rollback()
@@ -76,6 +72,16 @@ def transact(
             raise
         else:
             return result
+
+
+def _check_call(table: object, fn: object, extra: object) -> None:
+    """Raises InvalidInput: one of them is of another kind."""
+    if not isinstance(table, TableContext):
+        raise InvalidInput(f"table is a {type(table).__name__}, and must be a Table: Table.open(url)")
+    if not callable(fn):
+        raise InvalidInput(f"fn={fn!r} must be a function of a transaction")
+    if extra is not None and not _is_text(extra):
+        raise InvalidInput(f"extra={extra!r} must be names and texts: it goes into the commit's metadata as JSON text")
 
 
 def _is_text(extra: object) -> bool:

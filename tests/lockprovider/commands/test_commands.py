@@ -711,7 +711,7 @@ def test_the_audit_takes_only_the_files_written_last(local):
 def test_no_server_and_a_wrong_option_are_one_sentence(seaweedfs):
     away = json.dumps(seaweedfs.options_for("http://127.0.0.1:1"))
     for words in (["status"], ["break", "--yes"]):
-        done = command(*words, "s3://bucket/x", "--storage-options", away, "--timeout", "5", code=4)
+        done = command(*words, "s3://bucket/x", "--storage-options", away, "--timeout", "1", code=4)
         assert "127.0.0.1:1" in sentence(done)
     assert "KEY=VALUE" in sentence(command("status", "s3://bucket/x", "-o", "nonsense", code=2))
 

@@ -63,6 +63,17 @@ def is_broker(queue: Queue, store: Store) -> bool:
     return queue._writer._broker._mine == offer(store)
 
 
+def test_broker_writes_for_a_client_whose_name_it_has_not_seen_yet(store, opened) -> None:
+    queues(store, opened, 1)
+    way = Faulty(store.backend, {})
+    client = opened.enter_context(Queue(Store(way, store.root), PATH, broker=WHERE))
+    client.put("by itself: its name is new")
+    assert "put" in way.calls
+    way.calls.clear()
+    client.put("by the broker")
+    assert "put" not in way.calls
+
+
 def test_who_cannot_listen_says_so_once_and_writes_for_itself(store, opened, caplog) -> None:
     made(store).close()
     one = opened.enter_context(Queue(store, PATH, broker="192.0.2.1"))  # nobody's address

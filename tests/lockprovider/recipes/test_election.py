@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import uuid
+import weakref
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -485,6 +487,15 @@ def test_a_term_belongs_to_its_process(store) -> None:
     assert os.waitpid(child, 0)[1] == 0
     term.check()
     term.resign()
+
+
+def test_term_goes_on_though_nobody_refers_to_it(store) -> None:
+    """It is resigned or lost, and says so; it does not end in silence."""
+    term = weakref.ref(Election(store, PATH, **SOON).lead())
+    gc.collect()
+    led = term()
+    assert led is not None
+    led.resign()
 
 
 def test_a_term_whose_thread_is_dead_is_given_up(store) -> None:

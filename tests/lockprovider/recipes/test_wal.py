@@ -12,6 +12,7 @@ from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise, product
+from typing import NoReturn
 
 import fsspec
 import pytest
@@ -219,6 +220,22 @@ def test_append_many_raises_once_all_of_its_records_ended(store, monkeypatch) ->
         assert held.is_set()
         assert ended == [True, True, True]
         out.flush()
+
+
+def test_interrupted_flush_drops_nothing(store, monkeypatch) -> None:
+    with made(store) as log, log.lead() as leader:
+        with leader._batcher._writing:  # another thread writes: nothing is taken
+            answers = [leader.append_later(b"%d" % n) for n in range(3)]
+            with monkeypatch.context() as patch:
+                patch.setattr(leader._batcher, "came", lambda _: interrupted())
+                with pytest.raises(KeyboardInterrupt):
+                    leader.flush()
+        leader.flush()
+        assert [one.result().again for one in answers] == [False] * 3
+
+
+def interrupted() -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def test_a_number_that_came_to_nothing_holds_up_the_later_ones_until_it_comes_again(store) -> None:

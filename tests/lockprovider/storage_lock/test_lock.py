@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from lockprovider import (
     HUDI_LOCK_PATH,
     LeaseLost,
     Lock,
+    LockError,
     LockSettings,
     LossReason,
     MalformedRecord,
@@ -133,6 +135,15 @@ def test_publish_of_what_was_staged_ahead_makes_so_many_requests(store: Store, b
     lock.unstage(staged[2])
     assert [store.read(f"state/{number}").data for number in range(3)] == [data] * 3
     assert not store.list(".hoodie/.locks/staged/")
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_publish_refuses_a_handle_whose_bytes_have_another_digest(store: Store, *, new: bool) -> None:
+    lock = client(store)
+    wrong = replace(lock.stage("state/1", SMALL), data=b"other")
+    with lock.acquire() as lease, pytest.raises(LockError, match="staged"):
+        lease.publish(wrong, new=new)
+    assert not store.list("state/")
 
 
 def test_acquire_after_a_lost_lease_is_refused_until_it_is_released(store: Store) -> None:

@@ -41,7 +41,7 @@ from lockprovider.table.engines.spark.merge_into import (
     merge_into,
 )
 from lockprovider.table.engines.spark.session.native_reads import AUTO, NativeReads, folder_for_spark, read_scan
-from lockprovider.table.engines.writer import WritePlan, plan_write, start_for_tasks
+from lockprovider.table.engines.writer import WritePlan, plan_for_tasks, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import schema as hudi_schema
@@ -258,7 +258,7 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.columns)
-    plan = plan_write(txn, lambda planner: jobs.keyed(planner, upserts, deletes, valued=is_blind))
+    plan = plan_for_tasks(txn, lambda planner: jobs.keyed(planner, upserts, deletes, valued=is_blind))
     _change(txn, plan, blindly=is_blind)
 
 
@@ -305,7 +305,7 @@ def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
         refuse_unfit(planner, rows, "new")
         return rows
 
-    return plan_write(txn, split)
+    return plan_for_tasks(txn, split)
 
 
 def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
@@ -348,7 +348,7 @@ def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, o
             numbered = tasks.Numbered.of((), counts, writer.config.bucket_index)
             txn.add(jobs.put(steps, writer, jobs.with_groups(held, numbered, writer, steps), numbered))
         else:
-            txn.add(jobs.put_new(steps, writer, held))
+            txn.add(jobs.put_new(steps, writer, held, frozenset(ended)))
 
 
 def delete_where(
@@ -365,7 +365,7 @@ def delete_where(
     spark, txn.operation = session(spark), "DELETE"
     if not isinstance(where, str):
         raise InvalidInput(f"where={where!r} must be a condition in Spark SQL")
-    plan = plan_write(txn, lambda planner: jobs.mentioned(where, planner.schema))
+    plan = plan_for_tasks(txn, lambda planner: jobs.mentioned(where, planner.schema))
     schema, seen = plan.planner.schema, plan.changes
     _, scan = planned(Scan(txn, filter=jobs.pushable(where, schema), partitions=partitions))
     numbered = tasks.Numbered.of(scan.slices, {}, txn.config.bucket_index)  # without those that cannot have such rows

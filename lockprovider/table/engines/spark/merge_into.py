@@ -25,7 +25,7 @@ from pyspark.sql.types import StringType, StructType
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.spark.given import arrow_schema, refuse_unfit
-from lockprovider.table.engines.writer import plan_write, start_for_tasks
+from lockprovider.table.engines.writer import plan_for_tasks, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.state.context import TableContext
@@ -97,7 +97,7 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
             _check(clause, planner)
         return source.mapInArrow(tasks.tagger(planner), _tagged_type(source))
 
-    plan, steps = plan_write(txn, split), jobs.Steps(txn, "merge", 4)
+    plan, steps = plan_for_tasks(txn, split), jobs.Steps(txn, "merge", 4)
     with jobs.computed_once(plan.changes) as keyed:
         counts = _counts(keyed, steps)
         writer = start_for_tasks(txn, plan.planner.schema)

@@ -15,7 +15,7 @@ from jvm.agreement import all_see, readers_of
 from jvm.shared_table import DDL, SETTINGS, Triple
 from jvm.spark import HudiError, HudiSpark
 from jvm.test_spark_without_settings import MADE
-from lockprovider.table import Aborted, Table
+from lockprovider.table import Aborted, Scan, Table
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import PropertiesChanged
@@ -70,7 +70,7 @@ def test_an_upgrade_in_the_middle_loses_nothing(hudi: HudiSpark, seaweedfs: Seaw
 
     # Between two commits of one handle, and between the snapshot of a transaction and its first file.
     early = Transaction(other)
-    assert {row["value"] for row in early.to_arrow().to_pylist()} == {10, 20}
+    assert {row["value"] for row in Scan(early).to_arrow().to_pylist()} == {10, 20}
     hudi.write(url, DDL, [(4, "a", 4)], job | BOUNDED)
     assert opened().config().version == 9
     if listed:

@@ -22,13 +22,13 @@ class Sent(Exception):
 
 def test_exception_that_is_sent_to_a_thread_that_starts_threads_reaches_it() -> None:
     """CPython gives it to the thread that was just created, which then never runs; `Thread.start` hung for ever."""
-    ready, caught = Signal(), [Signal() for _ in range(SENT)]
+    begun, caught = ([Signal() for _ in range(SENT)] for _ in range(2))
 
     def start_threads() -> None:
         Worker(lambda: None, "first").start()
-        for one in caught:
+        for ready, one in zip(begun, caught, strict=True):
             try:
-                ready.set()
+                ready.set()  # from here on it is caught
                 while True:
                     ended = Signal()
                     Worker(ended.set, "another").start()
@@ -38,8 +38,8 @@ def test_exception_that_is_sent_to_a_thread_that_starts_threads_reaches_it() -> 
 
     starting = threading.Thread(target=start_threads, daemon=True)
     starting.start()
-    assert ready.wait(PATIENCE_S)
-    for one in caught:
+    for ready, one in zip(begun, caught, strict=True):
+        assert ready.wait(PATIENCE_S)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(starting.ident or 0), ctypes.py_object(Sent))
         assert one.wait(PATIENCE_S)
 

@@ -116,6 +116,6 @@ def check_buffer(path: str, data: object) -> memoryview:
 
 
 def not_bytes(path: str, data: object) -> NotBytes:
-    """What was given, and what to give."""
+    """Return the error for a body that is not bytes: it names the type that was given, and what to give instead."""
     cure = "encode the text first: data.encode()" if isinstance(data, str) else "give bytes, bytearray or memoryview"
     return NotBytes(f"{path!r} cannot be written with a {type(data).__name__}: {cure}", path=path)

@@ -95,8 +95,8 @@ Condition = Version | Absent
 class Attributes:
     """Content type, user metadata, and what else the store's own API takes by name (`own`).
 
-    They belong to one write: the next write of the object replaces them all. `own` may hold what is for nobody else's
-    eyes, so it is not shown.
+    They belong to one write: the next write of the object replaces them all. `own` may hold
+    secrets, so `repr` leaves it out.
     """
 
     content_type: str | None = None

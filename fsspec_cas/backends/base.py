@@ -100,7 +100,7 @@ class Backend(Protocol):
         """Make the object out of the parts and `tail`, if nothing is there."""
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Drop the parts; one that is finished or dropped already is fine."""
+        """Drop the parts of the upload. Do nothing if the upload was finished or aborted before."""
 
     def adapt(self, refused: str = "") -> bool:
         """Switch to the store's other dialect of conditions; False if there is none.

@@ -10,8 +10,8 @@ sets the result of many callers, one after the other. The future of the standard
 there, with all other callers behind it. A `Later` keeps its result in attributes that one thread writes, behind a
 `Signal` (see `fsspec_cas.waiting` for why that cannot stay locked).
 
-`concurrent.futures.wait` and `as_completed` take the future's condition all the same. Whoever sets the result gives
-them a second, and wakes them on a thread of its own.
+`concurrent.futures.wait` and `as_completed` lock the future's `Condition` all the same. The thread that sets the result
+tries for a second to lock it, and wakes those callers on a new thread.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ _AT_EXIT_S = 60.0
 
 
 class Background:
-    """Begins each call at once, and goes on; the end of the interpreter waits for those that have an answer.
+    """Runs each call on a thread at once. The end of the interpreter waits for calls that were begun by `begin`.
 
     Threads without a call wait a little for the next one. The queue and the deque are C code and have no lock that an
     interrupt could leave taken. Of a thread that is interrupted between two of their calls, a waiting thread is at

@@ -47,7 +47,8 @@ Settle = Callable[[], Outcome]
 class ExclusiveFile(io.BufferedIOBase):
     """A file for writing, whose object appears on a clean close, and only if nothing is there then.
 
-    `version` is the object's after that. A file that is left by an exception, or that nobody closes, leaves nothing.
+    `version` is that of the object, once the file is closed. If an exception leaves the `with` block, or nobody closes
+    the file, no object is created.
     fsspec's `OpenFile` and others close a file also while an exception is on its way out; that discards as well.
 
     Raises:
@@ -72,7 +73,7 @@ class ExclusiveFile(io.BufferedIOBase):
             self.close()
 
     def __del__(self) -> None:
-        """Not `close`, as other files do: nobody said that it is complete. The writer drops its parts itself."""
+        """Do nothing: other files close here, and so would publish an incomplete object. The writer drops the parts."""
 
     def writable(self) -> bool:
         """It is."""

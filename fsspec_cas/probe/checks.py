@@ -125,7 +125,7 @@ class Bench:
         return await patiently(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
 
     async def found(self, path: str) -> str:
-        """What is at a path, for the evidence of a finding."""
+        """Read the object at a path, and describe it as evidence for a finding."""
         return (
             "nothing is there" if await self.store.read_or_none(path, timeout=self.timeout) is None else "it is there"
         )

@@ -19,7 +19,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, Generic, TypeVar
@@ -124,13 +124,17 @@ class Batcher(OfThisProcess, Generic[Op, T]):
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
         """The results of operations in the line, in their order. The first error is raised once all of them ended."""
         try:
-            for answer in answers:
-                while not self.came(answer):
-                    pass
+            self.await_end(answers)
             return [answer.result() for answer in answers]
         finally:
             for answer in answers:
                 answer.cancel()  # of one that is done: nothing
+
+    def await_end(self, answers: Iterable[Later[T]]) -> None:
+        """Return once each operation has a result or an error. An interrupt of this wait cancels none of them."""
+        for answer in answers:
+            while not self.came(answer):
+                pass
 
     def came(self, answer: Later[T]) -> bool:
         """Whether there is a result within a second; if not, it is seen to it that a thread writes."""

@@ -201,7 +201,7 @@ def _keep_user_agent(client: Any) -> None:
         named.to_string = lambda: text
 
 
-# Of a service that gives credentials, or of the one that is asked: a timeout, a connection, a body that stops half way.
+# Errors of the credentials service or of the store: a timeout, a lost connection, a body that stops half way.
 _UNREACHED = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, SSLError)
 _PASSING = (asyncio.TimeoutError, *_UNREACHED, HTTPClientError, aiohttp.ClientError)
 

@@ -333,9 +333,7 @@ class Appender(OfThisProcess):
         """
         with self._guard:
             waiting = [*self._waiting]
-        for one in waiting:
-            while not self._batcher.came(one):  # an interrupt here must not drop what others wait for
-                pass
+        self._batcher.await_end(waiting)  # not `wait_all`: other threads may wait for these records
         for one in waiting:
             one.result()
 

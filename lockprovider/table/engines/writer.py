@@ -55,8 +55,7 @@ def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> Wri
     """
     if (known := txn.expected_schema) is not None:
         with suppress(TableError):  # it may have got a column since
-            planner = planner_by(txn, known)
-            return WritePlan(planner, split, split(planner))
+            return _planned(planner_by(txn, known), split)
     return plan_for_tasks(txn, split)
 
 
@@ -66,7 +65,10 @@ def plan_for_tasks(txn: Transaction, split: Callable[[GroupWriter], Changes]) ->
     Raises:
         InvalidRecords, DoesNotFit: what `split` refuses.
     """
-    planner = planner_of(txn)
+    return _planned(planner_of(txn), split)
+
+
+def _planned(planner: GroupWriter, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
     return WritePlan(planner, split, split(planner))
 
 

@@ -211,26 +211,28 @@ def test_every_field_of_the_record_is_specified() -> None:
     )
     earlier = LockRecord("o", 1, expired=False, pending=pending, earlier=(pending,))
     said = {key for one in (data, more.encode(), earlier.encode()) for key in re.findall(rb'"(\w+)":', one)}
-    specified = text_of("lockprovider/README.md")
+    specified = text_of("lockprovider/SPECIFICATION.md")
     assert {key.decode() for key in said if f"`{key.decode()}`" not in specified} == set()
 
 
 def test_the_constants_of_the_lock_are_the_codes() -> None:
-    text, settings = " ".join(text_of("lockprovider/README.md").split()), LockSettings()
+    text, settings = " ".join(text_of("lockprovider/SPECIFICATION.md").split()), LockSettings()
     said = [
-        f"{settings.validity:g} s, at least 10 x renewal",
+        f"{settings.validity:g} s, at least 10 x `renew`",
         f"every {settings.renew:g} s;",
         f"{settings.timeout:g} s, {settings.poll:g} s",
-        f"| {GRACE_MS} ms (Hudi's)",
-        f"min(validity, {HAND_OVER_S:g} s); half of it to apply",
-        f"decided and unapplied at once | at most {combine.MOST_UNAPPLIED} |",
-        f"a free lock is anyone's after | {record.LONGEST_S:g} s",
-        f"{record._REST_MS / 1000:g} s, every {record._REST_EVERY_MS // 1000} s",
-        f"every {record._REST_UNASKED_MS // 1000} s of a group else",
-        f"{machine._PAST_MS // 1000} s after it passed",
+        f"`now > validUntil + {GRACE_MS} ms`",
+        f"`validUntil = now + min(validity, {HAND_OVER_S:g} s)`",
+        f"After {HAND_OVER_S / 2:g} s the rest is left",
+        f"returns {HAND_OVER_S / 2 + GRACE_MS / 1000:g} s after its take",
+        f"At most {combine.MOST_UNAPPLIED} are unapplied at once",
+        f"After {record.LONGEST_S:g} s a free lock belongs to any client",
+        f"{record._REST_MS / 1000:g} s: every {record._REST_EVERY_MS // 1000} s",
+        f"every {record._REST_UNASKED_MS // 1000} s of a group commit",
+        f"kept for {machine._PAST_MS // 1000} s after that time",
         f"{commit_log.MOST_ENTRIES} entries, {commit_log._PACKED} bytes deflated, {commit_log.LARGEST} bytes an entry",
         f"more than {commit_log.LARGEST} bytes, or of more than {commit_log._PACKED // 2} deflated",
-        f"bytes that travel in the record | {steps._ENCLOSED}, deflated",
+        f"bytes in the record | {steps._ENCLOSED} deflated",
         HUDI_LOCK_PATH,
     ]
     assert [sentence for sentence in said if sentence not in text] == []

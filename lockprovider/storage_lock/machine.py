@@ -5,8 +5,8 @@ its lease lives. Only `Commit` is safe against that: a conditional write on the 
 still is the holder. Everything else (renewal, the local deadline) only makes overlap unlikely, while clocks differ by
 less than the grace plus the margin.
 
-Which event leads from which state to which, and to which effect, stands in the README, from data that a test compares
-`step` with.
+Which event leads from which state to which, and to which effect, is data that a test compares `step` with
+(`tests/lockprovider/storage_lock/transitions.py`).
 
 What is applied may be large and the store slow. So the lease is renewed meanwhile: the one who applies does not keep
 the machine, and a renewal changes nothing about what is being rolled forward.

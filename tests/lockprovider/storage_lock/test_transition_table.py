@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
-from transitions import TABLE, each, kind, markdown
+from transitions import TABLE, each, kind
 
 from fsspec_cas import Version
 from lockprovider import LockRecord, LockSettings, Log, Pending
@@ -35,7 +34,6 @@ from lockprovider.storage_lock.states import (
     Writing,
 )
 
-ROOT = Path(__file__).resolve().parents[3]
 ME = Me("me", LockSettings(validity=100, renew=10), line_name="mine")
 NOW_MS = 1_000_000
 V1, V2 = Version("test", "1"), Version("test", "2")
@@ -120,9 +118,3 @@ def test_a_machine_that_does_anything_else_would_be_found() -> None:
         return machine.step(me, state, event)
 
     assert rows_of(twin) != of_the_table()
-
-
-def test_the_readme_has_the_table_as_it_is() -> None:
-    text = (ROOT / "lockprovider" / "README.md").read_text(encoding="utf-8")
-    _, _, rest = text.partition("<!-- begin: python tests/lockprovider/storage_lock/transitions.py -->\n")
-    assert rest.partition("<!-- end -->")[0] == markdown()

@@ -1,8 +1,8 @@
 """The lease machine's table: which event leads from which state to which, and to which effect; and when.
 
 It is data that `step` is compared with, in both directions, by enumeration (`test_transition_table.py`): what the
-machine does stands here, and what stands here the machine does. Run as a program, this file prints what stands in
-`lockprovider/README.md`.
+machine does stands here, and what stands here the machine does. Run as a program, this file prints the table as
+Markdown; `lockprovider/SPECIFICATION.md` links to it.
 
 A state "Writing: take" is a `Writing` whose purpose that is; as the next state "Writing" or "Checking" alone is of the
 same write. "Done: acquired" is a `Done` that says so. Several in one cell stand for each of them. What is not here

@@ -1,0 +1,30 @@
+"""The five minutes of each package's page work from a clone: every block that uses `playground`, from top to bottom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_documents import blocks
+
+
+def follow(page: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Run the blocks of a page that use the playground folder, as in one session."""
+    bodies = [body for body in blocks(page, "python") if "playground/" in body]
+    assert bodies
+    for body in bodies:
+        exec(compile(body, page, "exec"), names)  # noqa: S102 - that is the point
+    return names
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_first_example_of_the_lock_publishes_and_releases(here: Path) -> None:
+    names = follow("lockprovider/README.md", {})
+    assert (here / "playground/table/state/000008").read_bytes() == b"..."
+    assert names["lock"].status().state == "released"

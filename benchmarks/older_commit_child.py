@@ -133,12 +133,12 @@ def shared(case: str, url: str, task: dict[str, Any]) -> dict[str, float]:
 
 def main() -> None:
     """Run the case of the command line."""
-    import fsspec_cas
+    import fsspec_cas as package
 
     task = json.loads(sys.argv[1])
-    packages = fsspec_cas.__path__[0]
-    if not packages.startswith(task["tree"]):
-        raise SystemExit(f"the packages are those in {packages}, not those of {task['tree']}")
+    folder = package.__path__[0]
+    if not folder.startswith(task["tree"]):
+        raise SystemExit(f"the packages are those in {folder}, not those of {task['tree']}")
     url = f"s3://{task['site']['bucket']}/{task['site']['prefix']}/place"
     run = alone if task["case"] in CASES else shared
     print(json.dumps(run(task["case"], url, task)), flush=True)

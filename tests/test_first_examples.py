@@ -28,3 +28,9 @@ def test_first_example_of_the_lock_publishes_and_releases(here: Path) -> None:
     names = follow("lockprovider/README.md", {})
     assert (here / "playground/table/state/000008").read_bytes() == b"..."
     assert names["lock"].status().state == "released"
+
+
+def test_first_examples_of_the_recipes_run_in_one_session(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    follow("lockprovider/recipes/README.md", {})
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("2026-11-22", "mon", "tue", "order", "vm-7"))

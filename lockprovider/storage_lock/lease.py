@@ -47,7 +47,6 @@ _LOG = logging.getLogger("lockprovider")
 _FORKED = Ended("it belongs to the process that this one was forked from", LossReason.FORKED)
 _RELEASED = Ended("it was released", LossReason.RELEASED)
 _RELEASING = Ended("it is being released", LossReason.RELEASED)
-_ENDED_BEFORE = Ended("it had ended before", LossReason.LAPSED)
 
 
 def warn_and_give_back(lease: Lease, name: str) -> None:
@@ -217,16 +216,29 @@ class Lease:
             raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
 
     def _decide(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        while True:
-            if self._closed:
+        if self._closed:
+            self.check()
+        publisher = self._client.publisher
+        ended = publisher.commit(pending, data, new=new, over=self._over)
+        if ended is None:
+            return
+        if ended is not _RELEASED:
+            self._learn(ended)
+        match publisher.settle(pending, self.epoch):
+            case "committed":
+                return
+            case "apply":  # not by us, who hold nothing: it could come back after a later holder removed it
+                raise PublishUnknown(f"{pending.path!r} was decided, and the next holder puts it there")
+            case "not_committed":
                 self.check()
-            answer = self._client.publisher.commit(pending, data, new=new)
-            if isinstance(answer, Done) and answer.what == "committed":
-                return None
-            if isinstance(answer, Ended) or answer is None:
-                return self._settle(pending, answer)
-            if self._lapsed():  # a copy of the commit may be on its way still
-                raise PublishUnknown(f"the publish of {pending.path!r} was not answered while the lease lived")
+            case "unknown":
+                raise PublishUnknown(f"a commit of {pending.path!r} may still be on its way, and the lease has lapsed")
+
+    def _over(self) -> Ended | None:
+        """How the lease has ended, as far as is known without a request; None while it is held. Tells nobody."""
+        if self._closed:  # by another thread, which waits for this publish
+            return _RELEASED
+        return self._ended or self._client.tick()
 
     def renew(self) -> bool:
         """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known.
@@ -352,20 +364,6 @@ class Lease:
         if not self._closed:
             self._learn(self._client.tick())
         return self.lost.is_set()
-
-    def _settle(self, pending: Pending, answer: Ended | None) -> None:
-        self._learn(answer or _ENDED_BEFORE)
-        if not self._client.publisher.tried(pending):
-            self.check()
-        match self._client.publisher.settle(pending, self.epoch):
-            case "committed":
-                return
-            case "apply":  # not by us, who hold nothing: it could come back after a later holder removed it
-                raise PublishUnknown(f"{pending.path!r} was decided, and the next holder puts it there")
-            case "not_committed":
-                self.check()
-            case "unknown":
-                raise PublishUnknown(f"a commit of {pending.path!r} may still be on its way, and the lease has lapsed")
 
     def _lost(self, ended: Ended) -> LeaseLost:
         said = f"the lease of {self.owner} on {self._client.where!r} (epoch {self.epoch}) is lost: {ended.why}"

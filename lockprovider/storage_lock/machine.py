@@ -31,6 +31,7 @@ nothing else (`joined`). The holder's next write is refused once, and finds its 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from fsspec_cas import ABSENT, Version
 from lockprovider.errors import LossReason
@@ -378,6 +379,39 @@ def belief(state: State) -> Held | None:
             return before
         case Idle() | Lost():
             return None
+
+
+PublishStep = Literal["send", "look", "roll_forward", "read_record", "read_path", "never"]
+
+
+def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool) -> PublishStep:
+    """Choose the next step of a publish whose outcome is not known yet.
+
+    Args:
+        state: the machine's, under whose lease it is published.
+        tried: whether a write of the record that commits this publish was ever sent.
+        ended: whether the publisher takes the lease for over. The machine may wait for an answer still.
+        record_is_seen: whether the record was read since the last of these writes was sent.
+
+    Returns:
+        "send": write the record that commits the publish. "look": find out what became of a write whose answer is
+        missing. "roll_forward": apply what an earlier write decided. After the lease: "read_record", then "read_path",
+        and decide by `settle_commit`. "never": nothing was sent, so nothing can land.
+    """
+    if not ended:
+        match state:
+            case Held():
+                return "send"
+            case Checking():
+                return "look"
+            case Rolling():
+                return "roll_forward"
+            case Idle() | Lost() | Writing():
+                pass
+    if not tried:
+        return "never"
+    # The record first: its `pending` is dropped only after the object is there.
+    return "read_path" if record_is_seen else "read_record"
 
 
 def settle_commit(

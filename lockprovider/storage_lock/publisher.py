@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from fsspec_cas import AlreadyExists, CasError, Store, Version
-from lockprovider.errors import LockError, MalformedRecord, PublishUnknown, Unappliable
+from lockprovider.errors import LockError, LossReason, MalformedRecord, PublishUnknown, Unappliable
 from lockprovider.storage_lock import steps
 from lockprovider.storage_lock.commit_log import Pending
-from lockprovider.storage_lock.driver import Driver, final
-from lockprovider.storage_lock.machine import only_ours_since, settle_commit
+from lockprovider.storage_lock.driver import Answer, Driver
+from lockprovider.storage_lock.machine import PublishStep, only_ours_since, publish_next, settle_commit
 from lockprovider.storage_lock.states import (
     AppliedPending,
     Apply,
@@ -30,6 +31,7 @@ from lockprovider.storage_lock.states import (
 )
 
 _LOG = logging.getLogger("lockprovider")
+_ENDED_BEFORE = Ended("it had ended before", LossReason.LAPSED)
 
 
 class Publisher:
@@ -82,36 +84,68 @@ class Publisher:
         """Remove what was staged for a publish that is there."""
         steps.discard(self._store, pending)
 
-    def commit(self, pending: Pending, data: bytes | None, *, new: bool) -> Done | Ended | None:
-        """Try to pass the commit point once, and apply; None if nothing is held. Renewals go on all the while.
+    def commit(
+        self, pending: Pending, data: bytes | None, *, new: bool, over: Callable[[], Ended | None]
+    ) -> Ended | None:
+        """Pass the commit point, and apply; None if it is published, else how the lease ended before that was known.
 
-        `data`, if the caller has it at hand; `new`: nothing is at the path, as the caller knows.
+        Renewals go on all the while. `data`, if the caller has it at hand; `new`: nothing is at the path, as the caller
+        knows. `over` is asked how the lease has ended, if it has, before a commit is sent once more.
         """
-        driver, ready = self._driver, new and data is not None
+        data_is_ready, ended = new and data is not None, None
         with self.one_publish:
             while True:
-                with driver.one_step:
-                    ended = self.finish_in_flight()
-                    if not isinstance(driver.state, (Held, Rolling)):
-                        return ended
-                    if isinstance(driver.state, Held) and ready:
-                        self._tried[pending] = driver.state.version
-                        answer = driver.feed(Commit(pending, driver.moment()))
-                        break
-                self.apply_left(self.left_s)
-                if not ready:
-                    data, ready = steps.prepare(self._store, pending, data, self.left_s), True
-            if isinstance(answer, Apply):
-                began_s = driver.world.monotonic_s()
-                self.set_aside.pop(pending.path, None)
-                self._apply(answer, data)
-                if self.left_s() <= 0:
-                    self._must_not_be_too_late(pending, began_s)
-                self._tried.pop(pending, None)
-                if pending.path in self.set_aside:
-                    self._never(pending)
-                return Done("committed")
-            return final(answer)
+                step, answer = self._advance(pending, ended, data_is_ready=data_is_ready)
+                match step, answer:
+                    case _, Ended():
+                        ended = answer
+                    case "send", Apply():
+                        self._apply_own(answer, data)
+                        return None
+                    case "send", Done("committed"):
+                        return None
+                    case "send", None:
+                        data, data_is_ready = steps.prepare(self._store, pending, data, self.left_s), True
+                    case "send", _:  # it is not written, though a copy may be on its way still
+                        ended = over()
+                    case "look", _:
+                        pass
+                    case "roll_forward", _:
+                        self.apply_left(self.left_s)
+                    case _:
+                        return ended or _ENDED_BEFORE
+
+    def _advance(self, pending: Pending, ended: Ended | None, *, data_is_ready: bool) -> tuple[PublishStep, Answer]:
+        """The next step of a publish, and what it came to where it is one of the machine.
+
+        A commit is sent once the data is ready; until then its answer is None.
+        """
+        driver = self._driver
+        with driver.one_step:
+            state = driver.state
+            step = publish_next(state, tried=self.tried(pending), ended=ended is not None, record_is_seen=False)
+            if step == "look":
+                return step, driver.feed(Look())
+            if step == "send" and data_is_ready and isinstance(state, Held):
+                self._tried[pending] = state.version
+                return step, driver.feed(Commit(pending, driver.moment()))
+            return step, None
+
+    def _apply_own(self, what: Apply, data: bytes | None) -> None:
+        """Apply what this client has decided just now, with its data.
+
+        Raises:
+            AlreadyExists, Unappliable: other bytes are at its path; see `_never`.
+            PublishUnknown: it was applied after its time.
+        """
+        pending, began_s = what.pending, self._world.monotonic_s()
+        self.set_aside.pop(pending.path, None)
+        self._apply(what, data)
+        if self.left_s() <= 0:
+            self._must_not_be_too_late(pending, began_s)
+        self._tried.pop(pending, None)
+        if pending.path in self.set_aside:
+            self._never(pending)
 
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
         """It was applied when the time for it was over, as by a process that was stopped in the moment of sending.
@@ -158,12 +192,21 @@ class Publisher:
         Raises:
             CasError, LockError: it cannot be found out now.
         """
-        with self._driver.one_step:
-            seen = self._driver.read().record  # first: its `pending` is dropped only after the object is there
-        there = steps.digest_at(self._store, pending.path)
-        verdict = settle_commit(pending, self._me.owner, epoch, seen, there)
-        # Who drops `pending` from the record (a JVM writer does) does not stop what we have sent already.
-        return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
+        driver, seen = self._driver, None
+        while True:
+            tried, record_is_seen = self.tried(pending), seen is not None
+            match publish_next(driver.state, tried=tried, ended=True, record_is_seen=record_is_seen):
+                case "read_record":
+                    with driver.one_step:
+                        seen = driver.read()
+                case "read_path":
+                    record = None if seen is None else seen.record
+                    there = steps.digest_at(self._store, pending.path)
+                    verdict = settle_commit(pending, self._me.owner, epoch, record, there)
+                    # Who drops `pending` from the record (a JVM writer does) does not stop what we have sent already.
+                    return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
+                case _:
+                    return "not_committed"
 
     # -- applying what was decided ---------------------------------------------------------------------------------
 

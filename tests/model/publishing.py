@@ -1,8 +1,8 @@
 """A world of clients that append to a log under the lock, with NO assumption on clocks.
 
 Every client runs transactions: take the lock, read which entries there are, publish an entry that names them all, release.
-The client's decisions are `step` and `settle_commit` of `lockprovider.storage_lock.machine`, the real ones; what `Lock` and `Lease` do around
-them is followed here step by step. Those who combine hold no lock: they decide by `lockprovider.storage_lock.combine` on the same record,
+The client's decisions are `step`, `publish_next` and `settle_commit` of `lockprovider.storage_lock.machine`, the real ones; what `Lock` does
+around them is followed here step by step. Those who combine hold no lock: they decide by `lockprovider.storage_lock.combine` on the same record,
 what they want themselves and nothing else (`group_commit` has the rest). One step of the world is one request, or one event of one client, so all others may
 act between any two of them: that is what a pause is.
 
@@ -102,12 +102,11 @@ class Rules:
     """The protocol. A wrong twin replaces one of its parts."""
 
     step: Callable[[Me, Any, Any], tuple[Any, Any]] = real.step
+    publish_next: Callable[..., str] = real.publish_next
     settle: Callable[..., str] = real.settle_commit
     condition: Callable[[PutRecord], Any] = lambda put: put.condition
     stored: Callable[[LockRecord], LockRecord | None] = lambda record: record
     joined: Callable[[LockRecord, str], LockRecord] = real.joined
-    settles: bool = True  # False: an ended lease is taken for "not written" without looking
-    record_first: bool = True
     deletes: bool = False
     combine: Callable[..., LockRecord] = group.combine
     verdict: Callable[..., group._Verdict] = group.verdict
@@ -309,7 +308,7 @@ class Publishing:
                 yield from self._apply(world, i, apply)
 
     def _own_step(self, world: World, i: int) -> Iterator[tuple[str, World]]:
-        client, name = world.clients[i], _NAMES[i]
+        client = world.clients[i]
         machine = self._all[client.machine]
         if client.phase in ("settling", "looking"):
             yield from self._settle(world, i)
@@ -328,17 +327,8 @@ class Publishing:
                 yield from self._apply_late(world, i)
             case ("asking", _) | ("publish" | "free", Looked()):
                 yield self._unheld(world, i, machine)
-            case "publish", Held():
-                yield from self._decide(world, i)
-            case "publish" | "release", Checking():
-                yield self._feed(f"{name} looks again", world, i, client, "look")
-            case "publish", Rolling(held):
-                label = f"{name} takes the roll-forward up again"
-                apply = Apply(held.record.pending, held.record.earlier)
-                yield label, _with(world, i, client._replace(op=self._id(apply)))
             case "publish", _:
-                label = f"{name} finds its lease ended"
-                yield label, self._ended(label, world, i, client)
+                yield self._publish(world, i, machine)
             case "release", _:
                 yield self._release(world, i, machine)
             case _:
@@ -346,6 +336,8 @@ class Publishing:
 
     def _release(self, world: World, i: int, machine: Any) -> tuple[str, World]:
         client, name = world.clients[i], _NAMES[i]
+        if isinstance(machine, Checking):
+            return self._feed(f"{name} looks again", world, i, client, "look")
         if isinstance(machine, (Held, Rolling)):
             return self._feed(f"{name} releases", world, i, client, "release")
         return f"{name} has nothing to release", self._over(world, i, client, "out")
@@ -362,11 +354,28 @@ class Publishing:
             return self._feed(f"{name} tries to take the lock that it has released", world, i, fresh, "known")
         return f"{name} wants the lock", _with(world, i, fresh._replace(op=self._id(ReadRecord())))
 
-    def _decide(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+    def _publish(self, world: World, i: int, machine: Any) -> tuple[str, World]:
+        """The next step of a holder's publish, as `publish_next` says it."""
         client, name = world.clients[i], _NAMES[i]
-        what = f"{self._entry(i, client)} [{client.base}]"
-        world = world._replace(firsts=world.firsts | {_first(self._entry(i, client))}) if self.rules.early else world
-        yield self._feed(f"{name} sends the commit of {what}", world, i, client._replace(tried=True), "commit")
+        match self._next(client):
+            case "send":
+                entry = self._entry(i, client)
+                begun = world._replace(firsts=world.firsts | {_first(entry)}) if self.rules.early else world
+                label = f"{name} sends the commit of {entry} [{client.base}]"
+                return self._feed(label, begun, i, client._replace(tried=True), "commit")
+            case "look":
+                return self._feed(f"{name} looks again", world, i, client, "look")
+            case "roll_forward":
+                apply = Apply(machine.held.record.pending, machine.held.record.earlier)
+                label = f"{name} takes the roll-forward up again"
+                return label, _with(world, i, client._replace(op=self._id(apply)))
+            case _:
+                label = f"{name} finds its lease ended"
+                return label, self._ended(label, world, i, client)
+
+    def _next(self, client: Client, *, ended: bool = False) -> str:
+        machine, seen = self._all[client.machine], client.phase == "looking"
+        return self.rules.publish_next(machine, tried=client.tried, ended=ended, record_is_seen=seen)
 
     def _unheld(self, world: World, i: int, machine: Any) -> tuple[str, World]:
         """The next step of one that combines."""
@@ -685,21 +694,22 @@ class Publishing:
                 return _with(world, i, client)
 
     def _settle(self, world: World, i: int) -> Iterator[tuple[str, World]]:
-        """`Lock.settle`: the record, then the path, then the verdict."""
+        """The record, then the path, then the verdict; or as `publish_next` says it."""
         client, name = world.clients[i], _NAMES[i]
         entry = self._entry(i, client)
-        if client.phase == "settling" and self.rules.record_first:
-            yield f"{name} reads the record to settle {entry}", self._noted(world, i, client)
-            return
-        if client.phase == "settling":  # the twin looks at the path first
-            seen = client._replace(phase="looking", epoch=-client.epoch if entry in world.objects else client.epoch)
-            yield f"{name} looks for {entry}", _with(world, i, seen)
-            return
+        match client.phase, self._next(client, ended=True):
+            case "settling", "read_record":
+                yield f"{name} reads the record to settle {entry}", self._noted(world, i, client)
+                return
+            case "settling", _:  # the twin looks at the path first
+                seen = client._replace(phase="looking", epoch=-client.epoch if entry in world.objects else client.epoch)
+                yield f"{name} looks for {entry}", _with(world, i, seen)
+                return
+            case _, "read_path":
+                record, there = self._all[client.seen], entry in world.objects
+            case _:
+                record, there = self._all[world.record], client.epoch < 0
         pending = self._pending(i, client)
-        if self.rules.record_first:
-            record, there = self._all[client.seen], entry in world.objects
-        else:
-            record, there = self._all[world.record], client.epoch < 0
         verdict = self.rules.settle(pending, name, abs(client.epoch), record, pending.digest if there else None)
         self.reached.add(f"settled: {verdict}")
         label = f"{name} settles {entry}: {verdict}"
@@ -760,9 +770,9 @@ class Publishing:
     def _ended(self, label: str, world: World, i: int, client: Client) -> World:
         if client.phase != "publish":
             return _with(world, i, client)
-        if client.tried and self.rules.settles:
-            return _with(world, i, client._replace(phase="settling"))
-        return self._denied(label, world, i, client)
+        if self._next(client, ended=True) == "never":
+            return self._denied(label, world, i, client)
+        return _with(world, i, client._replace(phase="settling"))
 
     def _published(self, label: str, world: World, i: int, client: Client) -> World:
         entry = self._entry(i, client)

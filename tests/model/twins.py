@@ -123,6 +123,18 @@ def _deleted_when_released(record: LockRecord) -> LockRecord | None:
     return None if record.expired else record
 
 
+def never_settles(state: Any, *, tried: bool, ended: bool, record_is_seen: bool) -> str:
+    """A lease that ended while its commit was on the way: "so it was not written"."""
+    del tried
+    return real.publish_next(state, tried=False, ended=ended, record_is_seen=record_is_seen)
+
+
+def _looks_at_the_path_first(state: Any, *, tried: bool, ended: bool, record_is_seen: bool) -> str:
+    is_second = {"read_record": False, "read_path": True}
+    step = real.publish_next(state, tried=tried, ended=ended, record_is_seen=record_is_seen)
+    return step if step not in is_second else "read_record" if is_second[step] else "read_path"
+
+
 def _unsettled_means_never(
     pending: Pending, owner: str, epoch: int, seen: LockRecord | None, digest_there: str | None
 ) -> str:
@@ -280,17 +292,21 @@ PUBLISHING: dict[str, tuple[str, Publishing, Rules]] = {
     "the commit point is a plain put": ("fence", TAKEN_OVER, Rules(condition=_plain_put_at_commit)),
     "a take-over is a plain put": ("fence", TAKEN_OVER, Rules(condition=_plain_put_at_takeover)),
     "the owner in the record is enough": ("truth", ANSWER_LOST, Rules(step=_owner_is_enough)),
-    "no answer is taken for a loss": ("truth", ANSWER_LOST, Rules(step=_no_answer_is_a_loss, settles=False)),
-    "a lease that ended is taken for not written": ("truth", ANSWER_LOST, Rules(settles=False)),
+    "no answer is taken for a loss": (
+        "truth",
+        ANSWER_LOST,
+        Rules(step=_no_answer_is_a_loss, publish_next=never_settles),
+    ),
+    "a lease that ended is taken for not written": ("truth", ANSWER_LOST, Rules(publish_next=never_settles)),
     "a late commit is forgotten": ("truth", LATE, Rules(settle=_unsettled_means_never)),
     "the record's pending is not looked at": ("truth", ANSWER_LOST, Rules(settle=_only_the_object_counts)),
-    "the path is looked at before the record": ("truth", ANSWER_LOST, Rules(record_first=False)),
+    "the path is looked at before the record": ("truth", ANSWER_LOST, Rules(publish_next=_looks_at_the_path_first)),
     "a release deletes the record": ("epoch", TAKEN_OVER, Rules(stored=_deleted_when_released, deletes=True)),
     "a released record counts as held": ("free", TAKEN_OVER, Rules(step=_release_is_ignored)),
     "a waiter joins the line with a plain put": ("fence", JOINED, Rules(condition=_join_is_a_plain_put)),
     "a waiter that joins forgets the epoch": ("epoch", JOINED, Rules(joined=_join_keeps_only_what_jvm_hudi_knows)),
     "a waiter that joins forgets the pending publish": ("fence", JOINED, Rules(joined=_join_drops_pending)),
-    "a join ends the lease": ("truth", ANSWER_LOST, Rules(step=_a_join_ends_the_lease, settles=False)),
+    "a join ends the lease": ("truth", ANSWER_LOST, Rules(step=_a_join_ends_the_lease, publish_next=never_settles)),
     "the next holder does not wait for what was decided without it": (
         "order",
         ONE_COMBINES,

@@ -10,14 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from model.twins import CLOCKS, PUBLISHING
+from model.twins import CLOCKS, PUBLISHING, never_settles
 
 from fsspec_cas import OutcomeUnknown
-from lockprovider import Intent, Lease, Lock, LockRecord, Log, LossReason, PublishUnknown
-from lockprovider.storage_lock import combine, machine
+from lockprovider import Intent, Lease, Lock, LockRecord, Log, PublishUnknown
+from lockprovider.storage_lock import combine, machine, publisher
 from lockprovider.storage_lock.member import Member
 from lockprovider.storage_lock.record_writer import RecordWriter
-from lockprovider.storage_lock.states import Ended
 from simulate.histories import START_S, History
 from simulate.network import Network
 
@@ -58,13 +57,6 @@ def _checks_then_writes(lease: Lease, path: str, data: bytes) -> None:
         lease._client.publisher._store.put_if_absent(path, data).unwrap()
     except OutcomeUnknown as error:
         raise PublishUnknown(str(error)) from error
-
-
-def _does_not_look(lease: Lease, pending: Any, answer: Any) -> None:
-    """A lease that ended while its commit was on the way: "so it was not written"."""
-    ended = answer or Ended("it had ended before", LossReason.LAPSED)
-    lease._learn(ended)
-    raise lease._lost(ended)
 
 
 async def _put_whatever_is_there(
@@ -140,7 +132,7 @@ WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
     "a publish is a check and a write": ("fence", lambda: mock.patch.object(Lease, "publish", _checks_then_writes)),
     "a lease that ended is taken for not written": (
         "truth",
-        lambda: mock.patch.object(Lease, "_settle", _does_not_look),
+        lambda: mock.patch.object(publisher, "publish_next", never_settles),
     ),
     "the store ignores conditions": ("", lambda: mock.patch.object(Network, "put", _put_whatever_is_there)),
     "the threads of a client do not take turns": ("", _no_turns),

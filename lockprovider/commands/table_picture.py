@@ -182,7 +182,7 @@ def _undone(table: Table, now: Timeline) -> list[Bar]:
         if instant.action is Action.ROLLBACK and instant.is_completed:
             name = instant.file_name
             try:
-                victims = decode_rollback(table.store.read(f"{TIMELINE}/{name}").data, name).victims
+                victims = decode_rollback(table.store.read(f"{TIMELINE}/{name}").data, name)
             except Corrupt:
                 continue  # the doctor says so
             ended = to_ms(instant.begin)

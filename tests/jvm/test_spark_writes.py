@@ -187,9 +187,9 @@ def test_they_finish_a_rollback_that_we_planned_and_did_not_finish(hudi: HudiSpa
     engine.write(dead, upserts=rows((1, "a", -1), (9, "z", -1)))
     dead.leave()
     files = rollback.files_of(table, dead.begin)
-    plan = rollback.RollbackPlan(dead.begin, "commit", rollback._requests(table, files))
+    victim = rollback.Victim(dead.begin, "commit")
     with table.lock.acquire():
-        planned = rollback._plan_it(table, table.timeline(), plan, None)
+        planned = rollback.plan_rollback(table, table.timeline(), victim, files, None)
     assert table.timeline().pending_rollbacks == (planned,)
     turns = _write_until_gone(hudi, table, dead.begin)
     assert _traces_of(table, dead.begin) == []

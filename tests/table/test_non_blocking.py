@@ -41,7 +41,7 @@ from lockprovider.table.format.properties import pairs
 from lockprovider.table.format.service_metadata import (
     ClusteringGroup,
     ClusteringPlan,
-    ClusteringSlice,
+    PlannedSlice,
     encode_clustering_plan,
 )
 from lockprovider.table.format.writer_settings import MODE_KEY
@@ -372,7 +372,7 @@ def test_n2_an_anchor_that_was_taken_back_is_made_again(table: Table) -> None:
 def planned_by_the_jvm(table: Table) -> Path:
     """A clustering of bucket 0: the JVM's can be of buckets."""
     one = table.snapshot().slices[0]
-    given = ClusteringSlice(one.partition, one.file_id, Path(one.path).name, tuple(log.file.name for log in one.logs))
+    given = PlannedSlice(one.partition, one.file_id, Path(one.path).name, tuple(log.file.name for log in one.logs))
     data = encode_clustering_plan(ClusteringPlan((ClusteringGroup((given,)),)), table.url)
     path = Path(table.url) / f".hoodie/timeline/{table.timeline().next_time(0)}.clustering.requested"
     path.write_bytes(data)

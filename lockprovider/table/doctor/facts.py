@@ -285,7 +285,7 @@ def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
 def _undone(action: Action, data: bytes, name: str) -> set[str]:
     if action is Action.RESTORE:
         return set(decode_restore(data, name))
-    return {begin for begin, _ in decode_rollback(data, name).victims}
+    return {victim.begin for victim in decode_rollback(data, name)}
 
 
 def _dead(

@@ -19,13 +19,13 @@ from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import fastavro
 
 from lockprovider.bounded import LARGEST_OBJECT, inflate, parse_json, plausible
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.layout import FileGroup, parse_log_file
+from lockprovider.table.format.layout import FileGroup, join, names_by_partition, parse_log_file
 
 SCHEMA_KEY = "schema"
 CLUSTER = "CLUSTER"
@@ -112,44 +112,14 @@ class CommitMetadata:
         return self.ended | written
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackRequest:
-    """Files of one partition that a rollback deletes; paths are absolute, as in Hudi's own plans."""
-
-    partition: str
-    files: tuple[str, ...] = ()
-    file_id: str = ""
-    latest_base_instant: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RollbackPlan:
-    """What a rollback is going to do; `action` is the victim's."""
-
-    victim: str
-    action: str
-    requests: tuple[RollbackRequest, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RolledBackPartition:
-    """What became of the files of one partition."""
-
-    deleted: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RollbackMetadata:
-    """What a rollback did. `begin` is the rollback's own begin time; `victims` are (begin, action) pairs."""
+class Victim(NamedTuple):
+    """An instant that a rollback or a restore takes back: its begin time and its action."""
 
     begin: str
-    victims: tuple[tuple[str, str], ...]
-    partitions: Mapping[str, RolledBackPartition] = field(default_factory=_nothing)
-    time_taken_ms: int = 0
+    action: str
 
 
-def encode_commit(metadata: CommitMetadata, sync: bytes | None = None) -> bytes:
+def encode_commit(metadata: CommitMetadata) -> bytes:
     """The content of a completed (or inflight) commit or replacecommit.
 
     The record is Hudi's replace kind when the operation is one of `REPLACING` or something is replaced.
@@ -165,9 +135,9 @@ def encode_commit(metadata: CommitMetadata, sync: bytes | None = None) -> bytes:
         "operationType": metadata.operation,
     }
     if not metadata.replaced and metadata.operation not in REPLACING:
-        return one_record("HoodieCommitMetadata", record, sync)
+        return one_record("HoodieCommitMetadata", record)
     replaced = {partition: list(ids) for partition, ids in metadata.replaced.items()}
-    return one_record("HoodieReplaceCommitMetadata", {**record, "partitionToReplaceFileIds": replaced}, sync)
+    return one_record("HoodieReplaceCommitMetadata", {**record, "partitionToReplaceFileIds": replaced})
 
 
 def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
@@ -201,93 +171,79 @@ def _commit(record: Mapping[str, Any]) -> CommitMetadata:
     )
 
 
-def encode_rollback_plan(plan: RollbackPlan) -> bytes:
-    """The content of `<begin>.rollback.requested`."""
+def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = "") -> bytes:
+    """The content of `<begin>.rollback.requested`; the files to be deleted are named below `root`, as Hudi does."""
     requests = [
         {
-            "partitionPath": request.partition,
-            "fileId": request.file_id,
-            "latestBaseInstant": request.latest_base_instant,
-            "filesToBeDeleted": list(request.files),
+            "partitionPath": partition,
+            "fileId": "",
+            "latestBaseInstant": "",
+            "filesToBeDeleted": [f"{root}/{join(partition, name)}" for name in names],
             "logBlocksToBeDeleted": {},
         }
-        for request in plan.requests
+        for partition, names in names_by_partition(paths).items()
     ]
-    victim = {"commitTime": plan.victim, "action": plan.action}
-    record = {"instantToRollback": victim, "RollbackRequests": requests, "version": 1}
+    record = {"instantToRollback": victim_record(victim), "RollbackRequests": requests, "version": 1}
     return one_record("HoodieRollbackPlan", record)
 
 
-def decode_rollback_plan(data: bytes, file_name: str) -> RollbackPlan:
-    """Read a requested rollback.
+def decode_rollback_plan(data: bytes, file_name: str) -> Victim:
+    """Which instant a requested rollback takes back.
 
     Raises:
         Corrupt: not one whole Avro record of that kind; the message names the file.
     """
-    return decoded(data, file_name, "a rollback plan", _rollback_plan)
+    return decoded(data, file_name, "a rollback plan", lambda record: victim_of(record["instantToRollback"]))
 
 
-def _rollback_plan(record: Mapping[str, Any]) -> RollbackPlan:
-    victim = record["instantToRollback"]
-    requests = tuple(
-        RollbackRequest(
-            partition=request["partitionPath"],
-            files=tuple(request["filesToBeDeleted"]),
-            file_id=request.get("fileId") or "",
-            latest_base_instant=request.get("latestBaseInstant") or "",
-        )
-        for request in record.get("RollbackRequests") or ()
-    )
-    return RollbackPlan(victim["commitTime"], victim["action"], requests)
+def encode_rollback(begin: str, victim: Victim, paths: Iterable[str]) -> bytes:
+    """The content of the completed rollback that began then and deleted these files."""
+    return one_record("HoodieRollbackMetadata", rollback_record(begin, victim, paths))
 
 
-def encode_rollback(metadata: RollbackMetadata) -> bytes:
-    """The content of a completed rollback."""
-    return one_record("HoodieRollbackMetadata", rollback_record(metadata))
-
-
-def rollback_record(metadata: RollbackMetadata) -> dict[str, Any]:
+def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[str, Any]:
     """A rollback as Hudi's record of it; a restore has one for each victim."""
+    deleted = names_by_partition(paths)
     partitions = {
-        path: {
-            "partitionPath": path,
-            "successDeleteFiles": list(done.deleted),
-            "failedDeleteFiles": list(done.failed),
+        partition: {
+            "partitionPath": partition,
+            "successDeleteFiles": [join(partition, name) for name in names],
+            "failedDeleteFiles": [],
             "rollbackLogFiles": {},
             "logFilesFromFailedCommit": {},
         }
-        for path, done in metadata.partitions.items()
+        for partition, names in deleted.items()
     }
     return {
-        "startRollbackTime": metadata.begin,
-        "timeTakenInMillis": metadata.time_taken_ms,
-        "totalFilesDeleted": sum(len(done.deleted) for done in metadata.partitions.values()),
-        "commitsRollback": [begin for begin, _ in metadata.victims],
+        "startRollbackTime": begin,
+        "timeTakenInMillis": 0,
+        "totalFilesDeleted": sum(map(len, deleted.values())),
+        "commitsRollback": [victim.begin],
         "partitionMetadata": partitions,
         "version": 1,
-        "instantsRollback": [{"commitTime": begin, "action": action} for begin, action in metadata.victims],
+        "instantsRollback": [victim_record(victim)],
     }
 
 
-def decode_rollback(data: bytes, file_name: str) -> RollbackMetadata:
-    """Read a completed rollback.
+def decode_rollback(data: bytes, file_name: str) -> tuple[Victim, ...]:
+    """What a completed rollback took back.
 
     Raises:
         Corrupt: not one whole Avro record of that kind; the message names the file.
     """
-    return decoded(data, file_name, "rollback metadata", _rollback)
-
-
-def _rollback(record: Mapping[str, Any]) -> RollbackMetadata:
-    return RollbackMetadata(
-        begin=record["startRollbackTime"],
-        victims=tuple((victim["commitTime"], victim["action"]) for victim in record["instantsRollback"]),
-        partitions={
-            path: RolledBackPartition(tuple(done["successDeleteFiles"]), tuple(done["failedDeleteFiles"]))
-            for path, done in record["partitionMetadata"].items()
-        },
-        time_taken_ms=record["timeTakenInMillis"],
+    return decoded(
+        data, file_name, "rollback metadata", lambda record: tuple(map(victim_of, record["instantsRollback"]))
     )
+
+
+def victim_record(victim: Victim) -> dict[str, str]:
+    """As in the records of rollbacks and restores."""
+    return {"commitTime": victim.begin, "action": victim.action}
+
+
+def victim_of(record: Mapping[str, str]) -> Victim:
+    """Read it."""
+    return Victim(record["commitTime"], record["action"])
 
 
 def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
@@ -339,14 +295,14 @@ def avro_schema(name: str) -> Any:
     return fastavro.parse_schema(json.loads(text))
 
 
-def one_record(name: str, record: Mapping[str, Any], sync: bytes | None = None) -> bytes:
+def one_record(name: str, record: Mapping[str, Any]) -> bytes:
     """A container file with this one record of Hudi's schema `name`; equal records give equal bytes."""
     out, counts = BytesIO(), BytesIO()
     fastavro.schemaless_writer(out, avro_schema(name), record)
     body = out.getvalue()
     for count in (1, len(body)):  # of records, and of bytes
         fastavro.schemaless_writer(counts, "long", count)
-    mark = sync or sha256(body).digest()[:_SYNC_BYTES]
+    mark = sha256(body).digest()[:_SYNC_BYTES]
     return b"".join((_head(name), mark, counts.getvalue(), body, mark))
 
 

@@ -35,7 +35,7 @@ from lockprovider.table.format.instant import Action, Instant, InstantState, to_
 from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE, LogFile, join
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
 from lockprovider.table.format.metadata import COMPACT, CommitMetadata, WriteStat, encode_commit, parsed_schema
-from lockprovider.table.format.service_metadata import CompactionOperation, encode_compaction_plan
+from lockprovider.table.format.service_metadata import PlannedSlice, encode_compaction_plan
 
 LISTING = "files"  # the partition of these records
 ALL_PARTITIONS = "__all_partitions__"
@@ -259,7 +259,7 @@ class ListingCompaction:
 
     @classmethod
     def of(
-        cls, begin: str, planned: CompactionOperation, listing: FileListing, schema_json: str | None = None
+        cls, begin: str, planned: PlannedSlice, listing: FileListing, schema_json: str | None = None
     ) -> ListingCompaction:
         """The compaction of this one file slice, which comes to `listing`, with the schema that the slice has."""
         schema = schema_json or metadata_schema()

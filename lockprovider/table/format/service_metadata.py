@@ -7,18 +7,19 @@ Source: `HoodieCleanerPlan.avsc`, `HoodieCleanMetadata.avsc`, `HoodieSavePointMe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lockprovider.table.format.layout import FileGroup, join
 from lockprovider.table.format.metadata import (
     CLUSTER,
-    RollbackMetadata,
-    RolledBackPartition,
+    Victim,
     decoded,
     one_record,
     rollback_record,
+    victim_of,
+    victim_record,
 )
 
 _CLEAN_VERSION = 2
@@ -46,16 +47,6 @@ class CleanPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanMetadata:
-    """What a clean did; `failed` files are still there."""
-
-    begin: str
-    plan: CleanPlan
-    failed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    time_taken_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Savepoint:
     """Files that no clean may take: names by partition. `at_ms` is epoch ms, UTC."""
 
@@ -72,20 +63,10 @@ class Savepoint:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """Which writes a restore takes back, (begin, action) pairs in that order; `target` is the last one that stays."""
+    """Which writes a restore takes back, in that order; `target` is the last one that stays."""
 
     target: str
-    victims: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreMetadata:
-    """What a restore did; `deleted` has the files of each victim, names by partition."""
-
-    begin: str
-    plan: RestorePlan
-    deleted: Mapping[str, Mapping[str, tuple[str, ...]]]
-    time_taken_ms: int = 0
+    victims: tuple[Victim, ...]
 
 
 def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
@@ -140,24 +121,23 @@ def _savepointed(savepoints: tuple[str, ...]) -> dict[str, str]:
     return {_SAVEPOINTED: ",".join(savepoints)} if savepoints else {}
 
 
-def encode_clean(metadata: CleanMetadata) -> bytes:
-    """The content of a completed clean."""
-    plan = metadata.plan
-    partitions: dict[str, dict[str, Any]] = {
+def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
+    """The content of the completed clean that began then and removed all files of its plan."""
+    partitions = {
         partition: {
             "partitionPath": partition,
             "policy": plan.policy,
             "deletePathPatterns": list(names),
-            "successDeleteFiles": [name for name in names if name not in metadata.failed.get(partition, ())],
-            "failedDeleteFiles": list(metadata.failed.get(partition, ())),
+            "successDeleteFiles": list(names),
+            "failedDeleteFiles": [],
             "isPartitionDeleted": False,
         }
         for partition, names in plan.files.items()
     }
     record = {
-        "startCleanTime": metadata.begin,
-        "timeTakenInMillis": metadata.time_taken_ms,
-        "totalFilesDeleted": sum(len(done["successDeleteFiles"]) for done in partitions.values()),
+        "startCleanTime": begin,
+        "timeTakenInMillis": took_ms,
+        "totalFilesDeleted": sum(map(len, plan.files.values())),
         "earliestCommitToRetain": plan.earliest[0] if plan.earliest else "",
         "lastCompletedCommitTimestamp": plan.last_commit,
         "partitionMetadata": partitions,
@@ -202,7 +182,7 @@ def _savepoint(record: Mapping[str, Any]) -> Savepoint:
 def encode_restore_plan(plan: RestorePlan) -> bytes:
     """The content of `<begin>.restore.requested`."""
     record = {
-        "instantsToRollback": _infos(plan),
+        "instantsToRollback": [victim_record(victim) for victim in plan.victims],
         "version": _RESTORE_PLAN_VERSION,
         "savepointToRestoreTimestamp": plan.target,
     }
@@ -219,20 +199,24 @@ def decode_restore_plan(data: bytes, file_name: str) -> RestorePlan:
 
 
 def _restore_plan(record: Mapping[str, Any]) -> RestorePlan:
-    victims = tuple((victim["commitTime"], victim["action"]) for victim in record["instantsToRollback"])
+    victims = tuple(map(victim_of, record["instantsToRollback"]))
     return RestorePlan(record.get("savepointToRestoreTimestamp") or "", victims)
 
 
-def encode_restore(metadata: RestoreMetadata) -> bytes:
-    """The content of a completed restore: for each victim what a rollback of it would have said."""
-    rollbacks = {victim[0]: [rollback_record(_rolled_back(metadata, victim))] for victim in metadata.plan.victims}
+def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, Iterable[str]], took_ms: int) -> bytes:
+    """The content of the completed restore that began then: for each victim what a rollback of it would have said.
+
+    `paths` are the deleted files by the begin times of the victims.
+    """
     record = {
-        "startRestoreTime": metadata.begin,
-        "timeTakenInMillis": metadata.time_taken_ms,
-        "instantsToRollback": [begin for begin, _ in metadata.plan.victims],
-        "hoodieRestoreMetadata": rollbacks,
+        "startRestoreTime": begin,
+        "timeTakenInMillis": took_ms,
+        "instantsToRollback": [victim.begin for victim in victims],
+        "hoodieRestoreMetadata": {
+            victim.begin: [rollback_record(begin, victim, paths.get(victim.begin, ()))] for victim in victims
+        },
         "version": 1,
-        "restoreInstantInfo": _infos(metadata.plan),
+        "restoreInstantInfo": [victim_record(victim) for victim in victims],
     }
     return one_record("HoodieRestoreMetadata", record)
 
@@ -246,16 +230,6 @@ def decode_restore(data: bytes, file_name: str) -> tuple[str, ...]:
     return decoded(data, file_name, "restore metadata", lambda record: tuple(record["instantsToRollback"]))
 
 
-def _rolled_back(metadata: RestoreMetadata, victim: tuple[str, str]) -> RollbackMetadata:
-    files = metadata.deleted.get(victim[0], {})
-    done = {path: RolledBackPartition(tuple(join(path, name) for name in names)) for path, names in files.items()}
-    return RollbackMetadata(metadata.begin, (victim,), done)
-
-
-def _infos(plan: RestorePlan) -> list[dict[str, str]]:
-    return [{"commitTime": begin, "action": action} for begin, action in plan.victims]
-
-
 def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
@@ -266,13 +240,22 @@ _STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExec
 
 
 @dataclass(frozen=True, slots=True)
-class ClusteringSlice:
-    """One file slice that a clustering replaces. Names are without folders; `base_file` is empty if it has none."""
+class PlannedSlice:
+    """One file slice that a clustering replaces, or that a compaction merges. Names are without folders.
+
+    Attributes:
+        base_file: empty if the slice has logs alone.
+        logs: in merge order.
+        base_instant: of a compaction alone: the begin time of the base file, or else of the first log.
+        metrics: of a compaction alone, for Hudi's own tools.
+    """
 
     partition: str
     file_id: str
     base_file: str
     logs: tuple[str, ...] = ()
+    base_instant: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def group(self) -> FileGroup:
@@ -289,7 +272,7 @@ class ClusteringSlice:
 class ClusteringGroup:
     """Slices whose rows are joined, and into how many files at most."""
 
-    slices: tuple[ClusteringSlice, ...]
+    slices: tuple[PlannedSlice, ...]
     outputs: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -307,7 +290,7 @@ class ClusteringPlan:
     owned: bool = False
 
     @property
-    def slices(self) -> tuple[ClusteringSlice, ...]:
+    def slices(self) -> tuple[PlannedSlice, ...]:
         """Those of all groups."""
         return tuple(one for group in self.groups for one in group.slices)
 
@@ -346,7 +329,7 @@ def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
     return one_record("HoodieRequestedReplaceMetadata", record)
 
 
-def _slice_to_avro(one: ClusteringSlice, root: str) -> dict[str, Any]:
+def _slice_to_avro(one: PlannedSlice, root: str) -> dict[str, Any]:
     return {
         "dataFilePath": f"{root}/{join(one.partition, one.base_file)}" if one.base_file else "",
         "deltaFilePaths": [f"{root}/{join(one.partition, name)}" for name in one.logs],
@@ -376,42 +359,26 @@ def _clustering_plan(record: Mapping[str, Any]) -> ClusteringPlan:
 
 
 def _clustering_group(group: Mapping[str, Any]) -> ClusteringGroup:
-    slices = tuple(
-        ClusteringSlice(
-            one.get("partitionPath") or "",
-            one["fileId"],
-            _name(one.get("dataFilePath") or ""),
-            tuple(map(_name, one.get("deltaFilePaths") or ())),
-        )
-        for one in group.get("slices") or ()
-    )
+    slices = tuple(map(_planned_slice, group.get("slices") or ()))
     return ClusteringGroup(slices, group.get("numOutputFileGroups") or 1, group.get("metrics") or {})
+
+
+def _planned_slice(one: Mapping[str, Any], base_instant: str = "") -> PlannedSlice:
+    """Plans of both kinds name its files alike."""
+    return PlannedSlice(
+        one.get("partitionPath") or "",
+        one["fileId"],
+        _name(one.get("dataFilePath") or ""),
+        tuple(map(_name, one.get("deltaFilePaths") or ())),
+        base_instant,
+        one.get("metrics") or {},
+    )
 
 
 _COMPACTION_VERSION = 2
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionOperation:
-    """One file slice that a compaction merges. Names are without folders, logs in merge order.
-
-    `base_instant` is that of its base file, or of a slice of logs alone that of its first; then `base_file` is empty.
-    """
-
-    partition: str
-    file_id: str
-    base_instant: str
-    base_file: str
-    logs: tuple[str, ...]
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def group(self) -> FileGroup:
-        """Its file group."""
-        return self.partition, self.file_id
-
-
-def encode_compaction_plan(operations: Iterable[CompactionOperation]) -> bytes:
+def encode_compaction_plan(slices: Iterable[PlannedSlice]) -> bytes:
     """The content of `<begin>.compaction.requested`."""
     planned = [
         {
@@ -422,7 +389,7 @@ def encode_compaction_plan(operations: Iterable[CompactionOperation]) -> bytes:
             "partitionPath": one.partition,
             "metrics": dict(one.metrics),
         }
-        for one in operations
+        for one in slices
     ]
     record = {
         "operations": planned,
@@ -433,7 +400,7 @@ def encode_compaction_plan(operations: Iterable[CompactionOperation]) -> bytes:
     return one_record("HoodieCompactionPlan", record)
 
 
-def decode_compaction_plan(data: bytes, file_name: str) -> tuple[CompactionOperation, ...]:
+def decode_compaction_plan(data: bytes, file_name: str) -> tuple[PlannedSlice, ...]:
     """Read a requested compaction.
 
     Raises:
@@ -442,15 +409,5 @@ def decode_compaction_plan(data: bytes, file_name: str) -> tuple[CompactionOpera
     return decoded(data, file_name, "a compaction plan", _compaction_plan)
 
 
-def _compaction_plan(record: Mapping[str, Any]) -> tuple[CompactionOperation, ...]:
-    return tuple(
-        CompactionOperation(
-            one.get("partitionPath") or "",
-            one["fileId"],
-            one["baseInstantTime"],
-            _name(one.get("dataFilePath") or ""),
-            tuple(map(_name, one.get("deltaFilePaths") or ())),
-            one.get("metrics") or {},
-        )
-        for one in record.get("operations") or ()
-    )
+def _compaction_plan(record: Mapping[str, Any]) -> tuple[PlannedSlice, ...]:
+    return tuple(_planned_slice(one, one["baseInstantTime"]) for one in record.get("operations") or ())

@@ -40,7 +40,7 @@ from lockprovider.table.format.layout import FileGroup, data_file_at
 from lockprovider.table.format.metadata import CLUSTER, WriteStat
 from lockprovider.table.format.service_metadata import (
     ClusteringPlan,
-    ClusteringSlice,
+    PlannedSlice,
     decode_clustering_plan,
     encode_clustering_plan,
 )
@@ -74,7 +74,7 @@ class ClusteringResult:
 class _Output(NamedTuple):
     """What becomes of the slices of one partition in one group of a plan."""
 
-    slices: tuple[ClusteringSlice, ...]
+    slices: tuple[PlannedSlice, ...]
     file_ids: tuple[str, ...]
 
 
@@ -261,7 +261,7 @@ def _execute(
 
     tasks = []
     for output in _outputs(begin, planned):
-        slices = [mine.files.slice_of(one.group, "", one.base_file, one.logs) for one in output.slices]
+        slices = [mine.files.slice_of(one) for one in output.slices]
         write = partial(_write, writer, slices, planned.sort_by, output.file_ids)
         tasks.append(executor.RewriteTask(write, sum(map(bytes_of, slices))))
     return list(run(tasks))

@@ -29,7 +29,7 @@ from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.service_metadata import (
-    CompactionOperation,
+    PlannedSlice,
     decode_compaction_plan,
     encode_compaction_plan,
 )
@@ -131,22 +131,20 @@ def _check(table: TableContext) -> None:
         raise UnsupportedTable(f"table {config.name!r} is copy-on-write: it has no log files, and nothing to compact")
 
 
-def _planned(table: TableContext, now: Timeline) -> tuple[CompactionOperation, ...]:
+def _planned(table: TableContext, now: Timeline) -> tuple[PlannedSlice, ...]:
     begin = now.next_time(table.clock.now_ms())
     return compaction_plan(table.snapshot_of(now), begin, executor.planned_groups(table, now))
 
 
-def _plan_of(table: TableContext, begin: str) -> tuple[CompactionOperation, ...]:
+def _plan_of(table: TableContext, begin: str) -> tuple[PlannedSlice, ...]:
     return decode_compaction_plan(*plans.read_requested(table, begin, Action.COMPACTION))
 
 
-def _executing(
-    table: TableContext, begin: str
-) -> AbstractContextManager[executor.Execution[tuple[CompactionOperation, ...]]]:
+def _executing(table: TableContext, begin: str) -> AbstractContextManager[executor.Execution[tuple[PlannedSlice, ...]]]:
     return executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours)
 
 
-def _is_ours(planned: tuple[CompactionOperation, ...], path: str) -> bool:
+def _is_ours(planned: tuple[PlannedSlice, ...], path: str) -> bool:
     del planned  # of two base files in one slice readers fail, and ours is always called the same
     return f"_{executor.TOKEN}_" in path
 
@@ -154,11 +152,11 @@ def _is_ours(planned: tuple[CompactionOperation, ...], path: str) -> bool:
 def _execute(
     table: TableContext,
     begin: str,
-    mine: executor.Execution[tuple[CompactionOperation, ...]],
+    mine: executor.Execution[tuple[PlannedSlice, ...]],
     run: executor.Runner,
 ) -> list[WriteStat]:
     writer = GroupWriter(table.place, begin, table.config(), table.schema())
-    slices = [mine.files.slice_of(one.group, one.base_instant, one.base_file, one.logs) for one in mine.planned]
+    slices = [mine.files.slice_of(one) for one in mine.planned]
     return list(run([executor.RewriteTask(partial(_write, writer, one), held_bytes(one)) for one in slices]))
 
 
@@ -168,6 +166,6 @@ def _write(writer: GroupWriter, one: FileSlice) -> list[WriteStat]:
     return [stat]
 
 
-def _result(begin: str, completion: str, planned: Iterable[CompactionOperation]) -> CompactionResult:
+def _result(begin: str, completion: str, planned: Iterable[PlannedSlice]) -> CompactionResult:
     done = tuple(planned)
     return CompactionResult(begin, completion, tuple(one.group for one in done), sum(len(one.logs) for one in done))

@@ -21,7 +21,7 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
 from lockprovider.table.format.layout import FileGroup, data_file_at, heartbeat_path, join, parse_log_file
 from lockprovider.table.format.metadata import CLUSTER, COMPACT, CommitMetadata, WriteStat, stats_by_partition
-from lockprovider.table.format.service_metadata import decode_clustering_plan, decode_compaction_plan
+from lockprovider.table.format.service_metadata import PlannedSlice, decode_clustering_plan, decode_compaction_plan
 from lockprovider.table.services import checkpoint, plans
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.fence import with_fence
@@ -121,14 +121,14 @@ class PlannedFiles:
         self._sizes = {entry.path: entry.size for entry in files}
         self._action = action
 
-    def slice_of(self, group: FileGroup, begin: str, base_file: str, logs: Iterable[str]) -> FileSlice:
-        """A slice of these files.
+    def slice_of(self, planned: PlannedSlice) -> FileSlice:
+        """That slice, by the files that are there.
 
         Raises:
             HistoryGone: one is gone.
         """
-        partition, file_id = group
-        named = [(name, join(partition, name)) for name in (*([base_file] if base_file else []), *logs)]
+        partition, base_file = planned.partition, planned.base_file
+        named = [(name, join(partition, name)) for name in (*([base_file] if base_file else []), *planned.logs)]
         gone = [path for _, path in named if path not in self._sizes]
         if gone:
             word = self._action.value
@@ -138,7 +138,7 @@ class PlannedFiles:
             SliceLog(file, path, self._sizes[path], "") for file, path in found if file is not None
         )
         path = join(partition, base_file) if base_file else ""
-        return FileSlice(partition, file_id, begin, path, self._sizes.get(path, 0), ordered)
+        return FileSlice(partition, planned.file_id, planned.base_instant, path, self._sizes.get(path, 0), ordered)
 
 
 @dataclass(frozen=True)

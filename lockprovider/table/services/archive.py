@@ -163,7 +163,7 @@ def _victims(table: TableContext, now: Timeline) -> frozenset[str]:
     """Of rollbacks that are planned and not done; one without a plan has not begun."""
     requested = (Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name for begin in now.pending_rollbacks)
     plans = ((name, _read(table, name)) for name in requested if name in now.names)
-    return frozenset(decode_rollback_plan(data, name).victim for name, data in plans if data)
+    return frozenset(decode_rollback_plan(data, name).begin for name, data in plans if data)
 
 
 def _content(table: TableContext, action: Archivable) -> Archived:

@@ -21,7 +21,6 @@ from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import META, checked_path, heartbeat_path, join
 from lockprovider.table.format.metadata_table import removed_files
 from lockprovider.table.format.service_metadata import (
-    CleanMetadata,
     CleanPlan,
     decode_clean_plan,
     encode_clean,
@@ -142,7 +141,7 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
         if begin not in now.pending(Action.CLEAN):
             return None
         listed = removed_files(plan.files) if table.config().named_metadata else ()
-        data = encode_clean(CleanMetadata(begin, plan, time_taken_ms=took_ms))
+        data = encode_clean(begin, plan, took_ms)
         completion = plans.complete(table, lease, begin, Action.CLEAN, data, listed=listed)
     table.store.delete(heartbeat_path(begin))
     table.tell("cleaned", begin, files=len(plan.paths))

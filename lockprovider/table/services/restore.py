@@ -19,8 +19,8 @@ from lockprovider import Lease
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path, names_by_partition
+from lockprovider.table.format.metadata import Victim
 from lockprovider.table.format.service_metadata import (
-    RestoreMetadata,
     RestorePlan,
     Savepoint,
     decode_clean_plan,
@@ -115,11 +115,11 @@ def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
     return decode_restore_plan(*plans.read_requested(table, begin, Action.RESTORE))
 
 
-def _victims(now: Timeline, target: Instant) -> list[tuple[str, str]]:
+def _victims(now: Timeline, target: Instant) -> list[Victim]:
     """What is pending first (nobody sees it), then what completed later, the latest first."""
-    pending = [(begin, (now.pending_action(begin) or Action.COMMIT).value) for begin in now.unfinished]
+    pending = [Victim(begin, (now.pending_action(begin) or Action.COMMIT).value) for begin in now.unfinished]
     later = [i for i in reversed(now.writes) if (i.completion or "") > (target.completion or "")]
-    return [*pending, *((instant.begin, instant.action.value) for instant in later)]
+    return [*pending, *(Victim(instant.begin, instant.action.value) for instant in later)]
 
 
 def _check_savepoints(table: TableContext, now: Timeline, plan: RestorePlan) -> None:
@@ -154,9 +154,8 @@ def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan)
     late = plans.files_by_begin(table)  # of tasks that wrote on until they saw that their instant is gone
     for path in (path for victim, _ in plan.victims for path in late.get(victim, ())):
         table.store.delete(path)
-    deleted = {victim: names_by_partition(files.get(victim, ())) for victim, _ in plan.victims}
     took_ms = round((table.world.monotonic_s() - started_s) * 1000)
-    data = encode_restore(RestoreMetadata(begin, plan, deleted, took_ms))
+    data = encode_restore(begin, plan.victims, files, took_ms)
     plans.complete(table, lease, begin, Action.RESTORE, data)
     table.store.delete(heartbeat_path(begin))
     table.tell("restored", begin, target=plan.target, taken_back=len(plan.victims))

@@ -20,21 +20,8 @@ from fsspec_cas import CasError, ObjectNotFound
 from lockprovider import Lease, LockError
 from lockprovider.table.errors import Aborted, Corrupt, HistoryGone
 from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import (
-    TIMELINE,
-    heartbeat_path,
-    join,
-    names_by_partition,
-)
-from lockprovider.table.format.metadata import (
-    RollbackMetadata,
-    RollbackPlan,
-    RollbackRequest,
-    RolledBackPartition,
-    decode_rollback_plan,
-    encode_rollback,
-    encode_rollback_plan,
-)
+from lockprovider.table.format.layout import TIMELINE, heartbeat_path
+from lockprovider.table.format.metadata import Victim, decode_rollback_plan, encode_rollback, encode_rollback_plan
 from lockprovider.table.format.service_metadata import decode_clustering_plan
 from lockprovider.table.services import listing, plans, restore
 from lockprovider.table.services.plans import dead_among
@@ -108,21 +95,18 @@ def _in_good_hands(table: TableContext, now: Timeline, victim: str) -> bool:
 
 def is_planned(table: TableContext, timeline: Timeline, begin: str) -> bool:
     """Whether a rollback that is not completed names this instant."""
-    return any(
-        read_rollback_plan(table, planned).victim == begin for planned in timeline.pending_rollbacks if planned > begin
-    )
+    return any(victim_of(table, planned).begin == begin for planned in timeline.pending_rollbacks if planned > begin)
 
 
 def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fenced: bool) -> None:
     """`fenced`: the victim is another's, who may wake up and commit once our lease has lapsed."""
     files = files_of(table, victim)
-    planned = _planned_for(table, now, victim)
-    plan = (
-        read_rollback_plan(table, planned)
-        if planned
-        else RollbackPlan(victim, _action(now, victim), _requests(table, files))
-    )
-    begin = planned or _plan_it(table, now, plan, lease if fenced else None)
+    begin = _planned_for(table, now, victim)
+    if begin is None:
+        named = Victim(victim, (now.pending_action(victim) or Action.COMMIT).value)
+        begin = plan_rollback(table, now, named, files, lease if fenced else None)
+    else:
+        named = victim_of(table, begin)
     listing.unlist(table, victim)  # while it is pending: what the metadata table alone has counts
     plans.remove_files(table, victim, files)
     # Inflight first: from here on its writer, should it wake up, sees that it must not commit.
@@ -132,48 +116,28 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
     for path in files_of(table, victim):
         table.store.delete(path)
     table.store.delete(heartbeat_path(victim))
-    _complete(table, lease, begin, plan, files)
+    plans.complete(table, lease, begin, Action.ROLLBACK, encode_rollback(begin, named, files))
     table.store.delete(heartbeat_path(begin))
 
 
-def _action(now: Timeline, victim: str) -> str:
-    return (now.pending_action(victim) or Action.COMMIT).value
-
-
-def _requests(table: TableContext, files: tuple[str, ...]) -> tuple[RollbackRequest, ...]:
-    root = table.url.rstrip("/")
-    return tuple(
-        RollbackRequest(partition, tuple(f"{root}/{join(partition, name)}" for name in names))
-        for partition, names in names_by_partition(files).items()
-    )
-
-
-def _plan_it(table: TableContext, now: Timeline, plan: RollbackPlan, lease: Lease | None) -> str:
-    begin = plans.claim_time(table, now)
-    plans.put_plan(table, begin, Action.ROLLBACK, encode_rollback_plan(plan), lease)
+def plan_rollback(table: TableContext, now: Timeline, victim: Victim, files: Sequence[str], lease: Lease | None) -> str:
+    """Write down that these files of that instant are to be removed: the begin time of the rollback."""
+    begin, plan = plans.claim_time(table, now), encode_rollback_plan(victim, files, table.url.rstrip("/"))
+    plans.put_plan(table, begin, Action.ROLLBACK, plan, lease)
     return begin
-
-
-def _complete(table: TableContext, lease: Lease, begin: str, plan: RollbackPlan, files: tuple[str, ...]) -> None:
-    done = {
-        partition: RolledBackPartition(deleted=tuple(join(partition, name) for name in names))
-        for partition, names in names_by_partition(files).items()
-    }
-    metadata = RollbackMetadata(begin, ((plan.victim, plan.action),), done)
-    plans.complete(table, lease, begin, Action.ROLLBACK, encode_rollback(metadata))
 
 
 def _planned_for(table: TableContext, now: Timeline, victim: str) -> str | None:
     """The begin time of a pending rollback of this victim, left by a cleaner that died."""
-    return next((begin for begin in now.pending_rollbacks if read_rollback_plan(table, begin).victim == victim), None)
+    return next((begin for begin in now.pending_rollbacks if victim_of(table, begin).begin == victim), None)
 
 
-def read_rollback_plan(table: TableContext, begin: str) -> RollbackPlan:
-    """The plan of the rollback that began then; of no victim if it was completed meanwhile."""
+def victim_of(table: TableContext, begin: str) -> Victim:
+    """What the rollback that began then takes back; nothing if it was completed meanwhile."""
     name = Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name
     content = table.store.read_or_none(f"{TIMELINE}/{name}")
     if content is None:
-        return RollbackPlan("", Action.COMMIT.value)  # completed meanwhile, and archived or removed
+        return Victim("", Action.COMMIT.value)  # completed meanwhile, and archived or removed
     return decode_rollback_plan(content.data, name)
 
 
@@ -318,4 +282,4 @@ def _finish(table: TableContext, planned: str) -> None:
     with table.lock.acquire() as lease:
         now = table.listed_timeline()
         if planned in now.pending_rollbacks:
-            execute(table, lease, now, read_rollback_plan(table, planned).victim, fenced=True)
+            execute(table, lease, now, victim_of(table, planned).begin, fenced=True)

@@ -11,7 +11,7 @@ Source: Hudi `PartitionAwareClusteringPlanStrategy`, `SparkSizeBasedClusteringPl
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import whole
@@ -19,10 +19,9 @@ from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.service_metadata import (
     ClusteringGroup,
     ClusteringPlan,
-    ClusteringSlice,
-    CompactionOperation,
+    PlannedSlice,
 )
-from lockprovider.table.timeline.view import FileSlice, Snapshot
+from lockprovider.table.timeline.view import FileSlice, SliceLog, Snapshot
 
 TARGET_FILE_BYTES = 128 << 20
 _MOST_GROUPS = 30  # in one plan (`hoodie.clustering.plan.strategy.max.num.groups`): the rest is for the next
@@ -136,23 +135,26 @@ def _joined(small: Iterable[FileSlice], partition: str, rule: ClusteringRule) ->
 
 
 def _group(slices: list[FileSlice], rule: ClusteringRule) -> ClusteringGroup:
-    logs = [log for one in slices for log in one.logs]
-    read = sum(map(bytes_of, slices))
-    written = sum(one.size for one in slices)
-    metrics = {
+    planned = tuple(_planned(one, one.logs) for one in slices)
+    metrics = _metrics(sum(one.size for one in slices), [log for one in slices for log in one.logs])
+    return ClusteringGroup(planned, max(1, -(-sum(map(bytes_of, slices)) // rule.target_file_bytes)), metrics)
+
+
+def _planned(one: FileSlice, logs: Iterable[SliceLog]) -> PlannedSlice:
+    names = tuple(log.file.name for log in logs)
+    return PlannedSlice(one.partition, one.file_id, one.path.rpartition("/")[2], names)
+
+
+def _metrics(base_bytes: int, logs: Sequence[SliceLog]) -> dict[str, float]:
+    """What Hudi's tools show of a plan that reads these files, and writes about as much as the base files have."""
+    log_bytes = sum(log.size for log in logs)
+    return {
         "TOTAL_LOG_FILES": float(len(logs)),
-        "TOTAL_LOG_FILES_SIZE": float(sum(log.size for log in logs)),
-        "TOTAL_IO_READ_MB": float(read // _MB),
-        "TOTAL_IO_WRITE_MB": float(written // _MB),
-        "TOTAL_IO_MB": float((read + written) // _MB),
+        "TOTAL_LOG_FILES_SIZE": float(log_bytes),
+        "TOTAL_IO_READ_MB": float((base_bytes + log_bytes) // _MB),
+        "TOTAL_IO_WRITE_MB": float(base_bytes // _MB),
+        "TOTAL_IO_MB": float((2 * base_bytes + log_bytes) // _MB),
     }
-    planned = tuple(
-        ClusteringSlice(
-            one.partition, one.file_id, one.path.rpartition("/")[2], tuple(log.file.name for log in one.logs)
-        )
-        for one in slices
-    )
-    return ClusteringGroup(planned, max(1, -(-read // rule.target_file_bytes)), metrics)
 
 
 # Which file slices a compaction merges: decided here, without touching anything.
@@ -175,7 +177,7 @@ class CompactEvery:
     commits: int = 5
 
 
-def compaction_plan(seen: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[CompactionOperation, ...]:
+def compaction_plan(seen: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[PlannedSlice, ...]:
     """What a compaction that begins then merges, those with the most in their logs first.
 
     `busy` are the file groups of other plans that are not completed.
@@ -185,15 +187,6 @@ def compaction_plan(seen: Snapshot, begin: str, busy: Container[FileGroup]) -> t
     return tuple(planned for _, planned in ordered if planned.logs)
 
 
-def _compacted(one: FileSlice, begin: str) -> CompactionOperation:
+def _compacted(one: FileSlice, begin: str) -> PlannedSlice:
     logs = [log for log in one.logs if log.completion < begin]
-    read = one.size + sum(log.size for log in logs)
-    metrics = {
-        "TOTAL_LOG_FILES": float(len(logs)),
-        "TOTAL_LOG_FILES_SIZE": float(sum(log.size for log in logs)),
-        "TOTAL_IO_READ_MB": float(read // _MB),
-        "TOTAL_IO_WRITE_MB": float(one.size // _MB),
-        "TOTAL_IO_MB": float((read + one.size) // _MB),
-    }
-    names = tuple(log.file.name for log in logs)
-    return CompactionOperation(one.partition, one.file_id, one.begin, one.path.rpartition("/")[2], names, metrics)
+    return replace(_planned(one, logs), base_instant=one.begin, metrics=_metrics(one.size, logs))

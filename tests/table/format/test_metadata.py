@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Any
 
 import fastavro
 import pytest
@@ -11,14 +12,7 @@ from table.jvm_written import TABLES, contents, timeline
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format import metadata
 from lockprovider.table.format.instant import Action, parse_instant
-from lockprovider.table.format.metadata import (
-    CommitMetadata,
-    RollbackMetadata,
-    RollbackPlan,
-    RollbackRequest,
-    RolledBackPartition,
-    WriteStat,
-)
+from lockprovider.table.format.metadata import CommitMetadata, Victim, WriteStat
 
 COMMITS = [
     (table, name)
@@ -73,8 +67,8 @@ def test_the_stats_name_files_that_are_there(table: str, name: str) -> None:
         (metadata.encode_commit(CommitMetadata({}, "UPSERT")), "HoodieCommitMetadata"),
         (metadata.encode_commit(CommitMetadata({}, "INSERT_OVERWRITE")), "HoodieReplaceCommitMetadata"),
         (metadata.encode_commit(CommitMetadata({}, "X", replaced={"p": ("f",)})), "HoodieReplaceCommitMetadata"),
-        (metadata.encode_rollback_plan(RollbackPlan("1", "commit")), "HoodieRollbackPlan"),
-        (metadata.encode_rollback(RollbackMetadata("1", ())), "HoodieRollbackMetadata"),
+        (metadata.encode_rollback_plan(Victim("1", "commit")), "HoodieRollbackPlan"),
+        (metadata.encode_rollback("1", Victim("0", "commit"), ()), "HoodieRollbackMetadata"),
     ],
 )
 def test_the_record_is_of_hudis_own_kind_and_uncompressed(data: bytes, kind: str) -> None:
@@ -119,38 +113,48 @@ def test_different_commits_have_different_sync_markers() -> None:
     one = metadata.encode_commit(CommitMetadata({}, "UPSERT"))
     other = metadata.encode_commit(CommitMetadata({}, "DELETE"))
     assert one[-16:] != other[-16:]
-    assert metadata.encode_commit(CommitMetadata({}, "UPSERT"), b"0" * 16)[-16:] == b"0" * 16
 
 
-def test_the_jvms_rollback_is_read_and_written_back() -> None:
-    seen = 0
+def test_rollbacks_are_written_as_the_jvm_writes_them() -> None:
+    seen, victim = 0, Victim("20260403184242950", "deltacommit")
     for name, theirs in timeline("mor_avro_v9_nonpartitioned_rollback").items():
         found = parse_instant(name)
         if found is None or found.action is not Action.ROLLBACK or not theirs:
             continue
         seen += 1
+        said: Any = raw_record(theirs)
         if found.is_completed:
-            done = metadata.decode_rollback(theirs, name)
-            assert done.victims == (("20260403184242950", "deltacommit"),)
-            assert raw_record(metadata.encode_rollback(done)) == raw_record(theirs)
+            assert metadata.decode_rollback(theirs, name) == (victim,)
+            deleted = said["partitionMetadata"][""]
+            deleted["successDeleteFiles"] = [path.rpartition("/")[2] for path in deleted["successDeleteFiles"]]
+            ours = metadata.encode_rollback(found.begin, victim, deleted["successDeleteFiles"])
+            assert raw_record(ours) == {**said, "timeTakenInMillis": 0}
         else:
-            plan = metadata.decode_rollback_plan(theirs, name)
-            assert plan.victim == "20260403184242950"
-            assert raw_record(metadata.encode_rollback_plan(plan)) == raw_record(theirs)
+            assert metadata.decode_rollback_plan(theirs, name) == victim
+            (request,) = said["RollbackRequests"]
+            (path,) = request["filesToBeDeleted"]
+            root, _, file_name = path.rpartition("/")
+            assert raw_record(metadata.encode_rollback_plan(victim, [file_name], root)) == said
     assert seen == 2
 
 
-@given(st.lists(st.builds(RollbackRequest, words, st.lists(words).map(tuple), words, words), max_size=3).map(tuple))
-def test_rollback_plans_go_both_ways(requests: tuple[RollbackRequest, ...]) -> None:
-    plan = RollbackPlan("20260403184242950", "commit", requests)
-    assert metadata.decode_rollback_plan(metadata.encode_rollback_plan(plan), "x") == plan
-
-
 def test_rollbacks_count_their_files() -> None:
-    done = RollbackMetadata("1", (("2", "commit"),), {"p": RolledBackPartition(("a", "b"), ("c",))}, 7)
-    data = metadata.encode_rollback(done)
-    assert metadata.decode_rollback(data, "x") == done
-    assert raw_record(data)["totalFilesDeleted"] == 2
+    data = metadata.encode_rollback("1", Victim("2", "commit"), ["p/a", "p/b", "q/c"])
+    assert metadata.decode_rollback(data, "x") == (Victim("2", "commit"),)
+    said: Any = raw_record(data)
+    assert said["totalFilesDeleted"] == 3
+    assert said["partitionMetadata"]["p"]["successDeleteFiles"] == ["p/a", "p/b"]
+
+
+def test_rollback_plans_name_files_below_the_root_of_the_table() -> None:
+    data = metadata.encode_rollback_plan(Victim("2", "commit"), ["p/a", "p/b", "c"], "s3://b/t")
+    assert metadata.decode_rollback_plan(data, "x") == Victim("2", "commit")
+    said: Any = raw_record(data)
+    assert [one["partitionPath"] for one in said["RollbackRequests"]] == ["p", ""]
+    assert [one["filesToBeDeleted"] for one in said["RollbackRequests"]] == [
+        ["s3://b/t/p/a", "s3://b/t/p/b"],
+        ["s3://b/t/c"],
+    ]
 
 
 def test_what_a_commit_touched_is_what_it_wrote_and_what_it_replaced() -> None:

@@ -15,13 +15,13 @@ from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import Aborted, HeartbeatSettings, Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path
-from lockprovider.table.format.metadata import RollbackPlan, encode_rollback_plan
+from lockprovider.table.format.metadata import Victim, encode_rollback_plan
 from lockprovider.table.transaction.transaction import Transaction
 
 
 def plan_as_they_do(table: Table, victim: str) -> str:
     """The begin time of the rollback."""
-    plan = encode_rollback_plan(RollbackPlan(victim, "commit"))
+    plan = encode_rollback_plan(Victim(victim, "commit"))
     with table.lock.acquire():
         planned = table.timeline().next_time(table.world.now_ms())
         table.store.put_if_absent(f"{TIMELINE}/{planned}.rollback.requested", plan).unwrap()

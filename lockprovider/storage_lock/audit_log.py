@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -41,29 +42,28 @@ class _Page:
     path: str
     began_ms: int
     owner: str
+    valid_until_ms: int
     data: bytes = b""
     written: int = 0
     version: Version | None = None
-    valid_until_ms: int = 0
-
-    def add(self, step: AuditStep, at_ms: int, *, held: bool) -> None:
-        self.data += AuditRecord(self.owner, self.began_ms, at_ms, step, self.valid_until_ms, held).encode()
 
 
 @dataclass(slots=True)
 class _Shared:
-    """What the threads of one process share."""
+    """What the threads of one process share. `idle` is set while nothing waits to be written."""
 
-    pid: int
+    pid: int = field(default_factory=os.getpid)
     guard: threading.Lock = field(default_factory=threading.Lock)
     idle: Signal = field(default_factory=Signal)
     began_ms: int = 0
     open_page: _Page | None = None
     pages: deque[_Page] = field(default_factory=lambda: deque(maxlen=_PAGES))
     running: bool = False
-    at_exit: bool = False
     wanted: bool | None = None
     asked_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.idle.set()
 
 
 class AuditLog:
@@ -85,11 +85,7 @@ class AuditLog:
         world: World | None = None,
         exit_s: float = _EXIT_S,
     ) -> None:
-        self._store = store
-        self._exit_s = exit_s
-        self._places = places(lock_path)
-        self._world = world or Machine()
-        self._shared = _new_shared()
+        self.__setstate__((store, places(lock_path), world or Machine(), exit_s))
 
     def __getstate__(self) -> tuple[Store, Places, World, float]:
         """For a pickle or a copy, which begins anew."""
@@ -97,7 +93,8 @@ class AuditLog:
 
     def __setstate__(self, state: tuple[Store, Places, World, float]) -> None:
         self._store, self._places, self._world, self._exit_s = state
-        self._shared = _new_shared()
+        self._shared = _Shared()
+        _ALL.add(self)
 
     def __repr__(self) -> str:
         return f"<AuditLog in {self._store.url!r}>"
@@ -107,7 +104,7 @@ class AuditLog:
     def taken(self, record: LockRecord) -> None:
         """The lock was taken with this record."""
         if self._shared.pid != os.getpid():
-            self._shared = _new_shared()  # forked: what was begun is the parent's to finish
+            self._shared = _Shared()  # forked: what was begun is the parent's to finish
         shared = self._shared
         if shared.wanted is False and self._world.monotonic_s() - shared.asked_s < _ASK_AGAIN_S:
             return
@@ -115,33 +112,38 @@ class AuditLog:
         with shared.guard:
             began_ms = shared.began_ms = max(at_ms, shared.began_ms + 1)  # two within one ms would share a file
             path = self._places.file(began_ms, record.owner)
-            page = shared.open_page = _Page(path, began_ms, record.owner, valid_until_ms=record.valid_until_ms)
-            page.add("START", at_ms, held=True)
-            idle = self._hand_in(shared, page)
-        self._go_on(shared, idle=idle)
+            page = shared.open_page = _Page(path, began_ms, record.owner, record.valid_until_ms)
+        self._add(shared, page, "START", at_ms, held=True)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
         """It was prolonged by this record, which is valid for so long from when it was made."""
         shared = self._shared
-        with shared.guard:
-            page = shared.open_page
-            if page is None:
-                return
+        if (page := shared.open_page) is not None:
             page.valid_until_ms = record.valid_until_ms
-            page.add("RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
-            idle = self._hand_in(shared, page)
-        self._go_on(shared, idle=idle)
+            self._add(shared, page, "RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
         """It was given back, or turned out not to be held any more."""
         shared = self._shared
         with shared.guard:
             page, shared.open_page = shared.open_page, None
-            if page is None:
-                return
-            page.add("END", at_ms, held=held)
-            idle = self._hand_in(shared, page)
-        self._go_on(shared, idle=idle)
+        if page is not None:
+            self._add(shared, page, "END", at_ms, held=held)
+
+    def _add(self, shared: _Shared, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
+        """Add a line to a page, and have the thread write the page."""
+        line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
+        with shared.guard:
+            page.data += line
+            if page not in shared.pages:
+                shared.pages.append(page)
+            shared.idle.clear()
+            starts, shared.running = not shared.running, True
+        if starts:
+            try:
+                Worker(partial(self._write_all, shared), "lock-audit").start()
+            except RuntimeError:  # no more threads, or the interpreter is about to end: see `_finish`
+                shared.running = False
 
     def flush(self, timeout_s: float = _EXIT_S) -> bool:
         """Wait until what was recorded so far is written or given up; False if that took longer.
@@ -153,25 +155,6 @@ class AuditLog:
 
     # -- what the thread does -----------------------------------------------------------------------------------------
 
-    def _hand_in(self, shared: _Shared, page: _Page) -> bool:
-        """Under the guard, with the change itself: or the thread could take it for the end. Whether nobody writes."""
-        if page not in shared.pages:
-            shared.pages.append(page)
-        if not shared.at_exit:
-            shared.at_exit = True
-            atexit.register(self._at_exit)
-        shared.idle.clear()
-        idle, shared.running = not shared.running, True
-        return idle
-
-    def _go_on(self, shared: _Shared, *, idle: bool) -> None:
-        if not idle:
-            return
-        try:
-            Worker(partial(self._write_all, shared), "lock-audit").start()
-        except RuntimeError:  # no more threads, or the interpreter is about to end: see `_at_exit`
-            shared.running = False
-
     def _write_all(self, shared: _Shared) -> None:
         while (page := self._next(shared)) is not None:
             self._write(shared, page)
@@ -181,16 +164,13 @@ class AuditLog:
             if shared.pages:
                 return shared.pages.popleft()
             shared.running = False
-            if shared.open_page is None and shared.at_exit:
-                shared.at_exit = False
-                atexit.unregister(self._at_exit)
             shared.idle.set()
             return None
 
     def _write(self, shared: _Shared, page: _Page, timeout_s: float = _REQUEST_S) -> None:
         try:
             if self._wanted(shared, timeout_s):
-                self._put(shared, page, timeout_s)
+                self._put(page, timeout_s)
                 return
         except (CasError, OSError) as error:
             _log.warning("the audit of a lock is not complete: %s was not written: %s", page.path, error)
@@ -205,25 +185,22 @@ class AuditLog:
             shared.asked_s = now_s
         return shared.wanted
 
-    def _put(self, shared: _Shared, page: _Page, timeout_s: float) -> None:
-        with shared.guard:
-            data = page.data
+    def _put(self, page: _Page, timeout_s: float) -> None:
+        data, version = page.data, page.version
         if len(data) == page.written:
             return
-        version = self._replaced(page, data, timeout_s)
-        page.version = version or self._store.update(page.path, lambda _: data, timeout=timeout_s)
-        page.written = len(data)
-
-    def _replaced(self, page: _Page, data: bytes, timeout_s: float) -> Version | None:
-        """The version of the file, if it was as this client left it."""
-        if page.version is None:
+        if version is None:
             outcome = self._store.put_if_absent(page.path, data, timeout=timeout_s)
         else:
-            outcome = self._store.put_if_match(page.path, data, page.version, timeout=timeout_s)
-        return outcome.version if isinstance(outcome, Won) else None
+            outcome = self._store.put_if_match(page.path, data, version, timeout=timeout_s)
+        if isinstance(outcome, Won):
+            page.version = outcome.version
+        else:  # the file is not as this client left it
+            page.version = self._store.update(page.path, lambda _: data, timeout=timeout_s)
+        page.written = len(data)
 
-    def _at_exit(self) -> None:
-        """The last records of a process: the thread's, if there is one, else in this thread."""
+    def _finish(self) -> None:
+        """Write the last records of a process: the thread does, if there is one, else this thread."""
         shared = self._shared
         if shared.pid != os.getpid() or (shared.running and not self.flush(self._exit_s)):
             return
@@ -232,10 +209,13 @@ class AuditLog:
                 self._write(shared, shared.pages.popleft(), self._exit_s)
 
 
-def _new_shared() -> _Shared:
-    shared = _Shared(os.getpid())
-    shared.idle.set()
-    return shared
+_ALL: weakref.WeakSet[AuditLog] = weakref.WeakSet()
+
+
+@atexit.register  # earlier than any lease registers: at the exit the leases end first
+def _at_exit() -> None:
+    for log in list(_ALL):
+        log._finish()  # noqa: SLF001 - its own class
 
 
 def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:

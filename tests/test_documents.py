@@ -239,7 +239,7 @@ def test_the_constants_of_the_lock_are_the_codes() -> None:
 
 
 def test_the_defaults_of_the_services_are_the_codes() -> None:
-    text = text_of("lockprovider/table/README.md")
+    text = text_of("lockprovider/table/README.md") + text_of("lockprovider/table/SPECIFICATION.md")
     keep = KeepActive()
     said = [
         f"nothing is done up to {keep.most} commits, and {keep.least} stay",
@@ -250,5 +250,5 @@ def test_the_defaults_of_the_services_are_the_codes() -> None:
 
 
 def test_jvm_writers_are_told_what_the_tests_tell_them() -> None:
-    text = text_of("lockprovider/table/README.md")
+    text = text_of("lockprovider/table/JVM.md")
     assert [f"{key}={value}" for key, value in SHARED.items() if f"`{key}={value}`" not in text] == []

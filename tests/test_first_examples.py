@@ -34,3 +34,8 @@ def test_first_examples_of_the_recipes_run_in_one_session(here: Path, capsys: py
     follow("lockprovider/recipes/README.md", {})
     said = capsys.readouterr().out
     assert all(word in said for word in ("2026-11-22", "mon", "tue", "order", "vm-7"))
+
+
+def test_first_example_of_tables_commits_reads_and_undoes(here: Path) -> None:
+    names = follow("lockprovider/table/README.md", {})
+    assert names["table"].count("fare is null") == 1, "the restore took the transaction back"

@@ -36,7 +36,7 @@ JARS = (
 MAIN = Path(__file__).parent / "spark_main.py"
 ANSWER_S = 600.0
 
-# What a writer must be told that does not look into the properties; lockprovider/table/README.md says the same.
+# What a writer must be told that does not look into the properties; lockprovider/table/JVM.md says the same.
 SHARED = {
     "hoodie.write.auto.upgrade": "false",
     "hoodie.metadata.enable": "false",

@@ -41,7 +41,7 @@ class LockSettings:
         poll: the slowest pace at which a waiting client looks at the record; one in a line may sleep
             through the turns before its own, up to 4.5 s (`hoodie.write.lock.wait_time_ms_between_retry`).
         check_store: an S3 store that is not Amazon's has to show that it obeys conditions before it is trusted with a
-            lock: five requests, once in a process for each bucket.
+            lock: 56 small requests, once in a process for each bucket.
         max_hold: a lease that is held for longer is not renewed any more: its holder gets `LeaseLost` at once, others
             the lock when it lapses. None: renewed until it is released.
 

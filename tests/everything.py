@@ -32,9 +32,12 @@ KINDS = {
     "stores": "-m stores tests/conformance",
     "soak": "-m soak --soak {soak} tests/soak",
     "soak-lock": "-m soak --soak {soak} tests/lock",
-    "soak-table": "-m soak --soak {soak} tests/table",
+    "soak-table": "-m soak --soak {soak} tests/table -n {workers} --dist loadfile",
     "soak-model": "-m soak --soak {soak} tests/model tests/simulate",
-    "soak-recipes": "-m soak --soak {soak} tests/recipes tests/fsspec_cas tests/lockprovider",
+    "soak-recipes": "-m soak --soak {soak} tests/recipes",
+    "soak-modules": "-m soak --soak {soak} tests/lockprovider tests/fsspec_cas -n {workers} --dist loadfile",
+    "soak-stores": "-m soak --soak {soak} tests/conformance tests/faults tests/damage tests/linearize tests/servers"
+    " tests/test_everything.py tests/test_reference.py -n {workers} --dist loadfile",
     "soak-jvm": '-m "jvm and soak" --soak {soak} tests/jvm',
 }
 HEAD = "| kind | commit | day | passed | failed | skipped | minutes | |\n|---|---|---|---|---|---|---|---|\n"

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, __file__.rpartition("/tests/")[0])  # as `python -m tests.everything` has it
 
-from tests import everything
+from tests import everything, more
 
 PLAIN = """
 tests/a.py::test_one PASSED                                              [  5%]
@@ -48,6 +48,17 @@ def test_run_goes_on_after_a_failure_and_writes_each_row(tmp_path, monkeypatch):
     assert text.startswith("# Before\n")
     assert table.read_text().count("| green |") == 1
     assert "| red |" in table.read_text()
+
+
+def test_every_folder_with_soaks_is_in_a_kind_of_soaks():
+    tests = everything.ROOT / "tests"
+    marked = {path for path in tests.rglob("test_*.py") if "mark.soak" in path.read_text()} - {
+        tests / "test_everything.py"
+    }
+    named = {tests / name for names in (more.MORE, more.ALIKE) for name in names if "*" not in name}
+    places = [tests.parent / word for asked in everything.KINDS.values() if "soak" in asked for word in asked.split()]
+    lost = [path for path in marked | named if not any(path.is_relative_to(place) for place in places)]
+    assert lost == []
 
 
 def test_unknown_kind_is_refused_before_anything_runs(capsys):

@@ -155,11 +155,6 @@ class Driver:
                     self._note(effect)
                     return effect
 
-    @property
-    def known_version(self) -> Version | None:
-        """At which the record was seen or written last."""
-        return None if self._file.known is None else self._file.known.version
-
     def tick(self) -> Ended | None:
         """Tell the machine the time; the end of the lease if it lapsed. Does not wait for a request on its way."""
         state = self.state

@@ -48,6 +48,7 @@ from lockprovider.storage_lock.record import (
 from lockprovider.storage_lock.states import (
     AppliedPending,
     Apply,
+    Became,
     Busy,
     Checking,
     Commit,
@@ -70,6 +71,7 @@ from lockprovider.storage_lock.states import (
     Release,
     Renew,
     Rolling,
+    Sent,
     State,
     Step,
     TakeLock,
@@ -379,6 +381,18 @@ def belief(state: State) -> Held | None:
             return before
         case Idle() | Lost():
             return None
+
+
+def became(sent: Sent, record: LockRecord | None, version: Version | None) -> Became:
+    """Tell what became of a write from a look at the record that was made after the write.
+
+    Returns:
+        "there": the record is the one that was written; others may have joined its line. "open": the version stands
+        over which the write was sent, so it may land yet. "over": it never will, if it has not landed before.
+    """
+    if record is not None and record.nonce == sent.nonce:
+        return "there"
+    return "open" if version == sent.version else "over"
 
 
 PublishStep = Literal["send", "look", "roll_forward", "read_record", "read_path", "never"]

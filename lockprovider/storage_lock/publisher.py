@@ -9,12 +9,12 @@ import logging
 import threading
 from collections.abc import Callable
 
-from fsspec_cas import AlreadyExists, CasError, Store, Version
+from fsspec_cas import AlreadyExists, CasError, Store
 from lockprovider.errors import LockError, LossReason, MalformedRecord, PublishUnknown, Unappliable
 from lockprovider.storage_lock import steps
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.driver import Answer, Driver
-from lockprovider.storage_lock.machine import PublishStep, only_ours_since, publish_next, settle_commit
+from lockprovider.storage_lock.machine import PublishStep, became, only_ours_since, publish_next, settle_commit
 from lockprovider.storage_lock.states import (
     AppliedPending,
     Apply,
@@ -27,6 +27,7 @@ from lockprovider.storage_lock.states import (
     Me,
     Renew,
     Rolling,
+    Sent,
     Verdict,
 )
 
@@ -45,14 +46,13 @@ class Publisher:
         self._driver = driver
         self._world = driver.world
         self._sent: set[Pending] = set()  # what was begun to be applied, and may yet arrive
-        self._tried: dict[Pending, Version] = {}  # commits of this lease, and where in the record's history they belong
+        self._commits: dict[Pending, Sent] = {}  # of this lease, those not known to be there; the last try of each
         self.breaks = False  # an operator's order: set aside whatever cannot be applied
         self.set_aside: dict[str, str] = {}  # of what could not be applied, the path, and where it is kept
 
     def begin_lease(self) -> None:
-        """Another lease: nothing was tried under it, but for what may land yet."""
-        known = self._driver.known_version
-        self._tried = {pending: version for pending, version in self._tried.items() if version == known}
+        """Another lease: nothing was tried under it, and what was tried before cannot land over its record."""
+        self._commits = {}
 
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
         """Enclose what is small enough to travel in the lock record; put the rest into the store."""
@@ -72,7 +72,8 @@ class Publisher:
             with self._driver.one_step:
                 seen = self._driver.read()
             unapplied = () if seen.record is None else seen.record.unapplied
-            may_be = [sent for sent, version in self._tried.items() if version == seen.version]
+            tries = self._commits.items()
+            may_be = [tried for tried, sent in tries if became(sent, seen.record, seen.version) == "open"]
             if any(named.staged == pending.staged for named in (*unapplied, *may_be)):
                 raise LockError(
                     f"the bytes staged at {pending.staged!r} are those of a publish that was decided, or may be yet: "
@@ -127,8 +128,9 @@ class Publisher:
             if step == "look":
                 return step, driver.feed(Look())
             if step == "send" and data_is_ready and isinstance(state, Held):
-                self._tried[pending] = state.version
-                return step, driver.feed(Commit(pending, driver.moment()))
+                at = driver.moment()
+                self._commits[pending] = Sent(at.nonce, state.version, state.deadline_s)
+                return step, driver.feed(Commit(pending, at))
             return step, None
 
     def _apply_own(self, what: Apply, data: bytes | None) -> None:
@@ -143,7 +145,7 @@ class Publisher:
         self._apply(what, data)
         if self.left_s() <= 0:
             self._must_not_be_too_late(pending, began_s)
-        self._tried.pop(pending, None)
+        self._commits.pop(pending, None)
         if pending.path in self.set_aside:
             self._never(pending)
 
@@ -184,7 +186,7 @@ class Publisher:
 
     def tried(self, pending: Pending) -> bool:
         """Whether this lease ever sent the commit of `pending`."""
-        return pending in self._tried
+        return pending in self._commits
 
     def settle(self, pending: Pending, epoch: int) -> Verdict:
         """What became of a commit that was tried under the lease of `epoch`, which has ended.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 
-from fsspec_cas import Store, Unavailable, Unknown, Version, Won, World
+from fsspec_cas import Store, Unavailable, Won, World
 from lockprovider.errors import Unappliable
 from lockprovider.storage_lock import combine, steps
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.commit_requests import SMOOTHING
 from lockprovider.storage_lock.driver import REQUEST_S, Known, RecordFile
-from lockprovider.storage_lock.machine import hand_over_s, not_there
+from lockprovider.storage_lock.machine import became, hand_over_s, not_there
 from lockprovider.storage_lock.record import LockRecord
-from lockprovider.storage_lock.states import Me, Moment
+from lockprovider.storage_lock.states import Me, Moment, Sent
 
 
 class Applying:
@@ -145,9 +145,7 @@ class RecordWriter:
         self._audit = audit
         self._applying = applying
         self._file = RecordFile(records, path, world)
-        self._doubt: Version | None = None  # at which a write was sent whose answer is missing
-        # Of writes without an answer, by their nonces: until when what they decide may be applied.
-        self._sent: dict[str, float] = {}
+        self._doubts: tuple[Sent, ...] = ()  # since the record was seen last
 
     @property
     def known(self) -> Known | None:
@@ -156,14 +154,15 @@ class RecordWriter:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a write may land yet."""
-        return self._doubt is not None
+        """Whether a write may land yet, or may have landed unseen."""
+        return bool(self._doubts)
 
     def learn(self, known: Known) -> None:
         """Another has seen it like that; of no use if it is older."""
         mine = self._file.known
         if mine is None or known.record.epoch > mine.record.epoch:
             self._file.known, self.stale = known, False
+            self._settle_doubts(known)
 
     def look(self) -> Known | None:
         """Read it.
@@ -171,16 +170,21 @@ class RecordWriter:
         Raises:
             CasError, MalformedRecord: it is not known.
         """
-        before = self._file.known
         known = self._file.read(REQUEST_S)
         self.stale = False
-        if before is None or known is None or before.version != known.version:
-            self._doubt = None
-            sent, self._sent = self._sent, {}
-            if known is not None and known.record.handed and known.record.nonce in sent:
-                # A write of mine that was taken for refused. It may have been late: its time counts from when it began.
-                self._applying.apply(known.record.unapplied, (), sent[known.record.nonce])
+        self._settle_doubts(known)
         return known
+
+    def _settle_doubts(self, known: Known | None) -> None:
+        """Begin to apply what a write of ours has decided that was not answered, or taken for refused.
+
+        It may have been late, so its time counts from when it began.
+        """
+        record, version = (None, None) if known is None else (known.record, known.version)
+        for sent in self._doubts:
+            if record is not None and record.handed and became(sent, record, version) == "there":
+                self._applying.apply(record.unapplied, (), sent.until_s)
+        self._doubts = tuple(sent for sent in self._doubts if became(sent, record, version) == "open")
 
     def put(self, known: Known, batch: tuple[Pending, ...], *, duty_s: float, rest_ms: int = 0) -> bool:
         """Write it at the version that is known; whether that was won.
@@ -195,16 +199,16 @@ class RecordWriter:
             self._me, known.record, batch, at, there=there, duty_ms=round(duty_s * 1000), rest_ms=rest_ms, epoch=epoch
         )
         until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half is for clocks that differ
-        self._sent[record.nonce] = until_s
         outcome = self._file.put(record, known.version, REQUEST_S)
         now_s = self._world.monotonic_s()
         self.put_s += (now_s - began_s - self.put_s) / (SMOOTHING if self.put_s else 1)
         if not isinstance(outcome, Won):
             self.refused += 1
             self.stale = True
-            self._doubt = known.version if isinstance(outcome, Unknown) else self._doubt
+            # Also where it was refused: something on the way may have sent it twice.
+            self._doubts = (*self._doubts, Sent(record.nonce, known.version, until_s))
             return False
-        self.refused, self.stale, self._doubt, self._sent = 0, False, None, {}
+        self.refused, self.stale, self._doubts = 0, False, ()
         self._applying.apply(record.unapplied, batch, until_s)
         if self._audit is not None and batch:
             self._audit.taken(record)

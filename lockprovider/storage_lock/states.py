@@ -45,6 +45,24 @@ class Moment:
     nonce: str
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A write of the record whose outcome is not known: it was not answered, or another copy of it was refused.
+
+    Attributes:
+        nonce: that of the record which it writes.
+        version: at which the record must be for it to land.
+        until_s: until when its sender may apply what it decides, on the monotonic clock.
+    """
+
+    nonce: str
+    version: Version
+    until_s: float
+
+
+Became = Literal["there", "open", "over"]
+
+
 # -- events ------------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ Each writer has one publish. What it decides by are `combine`, `choose`, `verdic
 the world is one request, so all others may act between any two of them. Time is left open: duty may be over at any moment.
 
 What may happen, each within a budget: a writer stops for ever; a post is late, or lands twice; a write of the record is
-late, or its answer is lost; what was decided is not applied by the one who did, or late; a writer withdraws; a holder takes
+late, or its answer is lost, or it lands and a second copy is refused; what was decided is not applied by the one who did, or late; a writer withdraws; a holder takes
 the lock, applies what is not there, and keeps the log or ends it, and rolls a writer back; one that was refused or has
 withdrawn takes itself back at once, without the lock; a JVM writer takes what is
 released, or what was handed over 10 s ago, and drops all fields that it does not know: by then no writer applies any more.
@@ -44,6 +44,7 @@ from lockprovider.storage_lock.states import (
     RecordSeen,
     Release,
     Rolling,
+    Sent,
     TakeLock,
 )
 from model.search import BrokenPromise
@@ -55,6 +56,7 @@ _LONG_AGO_MS = -(10**9)
 _LONG_S = 10.0**6
 _DUTY_MS = 1000
 _STALE = -1  # a record that is not the one of now any more: which it was matters no more
+_OVER = frozenset({(_STALE, _STALE)})  # of writes that cannot land any more, which their writer does not know
 _AT_FIRST = LockRecord("", 0, expired=True, nonce="1", log=Log("1"))
 
 
@@ -87,6 +89,7 @@ class Budget(NamedTuple):
     doubled: int = 0  # posts
     late: int = 0  # posts, writes of the record, and what is applied
     lost: int = 0  # answers to writes of the record
+    twice: int = 0  # writes of the record land, and a second copy is refused
     slow: int = 0  # what is decided is not applied in time
     withdrawals: int = 0
     holders: int = 0
@@ -102,6 +105,8 @@ class Rules:
     choose: Callable[..., tuple[Pending, ...]] = group.choose
     combine: Callable[..., LockRecord] = group.combine
     verdict: Callable[..., group._Verdict] = group.verdict
+    became: Callable[..., str] = machine.became
+    refused_is_never: bool = False
     any_version: bool = False
     any_log: bool = False
     lists_first: bool = False
@@ -127,7 +132,7 @@ class Writer(NamedTuple):
     posted: bool = False
     refused: bool = False
     duty: bool = False
-    doubt: int = 0  # the record over which it has sent a write whose answer is missing
+    doubts: frozenset[tuple[int, int]] = frozenset()  # writes that it does not know the outcome of, as `put`
     todo: tuple[str, ...] = ()  # what it applies
     there: str = ""
     put: tuple[int, int] = (0, 0)  # the record that is to be written, and the one that is to be there then
@@ -385,7 +390,7 @@ class GroupCommit:
     def _stale(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         writer = world.writers[i]
         yield self._looks(world, i)
-        if world.budget.withdrawals and (writer.posted or writer.doubt):
+        if world.budget.withdrawals and (writer.posted or writer.doubts):
             yield self._withdraws(world, i)
         if writer.known == _STALE:
             yield from self._posts(world, i)
@@ -424,7 +429,7 @@ class GroupCommit:
                     if batch or known.unapplied:
                         put = self._put(world, i, writer.known, batch, duty=duty)
                         yield from self._send(self._with(world, i, writer._replace(put=(put, writer.known))), i)
-                case group.Hold() if writer.posted or writer.doubt:
+                case group.Hold() if writer.posted or writer.doubts:
                     yield self._withdraws(world, i, to="judge")
                 case group.Hold():
                     yield f"{name} must hold the lock", self._with(world, i, Writer("judge"))
@@ -512,24 +517,30 @@ class GroupCommit:
         known = base if moves else 0
         back = writer._replace(phase=phase, put=(0, 0), known=known, refused=not moves, duty=False)
         after = self._with(world, i, self._calm(back))
+        doubts = back._replace(doubts=writer.doubts if moves else writer.doubts | {(put, base)})
+        unsure = self._with(world, i, self._calm(doubts))
         what = f"{name}'s write ({self._said(put)})"
         if base != world.record and not self.rules.any_version:
-            yield f"{what} is refused", after
+            yield f"{what} is refused", unsure
             return
         label = f"{what} lands"
         landed = self._land(label, after, put, by=name)
         record = self._all[put]
         todo = tuple(path for path in self._not_there(record, writer))
         known = base if moves else put
-        won = back._replace(known=known, refused=False, duty=record.duty_ms > 0, doubt=0, todo=todo)
+        won = back._replace(known=known, refused=False, duty=record.duty_ms > 0, doubts=frozenset(), todo=todo)
         yield label, self._with(landed, i, self._calm(won))
-        doubts = self._calm(back._replace(doubt=0 if moves else base))
         if budget.lost:
-            lost = self._with(landed, i, doubts)._replace(budget=budget._replace(lost=budget.lost - 1))
+            lost = self._with(landed, i, unsure.writers[i])._replace(budget=budget._replace(lost=budget.lost - 1))
             yield f"(fault) {label}, its answer is lost", lost
+        if budget.twice:
+            self.reached.add("twice")
+            twice = self._with(landed, i, unsure.writers[i])._replace(budget=budget._replace(twice=budget.twice - 1))
+            label = f"(fault) {label} twice, the second copy is refused"
+            yield label, self._denied(twice, i) if self.rules.refused_is_never else twice
         if budget.late:
             ghosts = world.ghosts | {("record", put, base)}
-            late = self._with(world, i, doubts)._replace(budget=budget._replace(late=budget.late - 1), ghosts=ghosts)
+            late = unsure._replace(budget=budget._replace(late=budget.late - 1), ghosts=ghosts)
             yield f"(fault) {what} is late and not answered", late
 
     def _afterwards(self, world: World, i: int) -> Iterator[tuple[str, World]]:
@@ -550,7 +561,7 @@ class GroupCommit:
         writer, name, budget = world.writers[i], _NAMES[i], world.budget
         fault = "" if to else "(fault) "
         left = world if to else world._replace(budget=budget._replace(withdrawals=budget.withdrawals - 1))
-        if not writer.posted and not writer.doubt:
+        if not writer.posted and not writer.doubts:
             return f"{fault}{name} gives up", self._denied(left, i)
         self.reached.add("withdrawn")
         posts = world.posts
@@ -589,11 +600,17 @@ class GroupCommit:
 
     def _looked(self, world: World, i: int) -> Writer:
         writer, record = world.writers[i], self._all[world.record]
-        doubt = writer.doubt if writer.doubt in (0, world.record) else 0
-        todo = writer.todo
-        if writer.doubt and not doubt and record.owner == _NAMES[i] and record.handed:
-            todo = self._not_there(record, writer)  # a write that was taken for refused
-        return writer._replace(known=world.record, doubt=doubt, todo=todo)
+        came = {sent: self._became(sent, world.record) for sent in writer.doubts}
+        lands = "there" in came.values() and record.handed
+        todo = self._not_there(record, writer) if lands else writer.todo
+        doubts = frozenset(sent for sent in came if came[sent] == "open")
+        return writer._replace(known=world.record, doubts=doubts, todo=todo)
+
+    def _became(self, sent: tuple[int, int], record: int) -> str:
+        """Here the number of a record serves as its nonce and its version."""
+        put, base = map(str, sent)
+        seen = replace(self._all[record], nonce=str(record))
+        return self.rules.became(Sent(put, Version("model", base), 0.0), seen, Version("model", str(record)))
 
     def _calm(self, writer: Writer) -> Writer:
         """Without what is not needed any more: fewer states that differ in nothing."""
@@ -620,8 +637,9 @@ class GroupCommit:
         while todo and todo[0] in world.objects and self.rules.in_order:
             there, todo = todo[0], todo[1:]
         writer = writer._replace(todo=todo, there=there if there in named else "")
-        if writer.doubt > 0 and writer.doubt != world.record:
-            writer = writer._replace(doubt=_STALE)
+        if writer.doubts:
+            doubts = frozenset(sent for sent in writer.doubts if world.record in sent)
+            writer = writer._replace(doubts=doubts or _OVER)
         stale = writer.known > 0 and writer.known != world.record
         if not stale or writer.phase not in ("on", "listed", "done", "moves"):
             return self._calm(writer)
@@ -679,7 +697,7 @@ class GroupCommit:
         plain = replace(record, epoch=1, holder=None, valid_until_ms=0, freed_ms=0, rest_ms=0, guest_ms=0, late_ms=0)
         live = {world.record}
         for writer in world.writers:
-            live |= {writer.known, writer.doubt, *writer.put}
+            live |= {writer.known, *writer.put, *(one for sent in writer.doubts for one in sent)}
         for kind, what, base in world.ghosts:
             live |= {what, base} if kind == "record" else set()
         named = (self._id(replace(plain, log=log, nonce=str(n))) for n in range(1, 100))
@@ -781,7 +799,8 @@ class GroupCommit:
         """The smallest name of a log that occurs nowhere: what nobody remembers may come again."""
         live = {self._logs[world.record]}
         for writer in world.writers:
-            live |= {self._logs[max(0, one)] for one in (writer.intent, writer.known, writer.doubt, *writer.put)}
+            live |= {self._logs[max(0, one)] for one in (writer.intent, writer.known, *writer.put)}
+            live |= {self._logs[max(0, one)] for sent in writer.doubts for one in sent}
         live |= {self._logs[post] for post, _ in world.posts}
         live |= {self._logs[max(0, one)] for kind, *both in world.ghosts if kind != "apply" for one in both}
         live |= {path.split(".")[1] for path in (*world.decided, *world.objects)}

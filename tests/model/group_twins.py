@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockprovider.storage_lock import combine as group
+from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.combine import Intent
 from lockprovider.storage_lock.commit_log import Log, Pending
 from lockprovider.storage_lock.record import LockRecord
@@ -86,6 +87,12 @@ def _forgets_what_is_not_there(*args: Any, **more: Any) -> LockRecord:
     return replace(group.combine(*args, **more), earlier=())
 
 
+def _over_unless_there(*args: Any) -> str:
+    """What has not landed by now never will."""
+    came = machine.became(*args)
+    return "over" if came == "open" else came
+
+
 PAIR = GroupCommit()
 MEETING = GroupCommit("xx")
 THREE = GroupCommit("xyy")
@@ -97,6 +104,7 @@ WITHDRAWN = GroupCommit(budget=Budget(withdrawals=1))
 WITHDRAWN_DOUBLED = GroupCommit(budget=Budget(withdrawals=1, doubled=1))
 WITHDRAWN_LATE = GroupCommit(budget=Budget(withdrawals=1, late=1))
 WITHDRAWN_ENDED = GroupCommit(budget=Budget(withdrawals=1, holders=1, ends=1))
+SENT_TWICE = GroupCommit(budget=Budget(twice=1))
 SHORT = GroupCommit("xyx", short=True)
 SHORT_DOUBLED = GroupCommit("xy", budget=Budget(doubled=1), short=True)
 GUEST = GroupCommit(budget=Budget(guests=1))
@@ -136,6 +144,8 @@ TWINS: dict[str, tuple[str, GroupCommit, Rules]] = {
     "it is applied after the time": ("time", GUEST, Rules(in_time=False)),
     "the last is applied first": ("order", PAIR, Rules(in_order=False)),
     "one on duty writes over a lock that is held": ("held", HELD_BESIDE, Rules(guards=False)),
+    "a refused write never lands": ("never", SENT_TWICE, Rules(refused_is_never=True)),
+    "a write that may land yet is over": ("never", WITHDRAWN_LATE, Rules(became=_over_unless_there)),
     "its writer knows less than others who judge it": ("never", WITHDRAWN, Rules(verdict=_knows_less)),
     "what left the front of the log is decided again": ("once", SHORT, Rules(looks_for_own=False)),
 }

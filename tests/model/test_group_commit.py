@@ -20,6 +20,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "a holder, and threads that look": {"budget": Budget(holders=1, looks=1)},
     "a JVM writer, a crash, a withdrawal": {"budget": Budget(guests=1, crashes=1, withdrawals=1)},
     "three, of which two meet": {"bodies": "xxy"},
+    "a write is sent twice, a withdrawal": {"budget": Budget(twice=1, withdrawals=1)},
 }
 
 
@@ -37,6 +38,7 @@ def every_promise_holds(model: GroupCommit) -> None:
     assert {"listed", "posted"} <= reached
     assert ("a late post" in reached) == (budget.late + budget.doubled > 0)
     assert ("a late write" in reached) == (budget.late > 0)
+    assert ("twice" in reached) == (budget.twice > 0)
     assert ("withdrawn" in reached) >= (budget.withdrawals > 0)
     assert ("judged anew" in reached) == (budget.ends + budget.guests > 0 or model.short)
     assert ("a log is begun" in reached) == (budget.ends + budget.guests > 0)

@@ -36,7 +36,7 @@ from deciding import (
 from noting import RECORD, SETTINGS, Noting, record, rewritten
 from patience import PATIENCE_S, until
 
-from fsspec_cas import InvalidInput, Store, Won
+from fsspec_cas import InvalidInput, Store, Unavailable, Won
 from fsspec_cas.answer import NotNow
 from fsspec_cas.testing import ManualClock
 from lockprovider import (
@@ -295,6 +295,28 @@ def test_a_publish_that_something_on_the_way_has_sent_twice_is_published_once(st
     assert lock.commit(intent, RULES) == Decided("second.1")
     assert told(store) == ["first", "second"]
     assert there(store) == {"first", "second"}
+
+
+def test_refused_commit_is_unknown_when_the_store_fails_before_a_look(
+    store: Store, elsewhere: Store, backend: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the write has landed, and the answer that came back is the refusal of another one."""
+    clock = ManualClock(record(store).epoch / 1000 + 1)
+    lock, intent = client(store, clock), wanted(store, "second")
+    lock.look()
+
+    async def fails(*_: Any, **__: Any) -> Any:
+        raise Unavailable("out of reach")
+
+    backend.twice = True
+    backend.once(RECORD, lambda: monkeypatch.setattr(backend, "get", fails))
+    publishing = started(lock, intent, timeout_s=30)
+    until(lambda: record(elsewhere).unapplied)
+    clock.advance(31)
+    with pytest.raises(PublishUnknown, match="may have been decided"):
+        publishing.result(SOON_S)
+    with Lock(elsewhere, settings=SETTINGS).acquire(keeps_log=True):
+        assert there(elsewhere) == {"first", "second"}
 
 
 @pytest.mark.parametrize("loses", ["answer", "request"])

@@ -47,6 +47,7 @@ from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.status import (
     Change,
     LockStatus,
+    RecordState,
     changes_between,
     describe,
     lines,
@@ -158,36 +159,24 @@ def _tell(arguments: Any, at: LockPlace, change: Change, now_ms: int) -> None:
 
 
 class _Watcher:
-    """Remembers the last look, and what it has said of it."""
+    """Remembers the last look."""
 
     def __init__(self, store: Store, path: str, world: World, timeout_s: float) -> None:
         self._store, self._path, self._world, self._timeout_s = store, path, world, timeout_s
         self._seen: Content | None = None
         self._record: LockRecord | None = None
-        self._first = True
-        self._lapse_told = False
+        self._state: RecordState | None = None
 
     def look(self) -> list[Change]:
         """What happened since the last look; at first, what is there."""
         content = self._store.read_or_none(self._path, self._seen, timeout=self._timeout_s)
         after = None if content is None else LockRecord.decode(content.data, self._path)
-        found = self._at_first(after) if self._first else changes_between(self._record, after)
-        if found:
-            self._lapse_told = False
-        self._seen, self._record, self._first = content, after, False
-        return found + self._lapse(after)
-
-    def _at_first(self, record: LockRecord | None) -> list[Change]:
-        state = state_at(record, self._world.now_ms())
-        if state == "lapsed":
-            return []  # told below
-        return [Change(state, record)]
-
-    def _lapse(self, record: LockRecord | None) -> list[Change]:
-        if self._lapse_told or state_at(record, self._world.now_ms()) != "lapsed":
-            return []
-        self._lapse_told = True
-        return [Change("lapsed", record)]
+        before, state = self._state, state_at(after, self._world.now_ms())
+        found = [Change(state, after)] if before is None else changes_between(self._record, after)
+        if before is not None and state == "lapsed" and (found or before != "lapsed"):
+            found.append(Change("lapsed", after))
+        self._seen, self._record, self._state = content, after, state
+        return found
 
 
 # -- break -------------------------------------------------------------------------------------------------------------

@@ -263,10 +263,9 @@ def _instants(table: Table, last: int | None) -> CommandAnswer:
         if key not in states or _rank(instant) > _rank(states[key]):
             states[key] = instant
     found = sorted(states.values(), key=lambda i: (i.begin, i.completion or "~"), reverse=True)[:last]
-    columns = ("begin", "completed", "action", "state")
-    said = [dict(zip(columns, (i.begin, i.completion, i.action.value, i.state.value), strict=True)) for i in found]
-    rows = tuple(tuple(one.values()) for one in said)
-    return CommandAnswer(said, f"{len(said)} instants of {table.url}, the latest first; times are UTC", columns, rows)
+    title = f"{len(found)} instants of {table.url}, the latest first; times are UTC"
+    rows = [(i.begin, i.completion, i.action.value, i.state.value) for i in found]
+    return CommandAnswer.of_rows(title, ("begin", "completed", "action", "state"), rows)
 
 
 def _rank(instant: Instant) -> int:
@@ -276,11 +275,9 @@ def _rank(instant: Instant) -> int:
 def _list_files(arguments: Any) -> CommandAnswer:
     table, as_of = opened(arguments), arguments.as_of
     found = _files(table.snapshot(as_of=as_of).within(_partitions(arguments)))
-    columns = ("path", "instant", "bytes")
-    said = [dict(zip(columns, one, strict=True)) for one in found]
     total = sum(size for _, _, size in found)
     title = f"{len(found)} files, {total} bytes, of {table.url}" + (f" as of {as_of}" if as_of else "")
-    return CommandAnswer(said, title, columns, tuple(tuple(one.values()) for one in said))
+    return CommandAnswer.of_rows(title, ("path", "instant", "bytes"), found)
 
 
 def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:

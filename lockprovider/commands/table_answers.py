@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,14 @@ class CommandAnswer:
     rows: tuple[tuple[object, ...], ...] = ()
     below: str = ""
     code: int = DONE
+
+    @classmethod
+    def of_rows(
+        cls, title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]], below: str = ""
+    ) -> CommandAnswer:
+        """An answer whose rows are objects for programs, and for people a table, if there are any."""
+        found = tuple(rows)
+        return cls([dict(zip(columns, row, strict=True)) for row in found], title, columns, found, below)
 
 
 Run = Callable[[Any], "CommandAnswer | int"]
@@ -97,7 +105,7 @@ def show(answer: CommandAnswer, *, as_json: bool) -> None:
         print(json.dumps(answer.said, default=str), flush=True)
         return
     rows = [tuple(_text(cell) for cell in row) for row in answer.rows]
-    if not answer.columns:
+    if not rows:
         print(answer.title)
     elif not _rich(answer, rows):
         _plain(answer, rows)

@@ -19,9 +19,6 @@ from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVe
 from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES
 from lockprovider.table.timeline.versions import commit_of
 
-_CLUSTERED = ("instant", "completion", "partition", "file_group", "state")
-_COMPACTED = ("instant", "completion", "partition", "file_group")
-
 
 def add(commands: Commands) -> None:
     """Register them."""
@@ -116,11 +113,10 @@ def _compact(arguments: Any) -> CommandAnswer:
         if arguments.scheduled
         else table.compact(dry_run=arguments.dry_run)
     )
-    rows = tuple((one.instant, one.completion, *group) for one in done for group in one.file_groups)
-    told = [dict(zip(_COMPACTED, row, strict=True)) for row in rows]
+    rows = [(one.instant, one.completion, *group) for one in done for group in one.file_groups]
     word = "would merge" if arguments.dry_run else "merged"
     title = f"{word} {sum(one.log_files for one in done)} log files of {len(rows)} file groups"
-    return CommandAnswer(told, title, _COMPACTED if rows else (), rows)
+    return CommandAnswer.of_rows(title, ("instant", "completion", "partition", "file_group"), rows)
 
 
 def _add_cluster(commands: Commands) -> None:
@@ -145,17 +141,15 @@ def _cluster(arguments: Any) -> CommandAnswer:
         if arguments.scheduled
         else table.cluster(*given, dry_run=arguments.dry_run)
     )
-    found = [(one, (("ended", one.file_groups), ("new", one.new_file_groups))) for one in done]
-    rows = tuple(
+    rows = [
         (one.instant, one.completion, *group, state)
-        for one, both in found
-        for state, groups in both
+        for one in done
+        for state, groups in (("ended", one.file_groups), ("new", one.new_file_groups))
         for group in groups
-    )
-    told = [dict(zip(_CLUSTERED, row, strict=True)) for row in rows]
+    ]
     old, new = sum(len(one.file_groups) for one in done), sum(len(one.new_file_groups) for one in done)
     title = f"would join {old} files" if arguments.dry_run else f"joined {old} files into {new}"
-    return CommandAnswer(told, title, _CLUSTERED if rows else (), rows)
+    return CommandAnswer.of_rows(title, ("instant", "completion", "partition", "file_group", "state"), rows)
 
 
 def _add_archive(commands: Commands) -> None:
@@ -174,7 +168,7 @@ def _archive(arguments: Any) -> CommandAnswer:
     title = f"{'would archive' if arguments.dry_run else 'archived'} {len(found.instants)} instants"
     below = f"no more, because {found.held}" if found.held else ""
     rows = tuple((name,) for name in found.instants)
-    return CommandAnswer(said, title, ("instant",) if rows else (), rows, below)
+    return CommandAnswer(said, title, ("instant",), rows, below)
 
 
 def _clean(arguments: Any) -> CommandAnswer:
@@ -192,10 +186,8 @@ def _policy(arguments: Any) -> Policy | None:
 
 
 def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> CommandAnswer:
-    rows = tuple((by, part or ".", name) for by, found in cleans for part, names in found.items() for name in names)
-    said = [{"by": by, "partition": part, "file": name} for by, part, name in rows]
-    title = f"{word} {len(rows)} files"
-    return CommandAnswer(said, title, ("by", "partition", "file") if rows else (), rows)
+    rows = [(by, part or ".", name) for by, found in cleans for part, names in found.items() for name in names]
+    return CommandAnswer.of_rows(f"{word} {len(rows)} files", ("by", "partition", "file"), rows)
 
 
 def _savepoint(arguments: Any) -> CommandAnswer | int:
@@ -215,11 +207,9 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
 
 
 def _savepoints(table: Table) -> CommandAnswer:
-    columns = ("instant", "by", "made_ms", "comment", "files")
-    found = table.savepoints().items()
-    said = [dict(zip(columns, (b, s.user, s.at_ms, s.comment, len(s.paths)), strict=True)) for b, s in found]
-    rows = tuple(tuple(one.values()) for one in said)
-    return CommandAnswer(said, f"{len(said)} savepoints of {table.url}", columns, rows)
+    rows = [(begin, s.user, s.at_ms, s.comment, len(s.paths)) for begin, s in table.savepoints().items()]
+    title = f"{len(rows)} savepoints of {table.url}"
+    return CommandAnswer.of_rows(title, ("instant", "by", "made_ms", "comment", "files"), rows)
 
 
 def _restore(arguments: Any) -> CommandAnswer | int:
@@ -273,7 +263,7 @@ def _share(arguments: Any) -> CommandAnswer:
     word = "would set" if arguments.dry_run else "set"
     title = f"{word} {len(changes)} properties" if changes else "JVM writers in Spark find all settings already"
     rows = tuple((one.key, one.found or "", one.wanted) for one in changes)
-    return CommandAnswer(said, title, ("property", "was", "is") if rows else (), rows)
+    return CommandAnswer(said, title, ("property", "was", "is"), rows)
 
 
 def _unshare(arguments: Any) -> CommandAnswer:
@@ -282,7 +272,7 @@ def _unshare(arguments: Any) -> CommandAnswer:
     word = "would take back" if arguments.dry_run else "took back"
     title = f"{word} {len(changes)} properties" if changes else "there is nothing to take back"
     rows = tuple((one.key, one.found or "") for one in changes)
-    return CommandAnswer(said, title, ("property", "was") if rows else (), rows)
+    return CommandAnswer(said, title, ("property", "was"), rows)
 
 
 def _retire(arguments: Any) -> CommandAnswer:

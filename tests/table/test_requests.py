@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphan
 from table.test_non_blocking import BLIND, gone
 from table.test_non_blocking import SPEC as LOGGED
 
+from lockprovider import table as table_package
 from lockprovider.table import Corrupt, InvalidRecords, Table, TableSettings, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import plan_write, start_for_tasks, start_here
@@ -71,6 +73,13 @@ def test_a_small_append_asks_eleven_times(opened: tuple[Table, Asked]) -> None:
     at_rest(table)
     assert in_order(asked.names) == in_order([*BEGIN, "put marker", "put data", *COMMIT])
     assert content(table) == {(1, "a", 1), (2, "a", 2)}
+
+
+def test_specification_shows_the_requests_of_an_append_in_their_order() -> None:
+    text = (Path(table_package.__file__).parent / "SPECIFICATION.md").read_text(encoding="utf-8")
+    life = text.partition("## The life of an upsert")[2].partition("### Begin")[0]
+    shown = re.findall(r"^\|[^|]*\| `([^`]+)` \|", life, re.MULTILINE)
+    assert shown == [*BEGIN, "put marker", "put data", *COMMIT]
 
 
 @pytest.mark.parametrize("duty_ms", [0, 1])

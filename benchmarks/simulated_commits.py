@@ -34,7 +34,7 @@ from benchmarks.table_children import ROWS, SCHEMA, rows
 from fsspec_cas import Store, Version, store
 from fsspec_cas.answer import Applied, Capabilities, Denied, Entry, Missing, NotNow, Page, Seen, Unchanged
 from fsspec_cas.backends.base import AttributeRules
-from fsspec_cas.outcome import Absent, Condition
+from fsspec_cas.outcome import Absent, Condition, Write
 from lockprovider.table import Table, TableSpec
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -112,9 +112,11 @@ class Way:
         self.capabilities = objects.capabilities
         self._objects, self._scheduler, self._delays = objects, scheduler, delays
 
-    async def put(self, path: str, data: bytes, condition: Condition, write_id: str, **_: Any) -> Any:
+    async def put(self, write: Write, data: bytes, **_: Any) -> Any:
         """Create or replace, if the condition holds."""
-        return self._ask("PUT", self._delays.put_ms, lambda: self._put(path, data, condition, write_id))
+        return self._ask(
+            "PUT", self._delays.put_ms, lambda: self._put(write.path, data, write.condition, write.write_id)
+        )
 
     async def head(self, path: str, **_: Any) -> Any:
         """What is there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from fsspec_cas.outcome import Attributes, Version
+from fsspec_cas.outcome import Version, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +153,14 @@ class Page:
 class Upload:
     """An object on its way in parts; nobody sees it before it is finished.
 
-    `token` is the store's name for it, `tags` what the store called the parts so far, `sent` their bytes.
+    `write` is the create that the parts come to, `token` the store's name for the upload, `tags` what the store called
+    the parts so far, `sent` their bytes.
     """
 
-    path: str
-    write_id: str
+    write: Write
     token: str
     tags: tuple[str, ...] = ()
     sent: int = 0
-    attributes: Attributes | None = None
 
 
 ListAnswer = Page | NotNow | NoAnswer

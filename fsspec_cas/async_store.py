@@ -229,8 +229,7 @@ class AsyncStore:
         >>> outcome.current == version
         True
         """
-        attributes = self._attributes(content_type, metadata, own)
-        write = self._new_write(path, ABSENT, create_once=create_once, attributes=attributes)
+        write = self._new_write(path, ABSENT, content_type, metadata, own, create_once=create_once)
         return await self._sender.write(write, check_bytes(path, data), timeout)
 
     async def put_if_match(
@@ -254,8 +253,7 @@ class AsyncStore:
         >>> outcome.unwrap() == version
         False
         """
-        attributes = self._attributes(content_type, metadata, own)
-        write = self._new_write(path, self._own(version), create_once=False, attributes=attributes)
+        write = self._new_write(path, self._own(version), content_type, metadata, own)
         return await self._sender.write(write, check_bytes(path, data), timeout)
 
     def open_exclusive(
@@ -285,8 +283,7 @@ class AsyncStore:
         >>> async with store.open_exclusive("large") as out:
         ...     taken = await out.write(b"many rows")
         """
-        attributes = self._attributes(content_type, metadata, own)
-        write = self._new_write(path, ABSENT, create_once=create_once, attributes=attributes)
+        write = self._new_write(path, ABSENT, content_type, metadata, own, create_once=create_once)
         timeout = seconds(timeout)
         return AsyncExclusive(self.backend, write, self._sender, part_size=part_size, timeout=timeout)
 
@@ -441,16 +438,20 @@ class AsyncStore:
             return await self.put_if_absent(path, fn(None), timeout=timeout)
         return await self.put_if_match(path, fn(content.data), content.version, timeout=timeout)
 
-    def _attributes(
-        self, content_type: str | None, metadata: Mapping[str, str] | None, own: dict[str, Any]
-    ) -> Attributes | None:
-        if content_type is None and metadata is None and not own:
-            return None
-        return attributes_of(self.backend.name, self.backend.attribute_rules, content_type, metadata, own)
-
     def _new_write(
-        self, path: str, condition: Condition, *, create_once: bool, attributes: Attributes | None = None
+        self,
+        path: str,
+        condition: Condition,
+        content_type: str | None,
+        metadata: Mapping[str, str] | None,
+        own: dict[str, Any],
+        *,
+        create_once: bool = False,
     ) -> Write:
+        attributes = Attributes()
+        if content_type is not None or metadata is not None or own:
+            rules = self.backend.attribute_rules
+            attributes = attributes_of(self.backend.name, rules, content_type, metadata, own)
         full = self._joined(check_path(path, absolute=not self.root))
         return Write(full, condition, self._world.new_id(), create_once, attributes=attributes)
 

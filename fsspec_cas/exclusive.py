@@ -135,11 +135,7 @@ class AsyncExclusive:
 
     async def _begin(self) -> None:
         begin, write = self._backend.begin, self._write
-        begun = await self._sender.repeat(
-            self.path,
-            lambda left: begin(self.path, write.write_id, timeout_s=left, attributes=write.attributes),
-            self._timeout,
-        )
+        begun = await self._sender.repeat(self.path, lambda left: begin(write, timeout_s=left), self._timeout)
         self._denied = isinstance(begun, Denied)  # "it exists": what comes now is taken and dropped
         self._upload = begun if isinstance(begun, Upload) else None
 

@@ -118,7 +118,7 @@ class Write:
     write_id: str
     create_once: bool = False
     removes: bool = False
-    attributes: Attributes | None = None
+    attributes: Attributes = Attributes()
     certain: bool = True
 
 

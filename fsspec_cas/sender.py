@@ -200,8 +200,7 @@ class Sender:
             return Applied(removed) if isinstance(answer, Applied) else answer
 
         async def put(left: float) -> WriteAnswer:
-            body, attributes = data or b"", write.attributes
-            return await self._backend.put(path, body, condition, write.write_id, timeout_s=left, attributes=attributes)
+            return await self._backend.put(write, data or b"", timeout_s=left)
 
         return remove if write.removes else put
 

@@ -9,6 +9,7 @@ from typing import Any
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.outcome import Write
 from lockprovider import HUDI_LOCK_PATH, LockRecord, LockSettings
 
 SETTINGS = LockSettings(validity=100, renew=10, timeout=1, poll=0.05)
@@ -39,19 +40,19 @@ class Noting(LocalBackend):
         self.asked.append(f"head {Path(path).name}")
         return await super().head(path, *args, **kwargs)
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        name, loses = Path(path).name, self.loses
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        name, loses = Path(write.path).name, self.loses
         if self.down and name != RECORD:
             raise Unavailable("the store is down")
         self._reach()
         self.asked.append(f"put {name}")
         if self.twice:
             self.twice = False
-            await super().put(path, *args, **kwargs)
+            await super().put(write, *args, **kwargs)
         self.out_of_reach = bool(loses)
         if loses == "request":
             return NoAnswer("it never got there")
-        answer = await super().put(path, *args, **kwargs)
+        answer = await super().put(write, *args, **kwargs)
         return NoAnswer("it never got back") if loses else answer
 
     async def get(self, *args: Any, **kwargs: Any) -> Any:

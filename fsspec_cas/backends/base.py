@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from fsspec_cas.answer import Capabilities, FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
 from fsspec_cas.errors import InvalidInput, NotSupported
-from fsspec_cas.outcome import Attributes, Condition, Version
+from fsspec_cas.outcome import Attributes, Version, Write
 
 WRITE_ID_KEY = "cas-id"  # the user metadata that carries a write's identity
 
@@ -62,17 +62,8 @@ class Backend(Protocol):
     def part_rules(self) -> PartRules:
         """What the parts of an upload must be like."""
 
-    async def put(
-        self,
-        path: str,
-        data: bytes,
-        condition: Condition,
-        write_id: str,
-        *,
-        timeout_s: float,
-        attributes: Attributes | None = None,
-    ) -> WriteAnswer:
-        """Write the whole object if the condition holds. `attributes` are given only where the caller gave some."""
+    async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
+        """Write the whole object if the condition of `write` holds, with its identity and its attributes."""
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """The object's version, size, time and identity; no body."""
@@ -88,10 +79,8 @@ class Backend(Protocol):
     ) -> ListAnswer:
         """Objects whose path starts with `prefix` and comes after `start_after`: the first page, or `token`'s."""
 
-    async def begin(
-        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
-    ) -> UploadAnswer:
-        """Open an upload: an object sent in parts, which appears when it is finished. Nothing is visible at `path`."""
+    async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
+        """Open an upload: an object sent in parts. Nothing is visible at its path before it is finished."""
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         """Send the next part, without conditions; sent again after a lost answer it takes the first one's place."""
@@ -171,8 +160,8 @@ class AttributeRules:
 
 def attributes_of(
     kind: str, rules: AttributeRules, content_type: str | None, metadata: Mapping[str, str] | None, own: dict[str, Any]
-) -> Attributes | None:
-    """What a caller asked for; None for nothing.
+) -> Attributes:
+    """What a caller asked for.
 
     Raises:
         InvalidInput: naming what no object can be made with.
@@ -193,8 +182,6 @@ def attributes_of(
         raise NotSupported(f"{' and '.join(kept)} given, but {kind} objects are bytes alone: leave it out")
     _check_type(given["content_type"])
     _check_metadata(rules, given["metadata"])
-    if not (kept or left):
-        return None
     return Attributes(given["content_type"], dict(given["metadata"] or {}), left)
 
 

@@ -30,7 +30,7 @@ from fsspec_cas.backends.meaning import meaning
 from fsspec_cas.backends.reply import Confirm, Dialect, Heard, HttpReply, Says, Spoken, StoreRequest, Verb
 from fsspec_cas.clock import Machine
 from fsspec_cas.errors import Unavailable
-from fsspec_cas.outcome import Absent, Attributes, Condition, Version
+from fsspec_cas.outcome import Absent, Condition, Version, Write
 
 
 class HttpBackend:
@@ -59,20 +59,11 @@ class HttpBackend:
         del path, condition
         return ""
 
-    def put(
-        self,
-        path: str,
-        data: bytes,
-        condition: Condition,
-        write_id: str,
-        *,
-        timeout_s: float,
-        attributes: Attributes | None = None,
-    ) -> Coroutine[Any, Any, WriteAnswer]:
+    def put(self, write: Write, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
         """Write the whole object if the condition holds."""
-        verb = Verb.CREATE if isinstance(condition, Absent) else Verb.MATCH
-        form = self._form(path, condition)
-        asked = StoreRequest(verb, path, data, condition, write_id, attributes=attributes, dialect=form)
+        verb = Verb.CREATE if isinstance(write.condition, Absent) else Verb.MATCH
+        form = self._form(write.path, write.condition)
+        asked = StoreRequest(verb, write.path, data, write.condition, write, dialect=form)
         return self._listener.ask(asked, timeout_s)
 
     def head(self, path: str, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
@@ -101,28 +92,23 @@ class HttpBackend:
         del refused
         return False
 
-    def begin(
-        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
-    ) -> Coroutine[Any, Any, UploadAnswer]:
+    def begin(self, write: Write, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
         """Open an upload."""
-        asked = StoreRequest(Verb.BEGIN, path, write_id=write_id, attributes=attributes)
-        return self._listener.ask(asked, timeout_s)
+        return self._listener.ask(StoreRequest(Verb.BEGIN, write.path, write=write), timeout_s)
 
     def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
         """Send the next part."""
-        asked = StoreRequest(Verb.PART, upload.path, data, write_id=upload.write_id, upload=upload)
-        return self._listener.ask(asked, timeout_s)
+        return self._listener.ask(StoreRequest(Verb.PART, upload.write.path, data, upload=upload), timeout_s)
 
     def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> Coroutine[Any, Any, FinishAnswer]:
         """Make the object out of the parts and `tail`, if nothing is there."""
         if tail and not self.part_rules.tail_with_finish:
             raise ValueError("this store takes the last bytes as a part of their own")
-        asked = StoreRequest(Verb.FINISH, upload.path, tail, write_id=upload.write_id, upload=upload)
-        return self._listener.ask(asked, timeout_s)
+        return self._listener.ask(StoreRequest(Verb.FINISH, upload.write.path, tail, upload=upload), timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Drop the parts, as far as the store can be reached; its answer is used for nothing."""
-        await self._listener.send(StoreRequest(Verb.ABORT, upload.path, upload=upload), timeout_s)
+        await self._listener.send(StoreRequest(Verb.ABORT, upload.write.path, upload=upload), timeout_s)
 
 
 _CLOCK = Machine()

@@ -50,7 +50,7 @@ from fsspec_cas.answer import (
 from fsspec_cas.backends.base import AttributeRules, PartRules
 from fsspec_cas.clock import Machine, time_ns
 from fsspec_cas.errors import AccessDenied, NotSupported, StoreError
-from fsspec_cas.outcome import Absent, Attributes, Condition, Version
+from fsspec_cas.outcome import Absent, Version, Write
 
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # between two tries to get a folder's lock
 _CAPABILITIES = Capabilities(
@@ -77,22 +77,12 @@ class LocalBackend:
             given = {**dict(zip(("auto_mkdir",), fs.storage_args, strict=False)), **fs.storage_options}
             self._makes_folders = bool(given.get("auto_mkdir", True))
 
-    async def put(
-        self,
-        path: str,
-        data: bytes,
-        condition: Condition,
-        write_id: str,
-        *,
-        timeout_s: float,
-        attributes: Attributes | None = None,
-    ) -> WriteAnswer:
+    async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
         """Link or rename a synced temporary file into place."""
-        del attributes  # it keeps none
-        with _as_store_error(path):
-            if isinstance(condition, Absent):
-                return _create(resolved(path), data, write_id, makes_folders=self._makes_folders)
-            return _replace(path, data, condition, write_id, timeout_s)
+        with _as_store_error(write.path):
+            if isinstance(write.condition, Absent):
+                return _create(resolved(write.path), data, write.write_id, makes_folders=self._makes_folders)
+            return _replace(write.path, data, write.condition, write.write_id, timeout_s)
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """Stat."""
@@ -143,22 +133,20 @@ class LocalBackend:
     async def close(self) -> None:
         """Nothing is open."""
 
-    async def begin(
-        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
-    ) -> UploadAnswer:
+    async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
         """Make a temporary file, which grows, and gets its name by `link`. A writer that is killed leaves it."""
-        del timeout_s, attributes
-        with _as_store_error(path):
-            target = resolved(path)
+        del timeout_s
+        with _as_store_error(write.path):
+            target = resolved(write.path)
             _need_folder(target.parent, makes=self._makes_folders)
-            temporary = _temporary_name(target, write_id)
+            temporary = _temporary_name(target, write.write_id)
             temporary.touch(exist_ok=False)
-        return Upload(path, write_id, str(temporary))
+        return Upload(write, str(temporary))
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         """Write behind what is there."""
         del timeout_s
-        with _as_store_error(upload.path), Path(upload.token).open("r+b") as file:
+        with _as_store_error(upload.write.path), Path(upload.token).open("r+b") as file:
             file.truncate(upload.sent)
             file.seek(upload.sent)
             file.write(data)
@@ -166,21 +154,21 @@ class LocalBackend:
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
         """Sync, and link."""
-        with _as_store_error(upload.path):
+        with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
                 return Gone("its temporary file is not there any more")
             await self.add(upload, tail, timeout_s=timeout_s)
             try:
                 with Path(upload.token).open("r+b") as file:
                     _sync_file(file.fileno(), time_ns())
-                return _publish(Path(upload.token), resolved(upload.path))
+                return _publish(Path(upload.token), resolved(upload.write.path))
             finally:
                 Path(upload.token).unlink(missing_ok=True)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Remove the temporary file."""
         del timeout_s
-        with _as_store_error(upload.path):
+        with _as_store_error(upload.write.path):
             Path(upload.token).unlink(missing_ok=True)
 
 

@@ -29,7 +29,7 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.backends.base import AttributeRules, PartRules
 from fsspec_cas.errors import StoreError
-from fsspec_cas.outcome import ABSENT, Absent, Attributes, Condition, Version
+from fsspec_cas.outcome import Absent, Attributes, Version, Write
 
 _CAPABILITIES = Capabilities(
     create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=True
@@ -53,27 +53,18 @@ class MemoryBackend:
         self._fs = fs
         self._parts: dict[str, list[bytes]] = {}  # of uploads; they are where the objects will be
 
-    async def put(
-        self,
-        path: str,
-        data: bytes,
-        condition: Condition,
-        write_id: str,
-        *,
-        timeout_s: float,
-        attributes: Attributes | None = None,
-    ) -> WriteAnswer:
+    async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
         """Replace the object's file under the guard."""
         del timeout_s
         with self._guard:
-            current = self._version(path)
-            if current != (None if isinstance(condition, Absent) else condition):
+            current = self._version(write.path)
+            if current != (None if isinstance(write.condition, Absent) else write.condition):
                 return Denied()
-            file = self._made(path, data)
+            file = self._made(write.path, data)
             if self._fs._intrans:  # noqa: SLF001 - a conditional write does not wait for fsspec's transaction
                 file.commit()
-            file.cas_write_id, file.cas_attributes = write_id, attributes or Attributes()
-            return Applied(self._version(path))
+            file.cas_write_id, file.cas_attributes = write.write_id, write.attributes
+            return Applied(self._version(write.path))
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """Look under the guard."""
@@ -117,13 +108,11 @@ class MemoryBackend:
     async def close(self) -> None:
         """Nothing is open."""
 
-    async def begin(
-        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
-    ) -> UploadAnswer:
+    async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
         """An empty list."""
         del timeout_s
-        self._parts[write_id] = []
-        return Upload(path, write_id, write_id, attributes=attributes)
+        self._parts[write.write_id] = []
+        return Upload(write, write.write_id)
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         """One more in the list."""
@@ -136,9 +125,7 @@ class MemoryBackend:
         parts = self._parts.pop(upload.token, None)
         if parts is None:
             return Gone("the upload is not there any more")
-        data = b"".join((*parts, tail))
-        attributes = upload.attributes
-        return await self.put(upload.path, data, ABSENT, upload.write_id, timeout_s=timeout_s, attributes=attributes)
+        return await self.put(upload.write, b"".join((*parts, tail)), timeout_s=timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Forget the list."""

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Literal, Protocol, TypeVar, final
 
 from fsspec_cas.answer import Page, Seen, Upload
-from fsspec_cas.outcome import Attributes, Condition, Version
+from fsspec_cas.outcome import Condition, Version, Write
 
 D = TypeVar("D")
 
@@ -48,16 +48,16 @@ class Verb(Enum):
 class StoreRequest:
     """One request, in the words of no vendor. `path` is `bucket/key`; for a list it is the prefix.
 
-    `condition` is the version of a match, of a delete at a version, and of a read of what has changed. `dialect` is how
-    the condition is written, where a store may want it in another form.
+    `condition` is the version of a match, of a delete at a version, and of a read of what has changed. `write` is that
+    of a create, a match, or the begin of an upload. `dialect` is how the condition is written, where a store may want
+    it in another form.
     """
 
     verb: Verb
     path: str
     data: bytes = b""
     condition: Condition | None = None
-    write_id: str = ""
-    attributes: Attributes | None = None
+    write: Write | None = None
     upload: Upload | None = None
     paths: tuple[str, ...] = ()
     start_after: str | None = None
@@ -69,6 +69,12 @@ class StoreRequest:
     def version(self) -> Version | None:
         """The version that the request names."""
         return self.condition if isinstance(self.condition, Version) else None
+
+    def the_write(self) -> Write:
+        """The write of a request that makes an object."""
+        if self.write is None:
+            raise ValueError(f"a {self.verb.value} of {self.path!r} names no write")
+        return self.write
 
     def the_upload(self) -> Upload:
         """The upload of a part, a completion or an abort."""

@@ -29,7 +29,7 @@ from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends.last_byte import raced
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.errors import NotSupported, ObjectNotFound, Unavailable
-from fsspec_cas.outcome import ABSENT, Condition, Lost, Outcome, Unknown, Version, Won
+from fsspec_cas.outcome import ABSENT, Condition, Lost, Outcome, Unknown, Version, Won, Write
 
 CheckState = Literal["yes", "no", "known", "skipped", "failed"]
 Use = Literal["create", "locks", "streams"]
@@ -100,12 +100,15 @@ class Bench:
 
     async def send(self, path: str, condition: Condition) -> WriteAnswer:
         """One write, sent once: what the store says, before anything is made of it."""
-        backend, full, write_id = self.store.backend, f"{self.store.root}/{path}", self.world.new_id()
-        body = self.body()
-        answer = await patiently(lambda: backend.put(full, body, condition, write_id, timeout_s=self.timeout))
+        write, body = self.new_write(path, condition), self.body()
+        answer = await patiently(lambda: self.store.backend.put(write, body, timeout_s=self.timeout))
         if isinstance(answer, Gone):
             raise Unavailable(answer.why)
         return answer
+
+    def new_write(self, path: str, condition: Condition = ABSENT) -> Write:
+        """A write with an identity of its own."""
+        return Write(f"{self.store.root}/{path}", condition, self.world.new_id())
 
     async def plain_write(self, path: str, body: bytes) -> str:
         """Write by the user's own filesystem, without a condition, as other programs do; else why that cannot be."""
@@ -149,8 +152,8 @@ async def patiently(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
 
 async def begun(bench: Bench, path: str, body: bytes) -> Upload | Denied:
     """An upload that needs nothing more than to be finished."""
-    backend, full = bench.store.backend, f"{bench.store.root}/{path}"
-    opened = await backend.begin(full, bench.world.new_id(), timeout_s=bench.timeout)
+    backend = bench.store.backend
+    opened = await backend.begin(bench.new_write(path), timeout_s=bench.timeout)
     if isinstance(opened, Upload) and not backend.part_rules.tail_with_finish:
         opened = await backend.add(opened, body, timeout_s=bench.timeout)
     if isinstance(opened, (NotNow, NoAnswer)):
@@ -428,10 +431,10 @@ async def _delete_nothing(bench: Bench) -> Said:
 async def _identity(bench: Bench) -> Said:
     if not bench.store.capabilities.keeps_write_id:
         return "known", "not kept, and not needed: no answer is lost on the way to this store"
-    backend, full, write_id = bench.store.backend, f"{bench.store.root}/identity", bench.world.new_id()
-    await patiently(lambda: backend.put(full, bench.body(), ABSENT, write_id, timeout_s=bench.timeout))
+    write = bench.new_write("identity")
+    await patiently(lambda: bench.store.backend.put(write, bench.body(), timeout_s=bench.timeout))
     kept = (await bench.store.head("identity", timeout=bench.timeout)).write_id
-    return ("yes", "kept with the object") if kept == write_id else ("no", f"lost: a look shows {kept!r}")
+    return ("yes", "kept with the object") if kept == write.write_id else ("no", f"lost: a look shows {kept!r}")
 
 
 async def _equal_bytes(bench: Bench) -> Said:

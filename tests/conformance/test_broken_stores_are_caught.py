@@ -20,18 +20,19 @@ from fsspec_cas.outcome import ABSENT, Version
 class IgnoresConditions(MemoryBackend):
     """Answers 200 and overwrites, as many stores that call themselves compatible."""
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        now = await self.head(path, timeout_s=timeout_s)
+    async def put(self, write, data, *, timeout_s):
+        condition = write.condition
+        now = await self.head(write.path, timeout_s=timeout_s)
         condition = now.version if isinstance(now, Seen) else ABSENT
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+        return await super().put(replace(write, condition=condition), data, timeout_s=timeout_s)
 
 
 class IgnoresMatch(IgnoresConditions):
     """Knows If-None-Match only."""
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        kind = MemoryBackend if condition == ABSENT else IgnoresConditions
-        return await kind.put(self, path, data, condition, write_id, timeout_s=timeout_s, **more)
+    async def put(self, write, data, *, timeout_s):
+        kind = MemoryBackend if write.condition == ABSENT else IgnoresConditions
+        return await kind.put(self, write, data, timeout_s=timeout_s)
 
 
 class ChecksThenWrites(IgnoresConditions):
@@ -39,12 +40,12 @@ class ChecksThenWrites(IgnoresConditions):
 
     blocking = False
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        now = await self.head(path, timeout_s=timeout_s)
-        if (now.version if isinstance(now, Seen) else ABSENT) != condition:
+    async def put(self, write, data, *, timeout_s):
+        now = await self.head(write.path, timeout_s=timeout_s)
+        if (now.version if isinstance(now, Seen) else ABSENT) != write.condition:
             return Denied()
         await asyncio.sleep(0.01)
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+        return await super().put(write, data, timeout_s=timeout_s)
 
 
 class DeletesAlways(MemoryBackend):
@@ -57,9 +58,9 @@ class GivesTheVersionOfAnEarlierLook(MemoryBackend):
 
     blocking = False
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
+    async def put(self, write, data, *, timeout_s):
         await asyncio.sleep(0.002)  # so that the writer is not done before a reader comes
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+        return await super().put(write, data, timeout_s=timeout_s)
 
     async def get(self, path, unless, *, timeout_s):
         head = await self.head(path, timeout_s=timeout_s)
@@ -74,12 +75,14 @@ class GivesTheVersionOfAnEarlierLook(MemoryBackend):
 class HasHashesForVersions(MemoryBackend):
     """Claims that versions are unique, and they are not."""
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        now = await self.head(path, timeout_s=timeout_s)
-        if isinstance(now, Missing) != (condition == ABSENT) or (isinstance(now, Seen) and now.version != condition):
+    async def put(self, write, data, *, timeout_s):
+        now = await self.head(write.path, timeout_s=timeout_s)
+        if isinstance(now, Missing) != (write.condition == ABSENT) or (
+            isinstance(now, Seen) and now.version != write.condition
+        ):
             return Denied()
-        fixed = ABSENT if isinstance(now, Missing) else MemoryBackend._version(self, path)
-        await super().put(path, data, fixed, write_id, timeout_s=timeout_s, **more)
+        fixed = ABSENT if isinstance(now, Missing) else MemoryBackend._version(self, write.path)
+        await super().put(replace(write, condition=fixed), data, timeout_s=timeout_s)
         return Applied(self._hash(data))
 
     async def head(self, path, *, timeout_s):
@@ -107,8 +110,8 @@ class ListsFromInclusive(MemoryBackend):
 
 
 class GivesNoIdentity(MemoryBackend):
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        return await super().put(path, data, condition, None, timeout_s=timeout_s, **more)
+    async def put(self, write, data, *, timeout_s):
+        return await super().put(replace(write, write_id=None), data, timeout_s=timeout_s)
 
 
 CAUGHT = [

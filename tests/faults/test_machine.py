@@ -65,11 +65,11 @@ class Witness(MemoryBackend):
         self.versions: dict[str, list[Version]] = {}
         self.meanwhile = None
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+    async def put(self, write, data, *, timeout_s):
+        answer = await super().put(write, data, timeout_s=timeout_s)
         if isinstance(answer, Applied):
-            self.applied[write_id] += 1
-            self.versions.setdefault(write_id, []).append(answer.version)
+            self.applied[write.write_id] += 1
+            self.versions.setdefault(write.write_id, []).append(answer.version)
             meanwhile, self.meanwhile = self.meanwhile, None
             if meanwhile:
                 meanwhile()

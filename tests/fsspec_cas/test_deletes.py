@@ -35,9 +35,9 @@ class Undocumented(MemoryBackend):
     async def endpoint(self):
         return self.at
 
-    async def put(self, path, data, condition, write_id, **more):
-        self.asked.append(("put", path))
-        return await super().put(path, data, condition, write_id, **more)
+    async def put(self, write, data, *, timeout_s):
+        self.asked.append(("put", write.path))
+        return await super().put(write, data, timeout_s=timeout_s)
 
     async def delete(self, path, condition, *, timeout_s):
         self.asked.append(("delete", path))

@@ -88,8 +88,8 @@ class Scripted:
             raise answer
         return answer
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        return self._next("put", path, data, condition, write_id, timeout_s)
+    async def put(self, write, data, *, timeout_s):
+        return self._next("put", write.path, data, write.condition, write.write_id, timeout_s)
 
     async def head(self, path, *, timeout_s):
         return self._next("head", path, timeout_s)

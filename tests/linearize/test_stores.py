@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -152,8 +153,8 @@ class ChecksThenWrites(MemoryBackend):
         super().__init__(fs)
         self.gate = threading.Barrier(2)
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        if await self._now(path) != condition:
+    async def put(self, write, data, *, timeout_s):
+        if await self._now(write.path) != write.condition:
             return Denied()
         try:
             self.gate.wait(0.2)
@@ -161,7 +162,7 @@ class ChecksThenWrites(MemoryBackend):
             self.gate.reset()
         answer = Denied()
         while isinstance(answer, Denied):
-            answer = await super().put(path, data, await self._now(path), write_id, timeout_s=timeout_s, **more)
+            answer = await super().put(replace(write, condition=await self._now(write.path)), data, timeout_s=timeout_s)
         return answer
 
     async def _now(self, path):

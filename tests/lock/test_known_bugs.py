@@ -26,7 +26,7 @@ from simulate.town import FOR_LONG, SETTINGS, SOON_S, Client, Clock, Town, commi
 from fsspec_cas import CasError, Store, StoreError, Unavailable
 from fsspec_cas.answer import Applied, ReadAnswer, Seen, Unchanged, WriteAnswer
 from fsspec_cas.backends.memory import MemoryBackend
-from fsspec_cas.outcome import Condition, Version
+from fsspec_cas.outcome import Version, Write
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
 from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, Lock, LockSettings, LossReason, NotAcquired
 from lockprovider.storage_lock import polling
@@ -310,13 +310,12 @@ class HashedVersions:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float, **more: Any
-    ) -> WriteAnswer:
+    async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
+        condition = write.condition
         if isinstance(condition, Version):
-            seen = await self.inner.get(path, None, timeout_s=timeout_s)
+            seen = await self.inner.get(write.path, None, timeout_s=timeout_s)
             condition = seen.version if isinstance(seen, Seen) and hashed(seen).version == condition else condition
-        answer = await self.inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+        answer = await self.inner.put(replace(write, condition=condition), data, timeout_s=timeout_s)
         if not isinstance(answer, Applied):
             return answer
         self.bodies.append(data)

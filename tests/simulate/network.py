@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsspec_cas.answer import NoAnswer, NotNow
+from fsspec_cas.outcome import Write
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
 from simulate.scheduler import Scheduler
 
@@ -39,11 +40,11 @@ class Network:
         self.name, self.capabilities, self.part_rules = inner.name, inner.capabilities, inner.part_rules
         self.fired: Counter[str] = Counter()
 
-    async def put(self, path: str, data: bytes, condition: Any, write_id: str, *, timeout_s: float, **more: Any) -> Any:
+    async def put(self, write: Write, data: bytes, *, timeout_s: float) -> Any:
         return self._ask(
             "put",
-            path,
-            lambda: self._inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more),
+            write.path,
+            lambda: self._inner.put(write, data, timeout_s=timeout_s),
             timeout_s,
         )
 

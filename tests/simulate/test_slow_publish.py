@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 
 from fsspec_cas import CasError, Store
+from fsspec_cas.outcome import Write
 from fsspec_cas.testing import LoseAnswer
 from lockprovider import HUDI_LOCK_PATH, Lease, LeaseLost, NotAcquired, PublishUnknown
 from lockprovider.storage_lock import steps
@@ -35,10 +36,10 @@ def pause_after_the_commit(client: Client, meanwhile: Callable[[], None]) -> lis
     """The commit is in the store; before its answer is heard, `meanwhile` happens, once. Filled then."""
     put, paused = client.way.put, []
 
-    async def held_up(path: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
-        answer = await put(path, data, *args, **kwargs)
+    async def held_up(write: Write, data: bytes, *args: Any, **kwargs: Any) -> Any:
+        answer = await put(write, data, *args, **kwargs)
         if commits(data) and not paused:
-            paused.append(path)
+            paused.append(write.path)
             meanwhile()
         return answer
 

@@ -15,7 +15,7 @@ import pytest
 from fsspec_cas import Store
 from fsspec_cas.answer import ReadAnswer, Seen, WriteAnswer
 from fsspec_cas.backends.memory import MemoryBackend
-from fsspec_cas.outcome import Condition, Version
+from fsspec_cas.outcome import Version, Write
 from fsspec_cas.testing import Fault, Faulty, Operation
 from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord, LockSettings, OnLost
 
@@ -75,11 +75,9 @@ class Hooked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float, **more: Any
-    ) -> WriteAnswer:
-        self.before("put", path, data)
-        answer: WriteAnswer = await self._inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+    async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
+        self.before("put", write.path, data)
+        answer: WriteAnswer = await self._inner.put(write, data, timeout_s=timeout_s)
         return answer
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:

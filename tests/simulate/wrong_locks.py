@@ -13,6 +13,7 @@ from unittest import mock
 from model.twins import CLOCKS, PUBLISHING, never_settles
 
 from fsspec_cas import OutcomeUnknown
+from fsspec_cas.outcome import Write
 from lockprovider import Intent, Lease, Lock, LockRecord, Log, PublishUnknown
 from lockprovider.storage_lock import combine, machine, publisher
 from lockprovider.storage_lock.member import Member
@@ -59,15 +60,11 @@ def _checks_then_writes(lease: Lease, path: str, data: bytes) -> None:
         raise PublishUnknown(str(error)) from error
 
 
-async def _put_whatever_is_there(
-    network: Network, path: str, data: bytes, condition: Any, write_id: str, *, timeout_s: float, **more: Any
-) -> Any:
+async def _put_whatever_is_there(network: Network, write: Write, data: bytes, *, timeout_s: float) -> Any:
     """A store that ignores the conditions of what is written."""
-    seen = await network._inner.head(path, timeout_s=timeout_s)
-    condition = getattr(seen, "version", condition)
-    return network._ask(
-        "put", path, lambda: network._inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more), timeout_s
-    )
+    seen = await network._inner.head(write.path, timeout_s=timeout_s)
+    now = replace(write, condition=getattr(seen, "version", write.condition))
+    return network._ask("put", write.path, lambda: network._inner.put(now, data, timeout_s=timeout_s), timeout_s)
 
 
 class _NoTurns:

@@ -158,4 +158,4 @@ def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
 
 def block_id(upload: Upload) -> str:
     """The id of the next block. All ids of one blob must have the same length."""
-    return f"{upload.write_id}-{len(upload.tags):05d}"
+    return f"{upload.write.write_id}-{len(upload.tags):05d}"

@@ -44,7 +44,7 @@ from fsspec_cas.backends.base import AttributeRules, PartRules
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.wire import AIOHTTP_UNSENT, AioBackend, Answered, Trip, sends_once, within
 from fsspec_cas.errors import AccessDenied, InvalidInput
-from fsspec_cas.outcome import Absent, Attributes, Condition, Version
+from fsspec_cas.outcome import Absent, Condition, Version, Write
 
 _CAPABILITIES = Capabilities(
     create=True,
@@ -107,23 +107,12 @@ class AzureBackend(AioBackend):
     def _form(self, path: str, condition: Condition) -> str:
         return path if isinstance(condition, Absent) else ""
 
-    async def put(
-        self,
-        path: str,
-        data: bytes,
-        condition: Condition,
-        write_id: str,
-        *,
-        timeout_s: float,
-        attributes: Attributes | None = None,
-    ) -> WriteAnswer:
+    async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
         """Put Blob with If-None-Match: * or If-Match; see `_create_in_a_block` for the other way to create."""
-        if isinstance(condition, Absent) and path in self._unfinished:
-            self._unfinished.discard(path)
-            return await self._create_in_a_block(
-                Upload(path, write_id, write_id, attributes=attributes), data, timeout_s
-            )
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, attributes=attributes)
+        if isinstance(write.condition, Absent) and write.path in self._unfinished:
+            self._unfinished.discard(write.path)
+            return await self._create_in_a_block(Upload(write, write.write_id), data, timeout_s)
+        return await super().put(write, data, timeout_s=timeout_s)
 
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
         """Put Block and Put Block List with If-None-Match: *, which looks at nothing but committed blobs.
@@ -137,11 +126,11 @@ class AzureBackend(AioBackend):
         if isinstance(staged, (NotNow, NoAnswer)):
             return NotNow(staged.why, staged.retry_after_s)  # a staged block is nobody's to see
         if isinstance(staged, Denied):
-            return replace(staged, dialect=upload.path)
+            return replace(staged, dialect=upload.write.path)
         answer = await self.finish(staged, b"", timeout_s=deadline - clock())
         if isinstance(answer, Gone):
             return NotNow(answer.why)  # another commit dropped my block before mine
-        return replace(answer, dialect=upload.path) if isinstance(answer, Denied) else answer
+        return replace(answer, dialect=upload.write.path) if isinstance(answer, Denied) else answer
 
     def adapt(self, refused: str = "") -> bool:
         """Create at the path `refused` by a block next time; conditions have one dialect."""
@@ -149,12 +138,10 @@ class AzureBackend(AioBackend):
             self._unfinished.add(refused)
         return bool(refused)
 
-    async def begin(
-        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
-    ) -> UploadAnswer:
+    async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
         """Nothing to ask for: the first block begins it."""
         del timeout_s
-        return Upload(path, write_id, write_id, attributes=attributes)
+        return Upload(write, write.write_id)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Nothing can be done, nothing is visible, and no other create is in its way."""
@@ -198,7 +185,7 @@ class AzureBackend(AioBackend):
         same = _condition(version, MatchConditions.IfNotModified)
         match asked.verb:
             case Verb.CREATE | Verb.MATCH:
-                made = _described(asked.write_id, asked.attributes)
+                made = _described(asked.the_write())
                 # Without `overwrite` the SDK sends If-None-Match: *
                 await blob.upload_blob(
                     asked.data, length=len(asked.data), overwrite=bool(version), **made, **same, **settings
@@ -214,7 +201,7 @@ class AzureBackend(AioBackend):
                 await blob.stage_block(block_id(upload), asked.data, length=len(asked.data), **settings)
             case Verb.FINISH if upload is not None:
                 blocks = [BlobBlock(tag) for tag in upload.tags]
-                made = _described(upload.write_id, upload.attributes)
+                made = _described(upload.write)
                 await blob.commit_block_list(blocks, **made, match_condition=MatchConditions.IfMissing, **settings)
 
 
@@ -227,10 +214,10 @@ def _ask_for_all(request: Any) -> None:
     request.http_request.headers.pop("x-ms-range", None)
 
 
-def _described(write_id: str, attributes: Attributes | None) -> dict[str, Any]:
+def _described(write: Write) -> dict[str, Any]:
     """What a request that makes a blob says of it."""
-    more = attributes or Attributes()
+    more = write.attributes
     own = dict(more.own)
     if more.content_type:
         own["content_settings"] = ContentSettings(content_type=more.content_type)
-    return {**own, "metadata": {**more.metadata, BLOB_ID_KEY: write_id}}
+    return {**own, "metadata": {**more.metadata, BLOB_ID_KEY: write.write_id}}

@@ -112,7 +112,7 @@ class GcsDialect:
         parts = urlsplit(place)
         if "upload_id=" not in parts.query or not (signed or parts.netloc == self.host):
             return reply.unproven("no session of an upload")
-        return replace(spoken, document=Upload(asked.path, asked.write_id, place))
+        return replace(spoken, document=Upload(asked.the_write(), place))
 
 
 def _media(reply: HttpReply, spoken: Spoken) -> Heard:

@@ -32,7 +32,7 @@ from fsspec_cas.backends.gcs.answers import GcsDialect
 from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.wire import AioBackend, Trip, sends_once, within
 from fsspec_cas.errors import AccessDenied
-from fsspec_cas.outcome import Absent, Attributes
+from fsspec_cas.outcome import Absent, Write
 
 _CAPABILITIES = Capabilities(
     create=True,
@@ -171,8 +171,9 @@ def _write(asked: StoreRequest) -> GcsRequest:
     bucket, _, key = asked.path.partition("/")
     condition = asked.condition
     generation = "0" if condition is None or isinstance(condition, Absent) else condition.token
-    resource, query = _resource(key, asked.write_id, asked.attributes)
-    kind, body = _multipart(resource, asked.data, asked.write_id)
+    write = asked.the_write()
+    resource, query = _resource(key, write)
+    kind, body = _multipart(resource, asked.data, write.write_id)
     return GcsRequest(
         "POST",
         f"upload/storage/v1/b/{_quote(bucket)}/o",
@@ -197,7 +198,7 @@ def _begin(asked: StoreRequest) -> GcsRequest:
     condition when the object is made; it may also refuse to open the session.
     """
     bucket, _, key = asked.path.partition("/")
-    resource, query = _resource(key, asked.write_id, asked.attributes)
+    resource, query = _resource(key, asked.the_write())
     return GcsRequest(
         "POST",
         f"upload/storage/v1/b/{_quote(bucket)}/o",
@@ -213,13 +214,13 @@ def _chunk(upload: Upload, data: bytes, total: str) -> GcsRequest:
     return GcsRequest("PUT", "", {}, headers, data, upload.token)
 
 
-def _resource(key: str, write_id: str, attributes: Attributes | None) -> tuple[dict[str, Any], dict[str, str]]:
+def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:
     """The resource of an object that is to be made, and what goes into the query with it."""
-    more = attributes or Attributes()
+    more = write.attributes
     query = {name: str(more.own[name]) for name in _IN_THE_QUERY if name in more.own}
     own = {name: value for name, value in more.own.items() if name not in query}
     kind = more.content_type or "application/octet-stream"
-    return {**own, "name": key, "contentType": kind, "metadata": {**more.metadata, WRITE_ID_KEY: write_id}}, query
+    return {**own, "name": key, "contentType": kind, "metadata": {**more.metadata, WRITE_ID_KEY: write.write_id}}, query
 
 
 def _multipart(resource: dict[str, Any], data: bytes, boundary: str) -> tuple[str, bytes]:

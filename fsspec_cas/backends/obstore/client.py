@@ -41,7 +41,7 @@ from fsspec_cas.backends.reply import HttpReply, StoreRequest, Verb
 from fsspec_cas.backends.s3 import S3Api, is_amazon
 from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, NotSupported
-from fsspec_cas.outcome import Attributes
+from fsspec_cas.outcome import Write
 
 # S3's names -> HTTP's.
 _CONDITIONS = {"IfMatch": "if-match", "IfNoneMatch": "if-none-match"}
@@ -306,7 +306,7 @@ def _request(asked: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dic
     """Method, query, headers and body."""
     match asked.verb:
         case Verb.CREATE | Verb.MATCH:
-            return "PUT", "", {**_described(asked.write_id, asked.attributes), **sealed}, asked.data
+            return "PUT", "", {**_described(asked.the_write()), **sealed}, asked.data
         case Verb.HEAD:
             return "HEAD", "", {}, b""
         case Verb.GET:
@@ -320,7 +320,7 @@ def _request(asked: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dic
         case Verb.LIST:
             return "GET", _list_query(asked), {}, b""
         case Verb.BEGIN:
-            return "POST", "uploads=", {**_described(asked.write_id, asked.attributes), **sealed}, b""
+            return "POST", "uploads=", {**_described(asked.the_write()), **sealed}, b""
     upload = asked.the_upload()
     token = quote(upload.token, safe="~")
     if asked.verb is Verb.PART:
@@ -353,13 +353,13 @@ def _list_query(asked: StoreRequest) -> str:
     return urlencode(sorted(said.items()), quote_via=quote, safe="~")
 
 
-def _described(write_id: str, given: Attributes | None) -> dict[str, str]:
+def _described(write: Write) -> dict[str, str]:
     """What is kept beside the bytes, as headers."""
-    more = given or Attributes()
+    more = write.attributes
     kind = {"content-type": more.content_type} if more.content_type else {}
     own = {_HEADERS[name]: str(value) for name, value in more.own.items()}
     metadata = {f"x-amz-meta-{name}": value for name, value in more.metadata.items()}
-    return {**metadata, **kind, **own, f"x-amz-meta-{WRITE_ID_KEY}": write_id}
+    return {**metadata, **kind, **own, f"x-amz-meta-{WRITE_ID_KEY}": write.write_id}
 
 
 def _encryption(said: Callable[..., str | None]) -> dict[str, str]:

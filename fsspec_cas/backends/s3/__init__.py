@@ -18,7 +18,7 @@ from fsspec_cas.backends.http import HttpBackend
 from fsspec_cas.backends.reply import StoreRequest, Verb
 from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.errors import NotSupported
-from fsspec_cas.outcome import Absent, Attributes, Condition, Version
+from fsspec_cas.outcome import Absent, Condition, Version, Write
 
 S3_CAPABILITIES = Capabilities(
     create=True,
@@ -52,20 +52,11 @@ class S3Api(HttpBackend):
         self._batches = True
         self._proved: bool | None = None  # the form in which a condition was last seen to hold
 
-    async def put(
-        self,
-        path: str,
-        data: bytes,
-        condition: Condition,
-        write_id: str,
-        *,
-        timeout_s: float,
-        attributes: Attributes | None = None,
-    ) -> WriteAnswer:
+    async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
         """PutObject with If-None-Match: * or If-Match."""
         quoted = self._quoted
-        answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s, attributes=attributes)
-        if isinstance(answer, Applied) and not isinstance(condition, Absent):
+        answer = await super().put(write, data, timeout_s=timeout_s)
+        if isinstance(answer, Applied) and not isinstance(write.condition, Absent):
             self._proved = quoted
         return answer
 

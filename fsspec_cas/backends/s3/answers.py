@@ -258,7 +258,7 @@ def _with_document(asked: StoreRequest, root: ET.Element, status: int, headers: 
         return replace(spoken, document=Refusals(failed))
     if asked.verb is Verb.BEGIN:
         token = _text(root, "UploadId")
-        begun = Upload(asked.path, asked.write_id, token, attributes=asked.attributes)
+        begun = Upload(asked.the_write(), token)
         return replace(spoken, document=begun) if token else Unproven(f"{status}: no UploadId")
     version = version_of(_text(root, "ETag"))
     return replace(spoken, version=version) if version else Unproven(f"{status}: no ETag")

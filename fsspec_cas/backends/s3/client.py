@@ -50,7 +50,7 @@ from fsspec_cas.backends.s3 import S3Api, is_amazon
 from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.backends.wire import AioBackend, Answered, Refusing, Trip, sends_once, within
 from fsspec_cas.errors import AccessDenied, InvalidInput
-from fsspec_cas.outcome import Attributes
+from fsspec_cas.outcome import Write
 
 _OURS = ("Bucket", "Key", "Body", "IfMatch", "IfNoneMatch", "UploadId", "PartNumber", "MultipartUpload")
 _OF_ALL = "later looks at the object need it too, so give it to all requests, in s3_additional_kwargs"
@@ -95,14 +95,14 @@ class Settings:
         if not isinstance(self.given.get("Metadata", {}), dict):
             raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is no dict of names and texts")
 
-    def making(self, write_id: str, attributes: Attributes | None = None) -> dict[str, Any]:
+    def making(self, write: Write) -> dict[str, Any]:
         """For a request that makes an object: all of them, so that S3's client refuses what it does not know.
 
         What one write is given goes before what holds for all.
         """
-        more = attributes or Attributes()
+        more = write.attributes
         kind = {"ContentType": more.content_type} if more.content_type else {}
-        metadata = {**self.given.get("Metadata", {}), **more.metadata, WRITE_ID_KEY: write_id}
+        metadata = {**self.given.get("Metadata", {}), **more.metadata, WRITE_ID_KEY: write.write_id}
         return {**self.given, **kind, **more.own, "Metadata": metadata}
 
     def known_to(self, client: Any, operation: str) -> dict[str, Any]:
@@ -245,7 +245,7 @@ class S3Backend(S3Api, AioBackend):
         key, more = {**key_of(asked.path), **self._conditions(asked)}, partial(self._settings.known_to, client)
         match asked.verb:
             case Verb.CREATE | Verb.MATCH:
-                made = self._settings.making(asked.write_id, asked.attributes)
+                made = self._settings.making(asked.the_write())
                 await client.put_object(**made, **key, Body=asked.data)
             case Verb.HEAD:
                 await client.head_object(**key, **more("HeadObject"))
@@ -266,7 +266,7 @@ class S3Backend(S3Api, AioBackend):
         key, more = {**key_of(asked.path), **self._conditions(asked)}, partial(self._settings.known_to, client)
         upload = asked.upload
         if upload is None:
-            made = self._settings.making(asked.write_id, asked.attributes)
+            made = self._settings.making(asked.the_write())
             await client.create_multipart_upload(**made, **key)
             return
         named = {**key, "UploadId": upload.token}

@@ -20,6 +20,7 @@ from fsspec_cas import ABSENT, AccessDenied, AsyncStore, InvalidInput, NotSuppor
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends import backend_for
 from fsspec_cas.backends.obstore.client import LeanS3Backend
+from fsspec_cas.outcome import Write
 
 OPTIONS = {"client": "obstore", "access_key_id": "k", "secret_access_key": "s", "client_options": {"allow_http": True}}
 DATE = "Sat, 21 Nov 2026 04:00:00 GMT"
@@ -113,7 +114,7 @@ async def test_a_request_takes_no_longer_than_its_caller_has():
         backend = opened(f"http://127.0.0.1:{silent.getsockname()[1]}").backend
         for timeout_s in (0.1, 0.7):
             began_s = time.monotonic()
-            answer = await backend.put("bucket/key", b"", ABSENT, "id", timeout_s=timeout_s)
+            answer = await backend.put(Write("bucket/key", ABSENT, "id"), b"", timeout_s=timeout_s)
             assert isinstance(answer, NoAnswer)
             assert time.monotonic() - began_s >= 0.75 * timeout_s
 

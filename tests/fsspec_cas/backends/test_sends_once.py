@@ -14,6 +14,7 @@ from servers.wire import Wire, http, said
 from fsspec_cas import ABSENT, AccessDenied, BucketNotFound, StoreError, Version
 from fsspec_cas.answer import Applied, Denied, Missing, NoAnswer, NotNow, Seen, Unchanged
 from fsspec_cas.backends import backend_for, split_url
+from fsspec_cas.outcome import Write
 
 ACCOUNT = "AccountName=a;AccountKey=a2V5;DefaultEndpointsProtocol=http;"
 DATE = "Sat, 21 Nov 2026 04:00:00 GMT"
@@ -39,12 +40,13 @@ def azure(endpoint: str):
 
 
 def ask(make, answer: bytes, call: str, *args: object):
-    """The backend's answer to one call, and the methods that arrived."""
+    """The backend's answer to one call, and the methods that arrived. A put takes its bytes and the rest of `Write`."""
+    given = (Write("bucket/key", *args[1:]), args[0]) if call == "put" else ("bucket/key", *args)
 
     async def run(endpoint: str):
         backend = backend_for(make(endpoint))
         try:
-            return await getattr(backend, call)("bucket/key", *args, timeout_s=5.0)
+            return await getattr(backend, call)(*given, timeout_s=5.0)
         finally:
             await backend.close()
 
@@ -164,7 +166,7 @@ def test_a_server_that_says_nothing_is_no_answer_after_the_timeout(make):
     async def run(endpoint: str):
         backend = backend_for(make(endpoint))
         try:
-            return await backend.put("bucket/key", b"", ABSENT, "id", timeout_s=0.3)
+            return await backend.put(Write("bucket/key", ABSENT, "id"), b"", timeout_s=0.3)
         finally:
             await backend.close()
 

@@ -19,6 +19,7 @@ from fsspec_cas.backends.azure.answers import AzureDialect
 from fsspec_cas.backends.gcs.answers import GcsDialect
 from fsspec_cas.backends.reply import HttpReply, Spoken, StoreRequest, Verb
 from fsspec_cas.backends.s3.answers import S3Dialect
+from fsspec_cas.outcome import Write
 from fsspec_cas.testing import WRONG_ANSWERS, Gateway, Rule
 
 ACCOUNT = "AccountName=a;AccountKey=a2V5;DefaultEndpointsProtocol=http;"
@@ -53,12 +54,12 @@ async def asked(backend: Any, kind: str, timeout_s: float = 5.0) -> object:  # n
     """One call of a backend."""
     version, key = Version(backend.name, "17" if backend.name == "gcs" else '"v"'), "bucket/key"
     token = f"{backend._given._location}/upload?upload_id=1" if backend.name == "gcs" else "token"
-    upload = Upload(key, "id", token, ("tag",), 0)
+    upload = Upload(Write(key, ABSENT, "id"), token, ("tag",), 0)
     match kind:
         case "create":
-            return await backend.put(key, b"mine", ABSENT, "id", timeout_s=timeout_s)
+            return await backend.put(Write(key, ABSENT, "id"), b"mine", timeout_s=timeout_s)
         case "match":
-            return await backend.put(key, b"data", version, "id", timeout_s=timeout_s)
+            return await backend.put(Write(key, version, "id"), b"data", timeout_s=timeout_s)
         case "head":
             return await backend.head(key, timeout_s=timeout_s)
         case "get":
@@ -74,7 +75,7 @@ async def asked(backend: Any, kind: str, timeout_s: float = 5.0) -> object:  # n
         case "list":
             return await backend.list_page("bucket/", None, None, timeout_s=timeout_s)
         case "begin":
-            return await backend.begin(key, "id", timeout_s=timeout_s)
+            return await backend.begin(Write(key, ABSENT, "id"), timeout_s=timeout_s)
         case "part":
             return await backend.add(upload, b"data", timeout_s=timeout_s)
     return await backend.finish(upload, b"", timeout_s=timeout_s)
@@ -125,7 +126,8 @@ def test_wrong_answers_are_believed_by_no_backend(make, kind):
 @pytest.mark.parametrize("dialect", [S3Dialect(), GcsDialect("127.0.0.1"), AzureDialect()], ids=lambda d: d.vendor)
 def test_no_dialect_hears_a_store_in_a_wrong_answer(dialect, verb, signs):
     version = Version(dialect.vendor.lower(), "17")
-    asked = StoreRequest(verb, "bucket/key", b"mine", version, "id", upload=Upload("bucket/key", "id", "token"))
+    write = Write("bucket/key", version, "id")
+    asked = StoreRequest(verb, "bucket/key", b"mine", version, write, upload=Upload(write, "token"))
     spoken = {
         name: heard
         for name, answer in WRONG_ANSWERS.items()

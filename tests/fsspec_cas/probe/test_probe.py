@@ -188,24 +188,27 @@ class Wrong(MemoryBackend):
 
 
 class CreateOverwrites(Wrong):
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        if condition == ABSENT and self._version(path) is not None:
-            condition = self._version(path)
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+    async def put(self, write, data, *, timeout_s):
+        condition = write.condition
+        if condition == ABSENT and self._version(write.path) is not None:
+            condition = self._version(write.path)
+        return await super().put(replace(write, condition=condition), data, timeout_s=timeout_s)
 
 
 class StaleMatches(Wrong):
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        if condition != ABSENT and self._version(path) is not None:
-            condition = self._version(path)
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+    async def put(self, write, data, *, timeout_s):
+        condition = write.condition
+        if condition != ABSENT and self._version(write.path) is not None:
+            condition = self._version(write.path)
+        return await super().put(replace(write, condition=condition), data, timeout_s=timeout_s)
 
 
 class MatchCreates(Wrong):
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        if self._version(path) is None:
+    async def put(self, write, data, *, timeout_s):
+        condition = write.condition
+        if self._version(write.path) is None:
             condition = ABSENT
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+        return await super().put(replace(write, condition=condition), data, timeout_s=timeout_s)
 
 
 class LooksThenWrites(Wrong):
@@ -213,24 +216,24 @@ class LooksThenWrites(Wrong):
 
     blocking = False
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        if self._version(path) != (None if condition == ABSENT else condition):
+    async def put(self, write, data, *, timeout_s):
+        if self._version(write.path) != (None if write.condition == ABSENT else write.condition):
             return Denied()
         await asyncio.sleep(0)
-        now = self._version(path)
-        return await super().put(path, data, ABSENT if now is None else now, write_id, timeout_s=timeout_s, **more)
+        now = self._version(write.path)
+        return await super().put(replace(write, condition=ABSENT if now is None else now), data, timeout_s=timeout_s)
 
 
 class CreatesAtomicMatchesNot(Wrong):
     blocking = False
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        if condition == ABSENT:
-            return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
-        if self._version(path) != condition:
+    async def put(self, write, data, *, timeout_s):
+        if write.condition == ABSENT:
+            return await super().put(write, data, timeout_s=timeout_s)
+        if self._version(write.path) != write.condition:
             return Denied()
         await asyncio.sleep(0)
-        return await super().put(path, data, self._version(path), write_id, timeout_s=timeout_s, **more)
+        return await super().put(replace(write, condition=self._version(write.path)), data, timeout_s=timeout_s)
 
 
 class DeleteMarkersArePresent(Wrong):
@@ -242,15 +245,15 @@ class DeleteMarkersArePresent(Wrong):
         self.deleted.add(path)
         return await super().delete(path, condition, timeout_s=timeout_s)
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        if path in self.deleted and condition == ABSENT:
+    async def put(self, write, data, *, timeout_s):
+        if write.path in self.deleted and write.condition == ABSENT:
             return Denied()
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+        return await super().put(write, data, timeout_s=timeout_s)
 
 
 class ForgetsIdentities(Wrong):
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        return await super().put(path, data, condition, "another", timeout_s=timeout_s, **more)
+    async def put(self, write, data, *, timeout_s):
+        return await super().put(replace(write, write_id="another"), data, timeout_s=timeout_s)
 
 
 class DeletesWhatChanged(Wrong):
@@ -273,13 +276,13 @@ class TornReads(Wrong):
         super().__init__()
         self.last = {}
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        old = await super().get(path, None, timeout_s=timeout_s)
-        done = await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+    async def put(self, write, data, *, timeout_s):
+        old = await super().get(write.path, None, timeout_s=timeout_s)
+        done = await super().put(write, data, timeout_s=timeout_s)
         if isinstance(done, Applied):
-            self.last[path] = getattr(old, "data", None)
+            self.last[write.path] = getattr(old, "data", None)
         await asyncio.sleep(0)
-        self.last.pop(path, None)
+        self.last.pop(write.path, None)
         return done
 
     async def get(self, path, unless, *, timeout_s):
@@ -292,17 +295,17 @@ class TornReads(Wrong):
 class TornWrites(Wrong):
     """Who loses is refused, and its bytes are there."""
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        done = await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
-        if condition != ABSENT and isinstance(done, Denied) and path[-2] == "-":
-            await super().put(path, data, self._version(path), write_id, timeout_s=timeout_s, **more)
+    async def put(self, write, data, *, timeout_s):
+        done = await super().put(write, data, timeout_s=timeout_s)
+        if write.condition != ABSENT and isinstance(done, Denied) and write.path[-2] == "-":
+            await super().put(replace(write, condition=self._version(write.path)), data, timeout_s=timeout_s)
         return done
 
 
 class AbortRemoves(Wrong):
     async def abort(self, upload, *, timeout_s):
         await super().abort(upload, timeout_s=timeout_s)
-        await self.delete(upload.path, None, timeout_s=timeout_s)
+        await self.delete(upload.write.path, None, timeout_s=timeout_s)
 
 
 class PagesEnd(Wrong):
@@ -353,9 +356,9 @@ def test_t24_a_header_that_is_ignored_once_versioning_is_on_is_caught_by_asking_
     class Bucket(CreateOverwrites):
         versioning = False
 
-        async def put(self, path, data, condition, write_id, *, timeout_s, **more):
+        async def put(self, write, data, *, timeout_s):
             kind = CreateOverwrites if self.versioning else Wrong
-            return await kind.put(self, path, data, condition, write_id, timeout_s=timeout_s, **more)
+            return await kind.put(self, write, data, timeout_s=timeout_s)
 
     bucket = Bucket()
     assert probe(Store(bucket, f"/wrong/{uuid.uuid4().hex}")).verdict.create_once

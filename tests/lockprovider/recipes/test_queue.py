@@ -199,8 +199,8 @@ def test_a_lost_answer_is_settled_also_when_it_is_pushed_out_of_the_last_writes(
     class Meanwhile(Faulty):
         armed = False
 
-        async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-            answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+        async def put(self, write, data, *, timeout_s):
+            answer = await super().put(write, data, timeout_s=timeout_s)
             if self.armed:
                 self.armed = False
                 for n in range(70):

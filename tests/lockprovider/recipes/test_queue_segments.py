@@ -146,9 +146,9 @@ def test_a_write_that_was_begun_before_the_cleaning_is_done_by_none_of_its_segme
     other = Queue(store, PATH)
 
     class Meanwhile(Faulty):
-        async def put(self, path, *args, **how):
-            answer = await super().put(path, *args, **how)
-            if "/segments/" in path and self.calls.count("put") == 1:
+        async def put(self, write, *args, **how):
+            answer = await super().put(write, *args, **how)
+            if "/segments/" in write.path and self.calls.count("put") == 1:
                 assert other.clean() == 1
             return answer
 

@@ -182,9 +182,9 @@ class Meanwhile(Faulty):
         self.writes = writes
         self.armed = False
 
-    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-        answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
-        if self.armed and path.endswith(PATH):
+    async def put(self, write, data, *, timeout_s):
+        answer = await super().put(write, data, timeout_s=timeout_s)
+        if self.armed and write.path.endswith(PATH):
             self.armed = False
             self.writes()
             return NoAnswer("lost")

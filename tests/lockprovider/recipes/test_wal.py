@@ -324,10 +324,10 @@ def test_a_lost_answer_is_settled_also_where_others_have_used_the_place_again(st
     other.append(b"before")
 
     class Meanwhile(Faulty):
-        async def put(self, path, data, condition, write_id, *, timeout_s, **more):
-            if "/slots/" not in path or not self.left:
-                return await self.inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more)
-            answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+        async def put(self, write, data, *, timeout_s):
+            if "/slots/" not in write.path or not self.left:
+                return await self.inner.put(write, data, timeout_s=timeout_s)
+            answer = await super().put(write, data, timeout_s=timeout_s)
             if not self.left:
                 for n in range(others):
                     other.append(b"other %d" % n)

@@ -12,6 +12,7 @@ from noting import Noting
 from patience import until
 
 from fsspec_cas import Store, Unavailable
+from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import Pending, Unappliable
 from lockprovider.storage_lock.record_writer import Applying
@@ -24,9 +25,9 @@ class Slow(Noting):
 
     before: Callable[[str], None] = staticmethod(lambda _: None)
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        self.before(Path(path).name)
-        return await super().put(path, *args, **kwargs)
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        self.before(Path(write.path).name)
+        return await super().put(write, *args, **kwargs)
 
 
 @pytest.fixture(params=[True, False], ids=["", "as behind a network"])

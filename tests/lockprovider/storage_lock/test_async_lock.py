@@ -21,6 +21,7 @@ from patience import PATIENCE_S, soon
 import lockprovider
 from fsspec_cas import Store
 from fsspec_cas.backends import Backend
+from fsspec_cas.outcome import Write
 from lockprovider import (
     HUDI_LOCK_PATH,
     AsyncLease,
@@ -55,8 +56,8 @@ class Gate:
         self.reached.clear()
         self.go.clear()
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        return await self._through("put", self.inner.put(path, *args, **kwargs))
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        return await self._through("put", self.inner.put(write, *args, **kwargs))
 
     async def get(self, path: str, *args: Any, **kwargs: Any) -> Any:
         return await self._through("get", self.inner.get(path, *args, **kwargs))

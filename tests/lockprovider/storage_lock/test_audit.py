@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import lockprovider
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Holder, Lock, LockRecord, LockSettings
 from lockprovider.commands.lock import draw_audit
@@ -290,9 +291,9 @@ class Slow(LocalBackend):
         self.let_go.set()
         self.down = False
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        self._meet("put", path)
-        return await super().put(path, *args, **kwargs)
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        self._meet("put", write.path)
+        return await super().put(write, *args, **kwargs)
 
     async def get(self, path: str, *args: Any, **kwargs: Any) -> Any:
         self._meet("get", path)

@@ -38,6 +38,7 @@ from patience import PATIENCE_S, until
 
 from fsspec_cas import InvalidInput, Store, Unavailable, Won
 from fsspec_cas.answer import NotNow
+from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import (
     HUDI_LOCK_PATH,
@@ -75,9 +76,9 @@ class Watched(Noting):
         self.got.append(Path(path).name)
         return await super().get(path, *args, **kwargs)
 
-    async def put(self, path: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
-        self.before(Path(path).name, data)
-        return await super().put(path, data, *args, **kwargs)
+    async def put(self, write: Write, data: bytes, *args: Any, **kwargs: Any) -> Any:
+        self.before(Path(write.path).name, data)
+        return await super().put(write, data, *args, **kwargs)
 
     def once(self, name: str, meanwhile: Callable[[], None]) -> list[str]:
         """Run it right before the next write of that; filled when it was run."""
@@ -774,15 +775,15 @@ class Paced(Watched):
         self.written_s = 0.0
         self.refused = 0
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        if Path(path).name == RECORD:
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        if Path(write.path).name == RECORD:
             if time.monotonic() < self.written_s + 0.1:
                 self.refused += 1
                 return NotNow("429 too many writes of one object", 0.1)
-            answer = await super().put(path, *args, **kwargs)
+            answer = await super().put(write, *args, **kwargs)
             self.written_s = time.monotonic()
             return answer
-        return await super().put(path, *args, **kwargs)
+        return await super().put(write, *args, **kwargs)
 
 
 def test_the_record_is_written_as_often_as_the_store_takes_it_once_that_has_asked_for_patience(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from patience import PATIENCE_S, until
 
 from fsspec_cas import InvalidInput, Store, Unavailable
 from fsspec_cas.answer import NoAnswer
+from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import Decided, Hold, Lock, LockSettings
 
@@ -24,13 +25,13 @@ class LosesPosts(Noting):
 
     how = ""
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        if "/intents/" in path and self.how:
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        if "/intents/" in write.path and self.how:
             self.asked.append("lost")
             if self.how == "never sent":
                 raise Unavailable("the store is busy")
             return NoAnswer("it never got there")
-        return await super().put(path, *args, **kwargs)
+        return await super().put(write, *args, **kwargs)
 
 
 @pytest.fixture

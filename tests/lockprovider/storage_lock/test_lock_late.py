@@ -12,6 +12,7 @@ from deciding import begin, decide, there, wanted
 from noting import RECORD, SETTINGS, Noting, record, rewritten
 
 from fsspec_cas import Machine, Store, Unavailable
+from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockSettings
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
@@ -178,12 +179,12 @@ def test_while_a_release_is_on_its_way_the_lease_is_not_believed_in(store: Store
     lease = Lock(store, settings=SETTINGS).acquire()
     put, checked = backend.put, []
 
-    async def held_up(path: str, *args: Any, **kwargs: Any) -> Any:
-        answer = await put(path, *args, **kwargs)
-        if path.endswith(HUDI_LOCK_PATH):
+    async def held_up(write: Write, *args: Any, **kwargs: Any) -> Any:
+        answer = await put(write, *args, **kwargs)
+        if write.path.endswith(HUDI_LOCK_PATH):
             with pytest.raises(Exception, match="released"):
                 lease.check()
-            checked.append(path)
+            checked.append(write.path)
         return answer
 
     backend.put = held_up  # type: ignore[method-assign]

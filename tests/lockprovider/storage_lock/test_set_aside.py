@@ -12,6 +12,7 @@ from noting import SETTINGS, Noting, record
 
 from fsspec_cas import AlreadyExists, Lost, Machine, Store, Won
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.outcome import Write
 from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockError, Pending, PublishUnknown, Unappliable
 from lockprovider.storage_lock.inspect import Broken, break_lock, look
 
@@ -71,10 +72,10 @@ def test_a_foreign_hand_at_the_path_after_the_commit_point_stops_nobody(
 ) -> None:
     put = backend.put
 
-    async def outpaced(path: str, *args: Any, **kwargs: Any) -> Any:
-        if path.endswith("state1"):
+    async def outpaced(write: Write, *args: Any, **kwargs: Any) -> Any:
+        if write.path.endswith("state1"):
             Store(LocalBackend(), store.root).put_if_absent("state1", FOREIGN)
-        return await put(path, *args, **kwargs)
+        return await put(write, *args, **kwargs)
 
     monkeypatch.setattr(backend, "put", outpaced)
     with of_another_process(store).acquire() as lease, pytest.raises(AlreadyExists):
@@ -171,8 +172,8 @@ def test_a_break_lets_nobody_in_before_what_was_decided_is_there(store: Store, b
     shown = look(store, HUDI_LOCK_PATH, Machine())
     put, seen = backend.put, []
 
-    async def watched(path: str, *args: Any, **kwargs: Any) -> Any:
-        answer = await put(path, *args, **kwargs)
+    async def watched(write: Write, *args: Any, **kwargs: Any) -> Any:
+        answer = await put(write, *args, **kwargs)
         seen.append((record(store).expired, (Path(store.root) / "state1").exists()))
         return answer
 

@@ -10,6 +10,7 @@ import pytest
 
 from fsspec_cas import AlreadyExists, ObjectNotFound, Store
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.outcome import Write
 from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, LoseAnswer, ManualClock
 from lockprovider import LockError, Pending
 from lockprovider.storage_lock import steps
@@ -135,9 +136,9 @@ def test_what_goes_first_is_there_first_whoever_puts_it_there(
 ) -> None:
     put, seen = backend.inner.put, []
 
-    async def watched(path: str, *args: object, **more: object) -> object:
-        seen.append(path.rpartition("publish/")[2].partition("/")[2])
-        return await put(path, *args, **more)  # type: ignore[arg-type]
+    async def watched(write: Write, *args: object, **more: object) -> object:
+        seen.append(write.path.rpartition("publish/")[2].partition("/")[2])
+        return await put(write, *args, **more)  # type: ignore[arg-type]
 
     backend.inner.put = watched  # type: ignore[method-assign,assignment]
     steps.apply(store, pair(), data, steps.ample)

@@ -17,6 +17,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import InvalidInput, Store
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.outcome import Write
 from lockprovider.table import Table
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
@@ -35,11 +36,11 @@ class Holding(LocalBackend):
         self.held, self.waits = "", 0
         self.go = threading.Event()
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        if self.held and Path(path).name.startswith(f"{self.held}_"):
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        if self.held and Path(write.path).name.startswith(f"{self.held}_"):
             self.waits += 1
             await asyncio.to_thread(self.go.wait)
-        return await super().put(path, *args, **kwargs)
+        return await super().put(write, *args, **kwargs)
 
 
 @dataclass

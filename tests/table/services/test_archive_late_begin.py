@@ -12,6 +12,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.outcome import Write
 from lockprovider import HUDI_LOCK_PATH
 from lockprovider.table import KeepActive, KeepCommits, Table, TableSettings
 from lockprovider.table.engines import arrow
@@ -44,13 +45,13 @@ class Held(LocalBackend):
         self.before: Callable[[], None] | None = None
         self.after: Callable[[], None] | None = None
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        self.asked[path] = kwargs["timeout_s"]
-        before, after = (self.before, self.after) if self.part in path else (None, None)
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        self.asked[write.path] = kwargs["timeout_s"]
+        before, after = (self.before, self.after) if self.part in write.path else (None, None)
         if before is not None:
             self.before = None
             before()
-        answer = await super().put(path, *args, **kwargs)
+        answer = await super().put(write, *args, **kwargs)
         if after is not None:
             self.after = None
             after()

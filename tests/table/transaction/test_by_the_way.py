@@ -18,6 +18,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.answer import Page
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.outcome import Write
 from lockprovider import LockSettings, PublishUnknown
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
@@ -40,11 +41,11 @@ class Down(LocalBackend):
     def __init__(self) -> None:
         self.world = Later()
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        if self.down and COMPLETED in Path(path).name and "timeline" in path:
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        if self.down and COMPLETED in Path(write.path).name and "timeline" in write.path:
             self.world.passed_s += 11
             raise Unavailable("the store is down")
-        return await super().put(path, *args, **kwargs)
+        return await super().put(write, *args, **kwargs)
 
 
 class Behind(LocalBackend):

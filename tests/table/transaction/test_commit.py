@@ -14,6 +14,7 @@ from table.tables import SETTINGS, SPEC, content, rows, upsert
 
 from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Intent, LeaseLost, Lock, Log, NotAcquired, PublishUnknown
 from lockprovider.storage_lock.combine import choose, is_over
@@ -36,11 +37,11 @@ class Held(LocalBackend):
     def __init__(self, act: Callable[[], object]) -> None:
         self.act, self.armed, self.acted = act, False, 0
 
-    async def put(self, path: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
-        if self.armed and path.endswith("table_lock.json"):
+    async def put(self, write: Write, data: bytes, *args: Any, **kwargs: Any) -> Any:
+        if self.armed and write.path.endswith("table_lock.json"):
             self.armed, self.acted = False, self.acted + 1
             self.act()
-        return await super().put(path, data, *args, **kwargs)
+        return await super().put(write, data, *args, **kwargs)
 
 
 @pytest.fixture
@@ -181,10 +182,10 @@ class Stops(LocalBackend):
 
     armed = False
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        if self.armed and path.endswith(".commit"):
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        if self.armed and write.path.endswith(".commit"):
             raise Stopped
-        return await super().put(path, *args, **kwargs)
+        return await super().put(write, *args, **kwargs)
 
 
 # -- what another has posted -------------------------------------------------------------------------------------------

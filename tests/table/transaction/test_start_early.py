@@ -14,6 +14,7 @@ from table.tables import SETTINGS, SPEC, content, orphans, rows
 
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.outcome import Write
 from lockprovider.table import Table, UnsupportedTable
 from lockprovider.table.engines import writer
 
@@ -27,12 +28,12 @@ class Meanwhile(LocalBackend):
         self.once: Callable[[], object] | None = None
         self.put_there: list[str] = []
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        if path.endswith(".requested") and self.once is not None:
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        if write.path.endswith(".requested") and self.once is not None:
             once, self.once = self.once, None
             await asyncio.to_thread(once)
-        self.put_there.append(path.rpartition("/")[2])
-        return await super().put(path, *args, **kwargs)
+        self.put_there.append(write.path.rpartition("/")[2])
+        return await super().put(write, *args, **kwargs)
 
 
 class Ahead(Machine):

@@ -19,6 +19,7 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files
 
 from fsspec_cas import Store
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.outcome import Write
 from lockprovider.table import (
     Aborted,
     InvalidRecords,
@@ -191,11 +192,11 @@ class Intruder(LocalBackend):
     def __init__(self, before: str, act: Callable[[str], None]) -> None:
         self.before, self.act, self.met = before, act, ""
 
-    async def put(self, path: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
-        if path.endswith(self.before) and not self.met:
-            self.met = path.rpartition("/")[2].partition(".")[0]
+    async def put(self, write: Write, data: bytes, *args: Any, **kwargs: Any) -> Any:
+        if write.path.endswith(self.before) and not self.met:
+            self.met = write.path.rpartition("/")[2].partition(".")[0]
             self.act(self.met)
-        return await super().put(path, data, *args, **kwargs)
+        return await super().put(write, data, *args, **kwargs)
 
 
 def test_a_writer_gives_up_a_begin_time_at_which_a_rollback_of_another_client_began(tmp_path: Path) -> None:
@@ -245,11 +246,11 @@ class HoldsInflight(LocalBackend):
     def __init__(self) -> None:
         self.go, self.put_there = threading.Event(), list[str]()
 
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        if path.endswith(".inflight"):
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        if write.path.endswith(".inflight"):
             await asyncio.to_thread(self.go.wait)
-        self.put_there.append(path.rpartition("/")[2])
-        return await super().put(path, *args, **kwargs)
+        self.put_there.append(write.path.rpartition("/")[2])
+        return await super().put(write, *args, **kwargs)
 
 
 def held_at_its_inflight(folder: Path) -> tuple[Transaction, HoldsInflight]:

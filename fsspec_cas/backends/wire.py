@@ -128,7 +128,7 @@ class AioBackend(HttpBackend):
     def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:
         if not left and isinstance(error, (*self.failures, asyncio.TimeoutError, ValueError, RuntimeError)):
             return self._unsent(error, path)
-        if left and isinstance(error, asyncio.TimeoutError):
+        if left and isinstance(error, asyncio.TimeoutError) and not isinstance(error, self.unsent):
             return NoAnswer(f"no answer within {timeout_s:.3g} s")
         if not isinstance(error, self.failures):
             raise error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from contextlib import ExitStack, suppress
 
 import fsspec
 import pytest
@@ -173,6 +174,24 @@ def test_a_server_that_says_nothing_is_no_answer_after_the_timeout(make):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         answer = asyncio.run(run(f"http://127.0.0.1:{silent.getsockname()[1]}"))
     assert isinstance(answer, NoAnswer)
+
+
+def test_write_is_certainly_not_done_when_gcs_takes_no_connection_in_time():
+    async def run(endpoint: str) -> object:
+        backend = backend_for(gcs(endpoint))
+        try:
+            return await backend.put(Write("bucket/key", ABSENT, "id"), b"", timeout_s=1.0)
+        finally:
+            await backend.close()
+
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        with suppress(TimeoutError):  # once its queue is full, the system leaves a new connection without an answer
+            while True:
+                stack.enter_context(socket.create_connection(full.getsockname(), timeout=0.2))
+        answer = asyncio.run(run(f"http://127.0.0.1:{full.getsockname()[1]}"))
+    assert isinstance(answer, NotNow)
+    assert answer.why.startswith("could not connect")
 
 
 # What one store says in its own way

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from fsspec_cas.answer import (
     Applied,
+    Content,
     Denied,
     FinishAnswer,
     Gone,
@@ -28,7 +29,7 @@ from fsspec_cas.answer import (
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends.last_byte import raced
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.errors import NotSupported, ObjectNotFound, Unavailable
+from fsspec_cas.errors import NotSupported, Unavailable
 from fsspec_cas.outcome import ABSENT, Condition, Lost, Outcome, Unknown, Version, Won, Write
 
 CheckState = Literal["yes", "no", "known", "skipped", "failed"]
@@ -84,19 +85,23 @@ class Bench:
         """Raise what keeps the store from being used at all: no such bucket, no access, no answer."""
         await self.store.read_or_none("reach", timeout=self.timeout)
         with suppress(NotSupported):
-            await self.create("reach")
+            await self.write("reach")
 
-    async def create(self, path: str, body: bytes | None = None) -> Outcome:
-        """`put_if_absent`."""
-        return await self.store.put_if_absent(path, body or self.body(), timeout=self.timeout)
+    async def write(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Outcome:
+        """`put_if_absent`, or `put_if_match` with a version."""
+        body = body or self.body()
+        if isinstance(condition, Version):
+            return await self.store.put_if_match(path, body, condition, timeout=self.timeout)
+        return await self.store.put_if_absent(path, body, timeout=self.timeout)
 
-    async def made(self, path: str, body: bytes | None = None) -> Version:
-        """The same, where it must be won."""
-        return (await self.create(path, body)).unwrap()
+    async def made(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Content:
+        """What is there after such a write, which must be won."""
+        body = body or self.body()
+        return Content(body, (await self.write(path, condition, body)).unwrap())
 
-    async def match(self, path: str, version: Version, body: bytes | None = None) -> Outcome:
-        """`put_if_match`."""
-        return await self.store.put_if_match(path, body or self.body(), version, timeout=self.timeout)
+    async def read(self, path: str) -> Content | None:
+        """What is there; None: nothing."""
+        return await self.store.read_or_none(path, timeout=self.timeout)
 
     async def send(self, path: str, condition: Condition) -> WriteAnswer:
         """One write, sent once: what the store says, before anything is made of it."""
@@ -129,14 +134,7 @@ class Bench:
 
     async def found(self, path: str) -> str:
         """Read the object at a path, and describe it as evidence for a finding."""
-        return (
-            "nothing is there" if await self.store.read_or_none(path, timeout=self.timeout) is None else "it is there"
-        )
-
-    async def holds(self, path: str, body: bytes, version: Version) -> bool:
-        """Whether this is what is there."""
-        content = await self.store.read_or_none(path, timeout=self.timeout)
-        return content is not None and (content.data, content.version) == (body, version)
+        return "nothing is there" if await self.read(path) is None else "it is there"
 
 
 async def patiently(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
@@ -173,20 +171,22 @@ async def finish_upload(bench: Bench, opened: Upload | Denied, body: bytes) -> F
     return answer
 
 
-async def check_refused(bench: Bench, path: str, body: bytes, version: Version, outcome: Outcome) -> Said:
-    """Whether a write was refused, and left there what was there."""
+async def check_refused(bench: Bench, path: str, before: Content, condition: Condition = ABSENT) -> Said:
+    """Whether a write under this condition is refused, and leaves there what was there before."""
+    outcome = await bench.write(path, condition)
     if not isinstance(outcome, Lost):
         return "no", f"it was not refused: {describe_outcome(outcome)}"
-    return await check_kept(bench, path, body, version)
+    return await check_kept(bench, path, before)
 
 
-async def check_kept(bench: Bench, path: str, body: bytes, version: Version) -> Said:
+async def check_kept(bench: Bench, path: str, before: Content) -> Said:
     """Whether what was there is there still, after a refusal."""
-    content = await bench.store.read_or_none(path, timeout=bench.timeout)
+    content = await bench.read(path)
     if content is None:
         return "no", "refused, but what was there is gone"
-    same = (content.data, content.version) == (body, version)
-    return ("yes", "refused, and nothing has changed") if same else ("no", "refused, but it was changed all the same")
+    if content == before:
+        return "yes", "refused, and nothing has changed"
+    return "no", "refused, but it was changed all the same"
 
 
 async def flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Sequence[Outcome]) -> str:
@@ -227,54 +227,50 @@ _AT_ONCE = 8
 
 
 async def _create(bench: Bench) -> Said:
-    body = bench.body()
-    version = await bench.made("create", body)
-    held = await bench.holds("create", body, version)
-    return ("yes", f"made, and read back at {version}") if held else ("no", "made, but something else is read back")
+    made = await bench.made("create")
+    held = await bench.read("create") == made
+    return (
+        ("yes", f"made, and read back at {made.version}") if held else ("no", "made, but something else is read back")
+    )
 
 
 async def _create_refused(bench: Bench) -> Said:
-    body = bench.body()
-    version = await bench.made("taken", body)
-    return await check_refused(bench, "taken", body, version, await bench.create("taken"))
+    return await check_refused(bench, "taken", await bench.made("taken"))
 
 
 async def _create_after_delete(bench: Bench) -> Said:
     await bench.made("again")
     await bench.store.delete("again", timeout=bench.timeout)
-    outcome = await bench.create("again")
+    outcome = await bench.write("again")
     return ("yes", "made again") if isinstance(outcome, Won) else ("no", f"a deleted object is in the way: {outcome}")
 
 
-async def _create_race(bench: Bench) -> Said:
+async def _race(what: str, bench: Bench) -> Said:
     for n in range(_ROUNDS):
-        path, bodies = f"race-create-{n}", [bench.body() for _ in range(bench.racers)]
-        outcomes = await raced(partial(_creates, bench, path, bodies))
+        path, bodies = f"race-{what}-{n}", [bench.body() for _ in range(bench.racers)]
+        condition = (await bench.made(path)).version if what == "match" else ABSENT
+        outcomes = await raced(partial(_writes, bench, path, condition, bodies))
         if wrong := await flaw(bench, path, bodies, outcomes):
             return "no", f"round {n + 1}: {wrong}"
     return "yes", f"{_ROUNDS} rounds, {bench.racers} writers at once: one winner each time"
 
 
-def _creates(bench: Bench, path: str, bodies: list[bytes]) -> list[Coroutine[Any, Any, Outcome]]:
-    return [bench.create(path, body) for body in bodies]
-
-
-def _matches(bench: Bench, path: str, version: Version, bodies: list[bytes]) -> list[Coroutine[Any, Any, Outcome]]:
-    return [bench.match(path, version, body) for body in bodies]
+def _writes(bench: Bench, path: str, condition: Condition, bodies: list[bytes]) -> list[Coroutine[Any, Any, Outcome]]:
+    return [bench.write(path, condition, body) for body in bodies]
 
 
 async def _match(bench: Bench) -> Said:
     body = bench.body()
     first = await bench.made("match")
-    outcome = await bench.match("match", first, body)
+    outcome = await bench.write("match", first.version, body)
     if not isinstance(outcome, Won):
         return "no", f"the right version was not accepted: {describe_outcome(outcome)}"
-    held = await bench.holds("match", body, outcome.version)
+    held = await bench.read("match") == Content(body, outcome.version)
     return ("yes", "replaced") if held else ("no", "accepted, but something else is read back")
 
 
 async def _match_form(bench: Bench) -> Said:
-    version = await bench.made("form")
+    version = (await bench.made("form")).version
     given = await bench.send("form", version)
     if not bench.store.backend.adapt():
         return ("known", "one form") if isinstance(given, Applied) else ("no", f"the right version: {given}")
@@ -286,44 +282,30 @@ async def _match_form(bench: Bench) -> Said:
 
 
 async def _match_stale(bench: Bench) -> Said:
-    body = bench.body()
     first = await bench.made("stale")
-    second = (await bench.match("stale", first, body)).unwrap()
-    return await check_refused(bench, "stale", body, second, await bench.match("stale", first))
+    second = await bench.made("stale", first.version)
+    return await check_refused(bench, "stale", second, first.version)
 
 
 async def _match_foreign(bench: Bench) -> Said:
-    body = bench.body()
     foreign = await bench.made("foreign-1")
-    version = await bench.made("foreign-2", body)
-    return await check_refused(bench, "foreign-2", body, version, await bench.match("foreign-2", foreign))
+    before = await bench.made("foreign-2")
+    return await check_refused(bench, "foreign-2", before, foreign.version)
 
 
 async def _match_absent(bench: Bench) -> Said:
     foreign = await bench.made("not-absent")
-    outcome = await bench.match("absent", foreign)
+    outcome = await bench.write("absent", foreign.version)
     if not isinstance(outcome, Lost):
         return "no", f"an object was made that should have been replaced: {describe_outcome(outcome)}"
-    try:
-        await bench.store.head("absent", timeout=bench.timeout)
-    except ObjectNotFound:
+    if await bench.read("absent") is None:
         return "yes", "refused, and nothing is there"
     return "no", "refused, but an object is there"
 
 
-async def _match_race(bench: Bench) -> Said:
-    for n in range(_ROUNDS):
-        path, bodies = f"race-match-{n}", [bench.body() for _ in range(bench.racers)]
-        version = await bench.made(path)
-        outcomes = await raced(partial(_matches, bench, path, version, bodies))
-        if wrong := await flaw(bench, path, bodies, outcomes):
-            return "no", f"round {n + 1}: {wrong}"
-    return "yes", f"{_ROUNDS} rounds, {bench.racers} writers at once: one winner each time"
-
-
 async def _losers(bench: Bench) -> Said:
     """What those hear who lose a race: an error 500 says no more than "look"."""
-    version = await bench.made("losers")
+    version = (await bench.made("losers")).version
     answers = await raced(lambda: [bench.send("losers", version) for _ in range(bench.racers)])
     silent = [answer.why for answer in answers if isinstance(answer, NoAnswer)]
     refused = sum(isinstance(answer, Denied) for answer in answers)
@@ -338,8 +320,8 @@ async def _match_plain(bench: Bench) -> Said:
     """
     for n in range(_PLAIN_ROUNDS):
         path, mine, plain = f"plain-{n}", bench.body(), bench.body()
-        version = await bench.made(path)
-        outcome, failed = await asyncio.gather(bench.match(path, version, mine), bench.plain_write(path, plain))
+        before = await bench.made(path)
+        outcome, failed = await asyncio.gather(bench.write(path, before.version, mine), bench.plain_write(path, plain))
         if failed:
             return "known", f"not tried: {failed}"
         data = (await bench.store.read(path, timeout=bench.timeout)).data
@@ -350,18 +332,14 @@ async def _match_plain(bench: Bench) -> Said:
 
 async def _whole_reads(bench: Bench) -> Said:
     """Bodies of one letter each: a mixture shows, and so does a version that belongs to other bytes."""
-    versions: dict[Version, int] = {}
-    seen: list[tuple[Version, bytes]] = []
-    version = await bench.made("whole", b"\0" * _BODY_BYTES)
-    versions[version] = 0
+    written = [await bench.made("whole", body=b"\0" * _BODY_BYTES)]
+    seen: list[Content] = []
     done = asyncio.Event()
 
     async def write() -> None:
-        nonlocal version
         try:
             for letter in range(1, _WRITES):
-                version = (await bench.match("whole", version, bytes([letter]) * _BODY_BYTES)).unwrap()
-                versions[version] = letter
+                written.append(await bench.made("whole", written[-1].version, bytes([letter]) * _BODY_BYTES))
         finally:
             done.set()
 
@@ -369,19 +347,18 @@ async def _whole_reads(bench: Bench) -> Said:
         for _ in range(_READS):
             if done.is_set():
                 return
-            content = await bench.store.read("whole", timeout=bench.timeout)
-            seen.append((content.version, content.data))
+            seen.append(await bench.store.read("whole", timeout=bench.timeout))
             await asyncio.sleep(0)
 
     await asyncio.gather(write(), *(read() for _ in range(_READERS)))
-    wrong = [data for v, data in seen if data != bytes([versions.get(v, 255)]) * _BODY_BYTES]
+    wrong = [content for content in seen if content not in written]
     evidence = f"{len(wrong)} of {len(seen)} reads during {_WRITES - 1} replacements were not what their version says"
     return ("no" if wrong else "yes"), evidence
 
 
 async def _not_modified(bench: Bench) -> Said:
-    version = await bench.made("same")
-    answer = await bench.store.backend.get(f"{bench.store.root}/same", version, timeout_s=bench.timeout)
+    made = await bench.made("same")
+    answer = await bench.store.backend.get(f"{bench.store.root}/same", made.version, timeout_s=bench.timeout)
     if isinstance(answer, Unchanged):
         return "yes", "no body was sent"
     return "no", "the whole body was sent again" if isinstance(answer, Seen) else f"answered {answer}"
@@ -390,26 +367,25 @@ async def _not_modified(bench: Bench) -> Said:
 async def _modified(bench: Bench) -> Said:
     body = bench.body()
     first = await bench.made("newer")
-    await bench.match("newer", first, body)
-    content = await bench.store.read_if_changed("newer", first, timeout=bench.timeout)
+    await bench.write("newer", first.version, body)
+    content = await bench.store.read_if_changed("newer", first.version, timeout=bench.timeout)
     if content is None:
         return "no", "a change was kept from a reader who asked for it"
     return ("yes", "the new bytes were sent") if content.data == body else ("no", "other bytes than the newest")
 
 
 async def _delete_refused(bench: Bench) -> Said:
-    body = bench.body()
     first = await bench.made("kept")
-    second = (await bench.match("kept", first, body)).unwrap()
-    answer = await bench.delete("kept", first)
+    second = await bench.made("kept", first.version)
+    answer = await bench.delete("kept", first.version)
     if not isinstance(answer, Denied):
         return "no", f"not refused, though its version was another: {await bench.found('kept')}"
-    return await check_kept(bench, "kept", body, second)
+    return await check_kept(bench, "kept", second)
 
 
 async def _delete_match(bench: Bench) -> Said:
-    version = await bench.made("gone")
-    answer = await bench.delete("gone", version)
+    made = await bench.made("gone")
+    answer = await bench.delete("gone", made.version)
     if not isinstance(answer, (Applied, NoAnswer)):
         return "no", f"the right version was not accepted: {answer}"
     there = await bench.found("gone")
@@ -420,9 +396,9 @@ async def _delete_match(bench: Bench) -> Said:
 
 async def _delete_nothing(bench: Bench) -> Said:
     """Where it is "done", a delete that was done cannot be told from one that came after another."""
-    version = await bench.made("twice")
+    made = await bench.made("twice")
     await bench.store.delete("twice", timeout=bench.timeout)
-    answer = await bench.delete("twice", version)
+    answer = await bench.delete("twice", made.version)
     if isinstance(answer, Applied):
         return "known", "it says that it is done: who removed an object cannot be told"
     return "known", "refused"
@@ -438,21 +414,18 @@ async def _identity(bench: Bench) -> Said:
 
 
 async def _equal_bytes(bench: Bench) -> Said:
-    body = bench.body()
-    first = await bench.made("equal", body)
-    second = (await bench.match("equal", first, body)).unwrap()
-    if first != second:
+    first = await bench.made("equal")
+    if await bench.made("equal", first.version, first.data) != first:
         return "known", "another version"
     promised = bench.store.capabilities.unique_versions
     return ("no", "the same version, against what is documented") if promised else ("known", "the same version")
 
 
 async def _aba(bench: Bench) -> Said:
-    body = bench.body()
-    first = await bench.made("aba", body)
-    second = (await bench.match("aba", first)).unwrap()
-    await bench.match("aba", second, body)
-    accepted = isinstance(await bench.match("aba", first), Won)
+    first = await bench.made("aba")
+    second = await bench.made("aba", first.version)
+    await bench.write("aba", second.version, first.data)
+    accepted = isinstance(await bench.write("aba", first.version), Won)
     if accepted and bench.store.capabilities.unique_versions:
         return "no", "the first version is accepted again, against what is documented"
     return "known", f"the first version is {'accepted again' if accepted else 'refused'}"
@@ -478,25 +451,22 @@ async def _upload(bench: Bench) -> Said:
 
 
 async def _upload_refused(bench: Bench) -> Said:
-    body, mine = bench.body(), bench.body()
-    version = await bench.made("upload-taken", body)
-    opened = await begun(bench, "upload-taken", mine)
-    answer = await finish_upload(bench, opened, mine)
+    before, mine = await bench.made("upload-taken"), bench.body()
+    answer = await finish_upload(bench, await begun(bench, "upload-taken", mine), mine)
     if isinstance(answer, Applied):
         return "no", "it overwrote what was there"
-    held = await bench.holds("upload-taken", body, version)
+    held = await bench.read("upload-taken") == before
     refused = isinstance(answer, Denied) and held
     return ("yes", "refused, and nothing has changed") if refused else ("no", f"answered {answer}, unchanged: {held}")
 
 
 async def _upload_aborted(bench: Bench) -> Said:
-    body, mine = bench.body(), bench.body()
-    version = await bench.made("upload-aborted", body)
-    opened = await begun(bench, "upload-aborted", mine)
+    before = await bench.made("upload-aborted")
+    opened = await begun(bench, "upload-aborted", bench.body())
     if isinstance(opened, Denied):
         return "yes", "an upload over it does not begin"
     await bench.store.backend.abort(opened, timeout_s=bench.timeout)
-    state, evidence = await check_kept(bench, "upload-aborted", body, version)
+    state, evidence = await check_kept(bench, "upload-aborted", before)
     return state, evidence.replace("refused", "given up")
 
 
@@ -515,7 +485,7 @@ async def _paging(bench: Bench) -> Said:
     """More objects than a page holds."""
     names = [f"pages/{n:05}" for n in range(_OBJECTS)]
     for n in range(0, _OBJECTS, _AT_ONCE):
-        await asyncio.gather(*(bench.made(name, b"-") for name in names[n : n + _AT_ONCE]))
+        await asyncio.gather(*(bench.made(name, body=b"-") for name in names[n : n + _AT_ONCE]))
     shown = [entry.path for entry in await bench.store.list("pages/", timeout=bench.timeout)]
     rest = [entry.path for entry in await bench.store.list("pages/", start_after=names[3], timeout=bench.timeout)]
     await bench.store.delete_all(names, timeout=bench.timeout)
@@ -532,13 +502,25 @@ CHECKS = (
     Check("create", "a create is made where nothing is, and read back at its version", _create, _CREATE),
     Check("create refused", "a create does not overwrite", _create_refused, _CREATE),
     Check("create after delete", "a deleted object is absent", _create_after_delete, _CREATE, ("create",)),
-    Check("create race", "of many creates at once one wins", _create_race, _CREATE, ("create refused",)),
+    Check(
+        "create race",
+        "of many creates at once one wins",
+        partial(_race, "create"),
+        _CREATE,
+        ("create refused",),
+    ),
     Check("match form", "which forms of a version are accepted", _match_form, (), ("create",)),
     Check("match", "a write at the right version is made", _match, _LOCKS, ("create",)),
     Check("match stale", "a write at an old version is refused", _match_stale, _LOCKS, ("match",)),
     Check("match foreign", "a write at another object's version is refused", _match_foreign, _LOCKS, ("match",)),
     Check("match absent", "a write at a version creates nothing", _match_absent, _LOCKS, ("match",)),
-    Check("match race", "of many writes at one version one wins", _match_race, _LOCKS, ("match stale",)),
+    Check(
+        "match race",
+        "of many writes at one version one wins",
+        partial(_race, "match"),
+        _LOCKS,
+        ("match stale",),
+    ),
     Check("losers", "what is heard by those who lose a race", _losers, (), ("match",)),
     Check("match plain", "no plain write is lost under one at a version", _match_plain, (), ("match stale",)),
     Check("whole reads", "a read is of one state, and names its version", _whole_reads, _LOCKS, ("match stale",)),

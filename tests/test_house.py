@@ -155,8 +155,10 @@ def parsed(module: str) -> ast.Module:
 def imported(module: str, *, at_run_time_only: bool = False) -> frozenset[str]:
     """The absolute names of what a module imports."""
     tree = parsed(module)
-    skipped = {id(node) for block in ast.walk(tree) if _types_only(block) for node in ast.walk(block)}
-    nodes = [node for node in ast.walk(tree) if not (at_run_time_only and id(node) in skipped)]
+    nodes = list(ast.walk(tree))
+    if at_run_time_only:
+        skipped = {id(node) for block in nodes if _types_only(block) for node in ast.walk(block)}
+        nodes = [node for node in nodes if id(node) not in skipped]
     found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     for node in nodes:
         if isinstance(node, ast.ImportFrom):

@@ -115,20 +115,24 @@ def main(given: list[str] | None = None) -> int:
 
 
 def run(kind: str, asked: str, limit_s: float) -> Row:
-    """Run one kind in a session of its own, which is interrupted, then killed, once `limit_s` has passed."""
+    """Run one kind in a session of its own, which is interrupted, then killed, once `limit_s` has passed.
+
+    SIGTERM ends the kind in the same way, and then this process.
+    """
     LOGS.mkdir(parents=True, exist_ok=True)
     commit, began = head(), time.monotonic()
     arguments = [word.strip('"') for word in re.findall(r'"[^"]+"|\S+', asked)]
     command = [sys.executable, "-m", "pytest", "-v", "--color=no", *arguments]
     with (LOGS / f"{kind}.log").open("w") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-        stopped = ""
+        stopped, before = "", signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         try:
             process.wait(limit_s)
         except subprocess.TimeoutExpired:
             stopped = f"stopped after {limit_s / 60:.3g} minutes"
         finally:
             end(process)
+            signal.signal(signal.SIGTERM, before)
     counts = count((LOGS / f"{kind}.log").read_text(errors="replace"))
     remark = stopped or ("" if process.returncode == 0 else f"exit status {process.returncode}")
     minutes = (time.monotonic() - began) / 60

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
 from collections import Counter
 
 import pytest
@@ -73,3 +76,28 @@ def test_run_stops_a_kind_that_does_not_end(tmp_path, monkeypatch):
     row = everything.run("stuck", f"-c /dev/null {tmp_path}/test_stuck.py", 3)
     assert row.remark.startswith("stopped after")
     assert not row.green
+
+
+def test_terminated_run_ends_the_kind_that_it_is_in(tmp_path):
+    (tmp_path / "test_stuck.py").write_text(
+        "import os, pathlib, time\ndef test_stuck():\n"
+        f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\n    time.sleep(600)\n"
+    )
+    program = f"""
+import sys
+from pathlib import Path
+from tests import everything
+everything.KINDS = {{"stuck": "-c /dev/null {tmp_path}/test_stuck.py"}}
+everything.LOGS = Path({str(tmp_path)!r})
+sys.exit(everything.main(["stuck", "--table", {str(tmp_path / "table.md")!r}]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=everything.ROOT)
+    stuck = None
+    while stuck is None:
+        assert process.poll() is None
+        stuck = int(text) if (text := (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else "") else None
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(90) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(stuck, 0)

@@ -139,7 +139,7 @@ def unknown(line: str) -> list[str]:
     """The words of a shell line that a command of ours does not know."""
     words = shlex.split(line.partition(" #")[0].replace("$(", " ").replace(")", " "))
     at = next((i for i, word in enumerate(words) if Path(word).name in parsers()), None)
-    if at is None or "pdoc" in words[:at]:  # there they are packages
+    if at is None:
         return []
     parser = parsers()[Path(words[at]).name]
     general = {option for action in parser._actions for option in action.option_strings} | {"-vv"}

@@ -157,8 +157,7 @@ class Election(Recipe):
 
         Not promised: that "interrupt" ends what blocks in C, or catches `BaseException`.
 
-        Raises:
-            What `main` raised while it led, and what `lead` raises.
+        Raises what `main` raised while it led, and what `lead` raises.
 
         >>> election.run(lambda term: "done, in the newest term")
         'done, in the newest term'

@@ -258,8 +258,7 @@ class Queue(Recipe):
 
         Repeat it with the same messages after a crash or an error: those that are there are not put again.
 
-        Raises:
-            What `put` raises; some may be there.
+        Raises what `put` raises; some may be there.
 
         >>> again = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")  # as after a crash
         >>> [one.again for one in again], queue.stat().ready
@@ -369,8 +368,7 @@ class Queue(Recipe):
         It is acked when `fn` returns, and given back when it raises; `on_error` is told, and `job.error` says it at the
         next attempt. An error of the queue itself ends the work.
 
-        Raises:
-            What `claim` raises.
+        Raises what `claim` raises.
 
         >>> queue.work(lambda job: print(job.body["day"]), until_empty=True)
         mon

@@ -120,8 +120,7 @@ class Wal(Recipe):
     def append(self, data: Bytes) -> Appended:
         """Append a record: bytes, at most 1 MiB. With a producer's numbers it may be repeated: see `appender`.
 
-        Raises:
-            What `Appender.append` raises.
+        Raises what `Appender.append` raises.
 
         >>> log.append(b"third").position.offset
         2
@@ -140,8 +139,7 @@ class Wal(Recipe):
     def append_many(self, records: Iterable[Bytes]) -> list[Appended]:
         """Append records in their order, many to a write; other callers' may come between.
 
-        Raises:
-            What `append` raises; some may be there.
+        Raises what `append` raises; some may be there.
 
         >>> [one.position.offset for one in log.append_many([b"third", b"fourth"])]
         [2, 3]

@@ -306,8 +306,7 @@ class Appender(OfThisProcess):
 
         With the same `first` and the same records it may be repeated after a crash or an error.
 
-        Raises:
-            What `append` raises for the first record that came to nothing; others may be there.
+        Raises what `append` raises for the first record that came to nothing; others may be there.
 
         >>> [one.again for one in out.append_many([b"first", b"second"], first=1)]
         [True, False]

@@ -10,7 +10,7 @@ from fsspec_cas.backends.meaning import ANSWERS
 from fsspec_cas.backends.reply import Says, Verb
 from fsspec_cas.backends.s3.answers import FORMS, S3_CODES
 
-README = Path(__file__).parents[3] / "fsspec_cas" / "README.md"
+README = Path(__file__).parents[3] / "fsspec_cas" / "SPECIFICATION.md"
 AGAIN = (Says.DONE, Says.CONFLICT, Says.BUSY)
 
 

@@ -16,6 +16,7 @@ from lockprovider.state import Fenced
 from lockprovider.table import Table, TableSpec
 
 README = "lockprovider/recipes/README.md"
+ELECTION = "lockprovider/guides/elect-a-leader.md"
 
 
 def run(begins: str, names: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -106,9 +107,9 @@ def test_election_one_compactor_is_refused_once_another_has_compacted(folder, ca
         until(lambda: table.timeline().writes[-1].action.value == "commit")
         upsert(table.under(("compactor", 1 << 52)), 3)  # somebody has led since
 
-    body = next(one for one in blocks(README, "python") if "def main(term):" in one)
+    body = next(one for one in blocks(ELECTION, "python") if "def main(term):" in one)
     main = body.partition("election.run")[0].replace("wait(60)", "wait(0)").replace("s3://bucket", f"file://{folder}")
-    exec(compile(main, README, "exec"), names)  # noqa: S102 - that is the point
+    exec(compile(main, ELECTION, "exec"), names)  # noqa: S102 - that is the point
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(follow)
         with pytest.raises(Fenced, match="of 'compactor' is over"):

@@ -263,7 +263,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_all_readers_have_the_same_rows_after_each_step[by commit",
         "test_all_readers_have_the_same_rows_after_each_step[copy on write",
     ),
-    "test_reference.py": ("test_the_reference_is_built_without_a_warning",),
+    "test_reference.py": ("test_the_site_is_built_without_a_warning",),
     "table/test_jvm_merge_on_read.py": (
         "test_every_moment_of_the_past_is_that_of_hudi_rs_or_cannot_be_read[mor_v8_cleaned",
         "test_every_moment_of_the_past_is_that_of_hudi_rs_or_cannot_be_read[mor_v8_clustering_pending",

@@ -133,6 +133,7 @@ PURE: dict[str, set[str]] = {
     "lockprovider.table.format": {"numpy", "pyarrow", "fastavro", "fsspec_cas", "io"},
     "lockprovider.table.timeline": {"pyarrow", "fsspec_cas"},
     "lockprovider.table.transaction.proposal": set(),
+    "lockprovider.table.transaction.states": set(),
 }
 IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
 

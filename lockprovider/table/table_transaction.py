@@ -26,6 +26,7 @@ from lockprovider.table.engines.writer import planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.read.scan import Where
 from lockprovider.table.timeline.view import given_partitions
+from lockprovider.table.transaction.states import State
 from lockprovider.table.transaction.transaction import CommitResult, Transaction, TransactionHandle
 
 
@@ -36,7 +37,6 @@ class TableTransaction(TransactionHandle):
 
     Attributes:
         extra: texts by name that go into the commit's metadata.
-        result: what the commit came to; None before it.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -46,7 +46,6 @@ class TableTransaction(TransactionHandle):
 
     def __init__(self, inner: Transaction) -> None:
         super().__init__(inner)
-        self.result: CommitResult | None = None
         self._kind = ""
         self._rows: list[pa.Table] = []
         self._keys: list[pa.Table] = []
@@ -169,8 +168,12 @@ class TableTransaction(TransactionHandle):
         1
         """
         self._write()
-        self.result = super().commit(conflicts=conflicts)
-        return self.result
+        return super().commit(conflicts=conflicts)
+
+    @property
+    def result(self) -> CommitResult | None:
+        """What the commit came to; None before it."""
+        return self._inner.result
 
     def _write(self) -> None:
         kind, self._kind = self._kind, ""
@@ -193,7 +196,7 @@ class TableTransaction(TransactionHandle):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.result is not None:
+        if self._inner.state is State.OVER:
             return
         if error is not None or not (self._kind or self._inner.has_written):
             self.rollback()

@@ -96,8 +96,8 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
         txn.commit()
     except (Died, Unavailable, PublishUnknown):  # the last two where another of its threads died
         assert backend.dead
-        if txn is not None and txn._instant.heartbeat is not None:
-            txn._instant.heartbeat._stop.set()
+        if txn is not None and txn.heartbeat is not None:
+            txn.heartbeat._stop.set()
         end_of(table)
         return False
     until(lambda: backend.dead or is_at_rest(Path(url)))  # nobody waits for what comes after the commit

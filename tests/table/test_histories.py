@@ -117,7 +117,7 @@ class Writer(threading.Thread):
         """Write, and be gone before the commit; others find the heartbeat missing."""
         txn = Transaction(self.table)
         work(txn)
-        txn._instant.heartbeat.stop()
+        txn.heartbeat.stop()
 
 
 def play(

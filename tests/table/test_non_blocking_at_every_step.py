@@ -60,8 +60,8 @@ class Dying:
             txn.commit()
         except (Died, CasError, NotAcquired, PublishUnknown):  # the last three where another of its threads died
             assert self.backend.dead
-            if txn is not None and txn._instant.heartbeat is not None:
-                txn._instant.heartbeat._stop.set()
+            if txn is not None and txn.heartbeat is not None:
+                txn.heartbeat._stop.set()
             end_of(self.table)
             return False
         until(lambda: self.backend.dead or is_at_rest(self.folder))

@@ -16,6 +16,7 @@ from table.tables import SCHEMA, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import InvalidInput
 from lockprovider.table import (
+    Aborted,
     InvalidRecords,
     Scan,
     Table,
@@ -93,6 +94,26 @@ def test_an_exception_rolls_back(table: Table) -> None:
         assert txn.to_arrow().num_rows == 3
     assert txn.result is None, "nothing was written, so there is nothing to commit"
     assert table.version == before
+
+
+def test_transaction_that_was_rolled_back_commits_nothing_at_the_end_of_its_block(table: Table) -> None:
+    before = content(table)
+    with table.transaction() as txn:
+        txn.append(rows((9, "z", 9)))
+        txn.rollback()
+    assert content(table) == before
+    with pytest.raises(Aborted, match="begin another one"):
+        txn.commit()
+    assert (content(table), txn.result) == (before, None)
+
+
+def test_transaction_that_is_committed_again_returns_its_result(table: Table) -> None:
+    txn = table.transaction()
+    txn.append(rows((9, "z", 9)))
+    done = txn.commit()
+    assert txn.commit() is txn.result is done
+    txn.rollback()
+    assert (9, "z", 9) in content(table)
 
 
 def test_the_later_of_two_gets_a_conflict_at_the_end_of_its_block(table: Table) -> None:

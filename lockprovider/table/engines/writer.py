@@ -1,7 +1,7 @@
 """The four steps of every engine's write, and what the engines share of the first two.
 
 plan    `plan_write` or `plan_for_tasks` checks the rows and splits them as the engine wants them; nothing is begun yet
-start   `start_here` or `start_for_tasks` begins the transaction; then there is a writer of its files
+start   `start_here`, `start_append` or `start_for_tasks` begins the transaction; then there is a writer of its files
 write   the engine writes the files, in its own process or in tasks
 add     `Transaction.add` takes what was written; the commit is not the engine's
 """
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lockprovider.table.errors import TableError, UnsupportedTable, WriteConflict
 from lockprovider.table.files.base_file import look_like_buckets
-from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.files.group_writer import GroupWriter, WritesHere
 from lockprovider.table.format.properties import BUCKET, BUCKETS, INDEX
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -82,12 +82,27 @@ def start_here(
     """
     if blindly is not None:
         txn.write_blindly(blindly)
-    schema, changes = txn.start_by(plan.planner.schema), plan.changes
+    schema, changes = txn.begin_to_write(), plan.changes
     if not schema.equals(plan.planner.schema):
         changes = plan.split(planner_by(txn, schema))
-    txn.write_here()
-    here = txn.start_here(partial(_check_marked, txn))
-    return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here), changes
+    _check_marked(txn)
+    return _writer(txn, schema, txn.start_here()), changes
+
+
+def start_append(txn: Transaction, plan: WritePlan[Changes]) -> tuple[GroupWriter, Changes]:
+    """Start `txn` for new file groups alone: they are announced while its instant is taken, if they can be made again.
+
+    Raises:
+        Passed: this, or what writes the first file: the table is not what the plan has assumed.
+    """
+    if not txn.may_start_early:
+        return start_here(txn, plan)
+    schema = plan.planner.schema
+    return _writer(txn, schema, txn.start_early(schema, partial(_check_marked, txn))), plan.changes
+
+
+def _writer(txn: Transaction, schema: pa.Schema, here: WritesHere | None = None) -> GroupWriter:
+    return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here)
 
 
 def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
@@ -99,10 +114,10 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
     _check_marked(txn)
     if blindly is not None:
         txn.write_blindly(blindly)
-    if not txn.start_by(schema).equals(schema):
+    if not txn.begin_to_write().equals(schema):
         raise WriteConflict(txn.begin, txn.timeline.writes[-1].file_name, ())
-    txn.write_elsewhere()
-    return GroupWriter(txn.table.place, txn.start(), txn.config, schema)
+    txn.start()
+    return _writer(txn, schema)
 
 
 def _check_marked(txn: Transaction) -> None:

@@ -113,7 +113,7 @@ def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> 
     try:
         found = look()
     except HistoryGone as error:
-        if not is_stale(table, seen, error):
+        if not is_stale(table, lambda: seen, error):
             raise
     else:
         if not has_gone_stale(table, seen):
@@ -122,12 +122,16 @@ def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> 
     raise Stale(HistoryGone(gone))
 
 
-def is_stale(table: TableContext, seen: Timeline, error: Exception) -> bool:
-    """Whether `error`, of work on the snapshot `seen`, is a conflict, or of a file that others have removed since."""
+def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Exception) -> bool:
+    """Whether `error`, of work on this snapshot, is a conflict, or of a file that others have removed since.
+
+    `snapshot` is called if it is needed: it may ask the store, which may be what failed.
+    """
     if isinstance(error, WriteConflict):
         return True
     if not misses_file(error):
         return False
+    seen = snapshot()
     return has_gone_stale(table, seen) or not seen.written <= table.listed_timeline().written
 
 

@@ -16,9 +16,9 @@ Source: Hudi RFC-22; `TransactionManager`, `BaseHoodieWriteClient.commitStats`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
@@ -47,14 +47,13 @@ from lockprovider.table.transaction import validate
 from lockprovider.table.transaction.decider import TableDecider, Wanted
 from lockprovider.table.transaction.proposal import Proposal
 from lockprovider.table.transaction.start import Started
+from lockprovider.table.transaction.states import TRIES, Step, Try, next_try
 
 if TYPE_CHECKING:
-    from lockprovider.table.state.context import TableContext
     from lockprovider.table.state.current import TableView
+    from lockprovider.table.transaction.transaction import Transaction
 
-_TRIES = 8  # how often a commit may lose its lease, or find that the log has ended, before it gives up
 _LOOKED_AT = 5  # commits: those of services carry no keys
-_LOGS = 4  # how often that
 _REFUSED = (WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced)
 
 
@@ -70,11 +69,9 @@ class _Again:
 class Committing:
     """The commit of one proposal; good for one `run`."""
 
-    def __init__(self, table: TableContext, mine: Started, proposal: Proposal, announced: Iterable[str]) -> None:
+    def __init__(self, txn: Transaction, started: Started, proposal: Proposal) -> None:
         self._proposal = proposal
-        self._table = table
-        self._mine = mine
-        self._announced = announced  # the markers, of no use once it is committed
+        self._txn, self._table, self._started = txn, txn.table, started
         self._data = encode_commit(proposal.metadata)
         keeps = proposal.config.metadata_partitions
         self._listing = written_files(proposal.metadata) if keeps else None
@@ -91,11 +88,11 @@ class Committing:
         """
         lock = self._table.lock
         staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._data, sole=True)
-        self._mine.in_doubt = True
+        self._txn.enter(Step.ASK)
         try:
             return self._in_some_try(staged), self._waited_s
         except _REFUSED:
-            self._mine.in_doubt = False
+            self._txn.enter(Step.REFUSE)
             with contextlib.suppress(CasError, LockError):
                 lock.unstage(staged)
             raise
@@ -107,25 +104,25 @@ class Committing:
         carries = bool(table.settings.carried_keys)  # what, is known under the lock alone
         alone = staged.staged or self._listing is not None or carries
         wanted = None if alone else Wanted.of(proposal, rule, columns, self._data)
-        hold, again = wanted is None, _Again()
-        for tried in range(_TRIES):
+        unknown, may_travel = None, wanted is not None
+        for tried in count():
+            act = next_try(tried, may_travel=may_travel, is_unknown=unknown is not None)
+            if act is Try.GIVE_UP:
+                break
             try:
-                if wanted is None or hold or tried >= _LOGS:
-                    came = self._held(staged, again.unknown)
-                else:
-                    came = self._grouped(wanted, seen=None if self._mine.is_asked_for else self._mine.view)
+                came = self._held(staged, unknown) if wanted is None or act is not Try.GROUP else self._grouped(wanted)
             except WriteConflict as conflict:
                 if not self._heals(conflict):
                     raise
                 came = _Again()
             if isinstance(came, str):
                 return came
-            again, hold = replace(came, unknown=came.unknown or again.unknown), hold or came.hold
-            if again.restoring is not None and not restore.finish_left(table, again.restoring):
+            unknown, may_travel = came.unknown or unknown, may_travel and not came.hold
+            if came.restoring is not None and not restore.finish_left(table, came.restoring):
                 raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
-        if again.unknown is not None:
-            raise again.unknown
-        raise Aborted(f"instant {proposal.begin} lost its lease {_TRIES} times before its commit; begin again")
+        if unknown is not None:
+            raise unknown
+        raise Aborted(f"instant {proposal.begin} lost its lease {TRIES} times before its commit; begin again")
 
     def _heals(self, conflict: WriteConflict) -> bool:
         """Whether it was a clustering whose maker died, and that is taken back now: then it is in nobody's way."""
@@ -138,11 +135,11 @@ class Committing:
 
     # -- decided together with others ----------------------------------------------------------------------------------
 
-    def _grouped(self, wanted: Wanted, seen: TableView | None) -> str | _Again:
+    def _grouped(self, wanted: Wanted) -> str | _Again:
         """The completion time, if it came to that."""
         table, begin = self._table, self._proposal.begin
-        self._mine.is_asked_for = True
-        seen = replace(seen, listed=False) if seen else self._look()  # a listing of the start is too old
+        seen, self._txn.view = self._txn.view, None  # another try looks again: an intent that was withdrawn has used
+        seen = replace(seen, listed=False) if seen else self._look()  # up its name; a listing of the start is too old
         if not seen.listed and seen.timeline.written_at(begin) is not None:
             seen = table.now(listed=True)  # decided; whether that still stands in the log is not for sure
         if seen.log is None:
@@ -153,7 +150,7 @@ class Committing:
         if seen.timeline.pending(Action.RESTORE):
             return _Again(restoring=seen.timeline)
         if done is None:
-            validate.validate(table, self._proposal, self._mine.heartbeat, seen)
+            validate.validate(table, self._proposal, self._started.heartbeat, seen)
         asked_s = table.world.monotonic_s()
         table.tell("lock_wait", begin)
         try:
@@ -177,7 +174,11 @@ class Committing:
 
     def _ended(self, completion: str, posted: str) -> str:
         self._table.tell("committed", self._proposal.begin, completion=completion)
-        self._mine.end(self._table, [*self._announced, *filter(None, [posted])])
+        return self._end(completion, posted)
+
+    def _end(self, completion: str, left: str) -> str:
+        self._txn.enter(Step.END)
+        self._started.end(self._table, [*self._txn.markers, *filter(None, [left])])
         return completion
 
     # -- under a lock that is held -------------------------------------------------------------------------------------
@@ -224,8 +225,7 @@ class Committing:
             with contextlib.suppress(CasError):  # an unreleased lock lapses; the commit stands
                 lease.release()
             table.tell("lock_released", begin)
-        self._mine.end(table, [*self._announced, *filter(None, [staged.staged])])
-        return completion
+        return self._end(completion, staged.staged)
 
     def _publish(self, lease: Lease, staged: Pending, seen: TableView) -> str:
         table, proposal, now = self._table, self._proposal, seen.timeline
@@ -234,10 +234,10 @@ class Committing:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
         if seen.listed:
             table.memory.learn(lease.record.log, len(lease.record.unapplied), now, seen.config, decided=True)
-        validate.validate(table, proposal, self._mine.heartbeat, seen)
+        validate.validate(table, proposal, self._started.heartbeat, seen)
         first, completion = None, now.next_time(table.clock.now_ms(), proposal.begin)  # by a log, `now` has it not
         if self._listing is not None:
-            self._mine.is_listed = True
+            self._txn.is_listed = True
             first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, now)
         name = proposal.completed(completion).file_name
         data, left = self._carrying(now), ""
@@ -270,7 +270,7 @@ class Committing:
         table = self._table
         seen = table.now(record)
         others_count = self._proposal.is_table_service  # with what they have pending
-        if not seen.listed and (others_count or seen.log != self._mine.view.log):
+        if not seen.listed and (others_count or seen.log != self._started.view.log):
             seen = table.now(record, listed=True)
         needed = validate.needed(table, self._proposal, seen.timeline)
         at_once(table.store, [partial(table.metadata_of, other) for other in needed])

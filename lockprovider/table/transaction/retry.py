@@ -51,7 +51,7 @@ def transact(
         txn = Transaction(table, pinned=pinned)
         given = txn if face is None else face(txn)
         txn.extra.update(extra or {})
-        txn.may_begin_again = retries > 0 and not pinned
+        txn.replay = retries > 0 and not pinned
         txn.check_keys = txn.check_keys if check_keys is None else check_keys
         try:
             fn(given)
@@ -63,7 +63,7 @@ def transact(
         except Exception as error:
             conflicts += 1
             txn.rollback()
-            if conflicts > retries or not is_stale(table, txn.timeline, error):
+            if conflicts > retries or not is_stale(table, lambda: txn.timeline, error):
                 raise
             table.tell("retry", txn.begin, conflicts=conflicts)
             table.world.sleep(delay_s(conflicts, table.world.random()))

@@ -11,7 +11,7 @@ Source: Hudi `BaseHoodieWriteClient.startCommit`, `HoodieHeartbeatClient`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,14 +51,12 @@ class InstantKind:
         return encode_replace_pending(self.operation) if self.action is Action.REPLACECOMMIT else (b"", b"")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Started:
-    """An instant of this writer, from its start until it is committed, rolled back, or left to another process.
+    """An instant of this writer: pending, with a heartbeat.
 
     `view` is the table as it was seen after it was taken. `creating`: its inflight file, which may be under way.
     `pending`: a timeline that has what others have pending, if it is time to look for dead writers.
-    `is_asked_for`: its commit was tried by this view. Another try looks again: a withdrawn intent has used up its name.
-    `in_doubt`: somebody may commit it yet. `is_listed`: it has begun in the metadata table, too.
     """
 
     begin: str
@@ -66,15 +64,6 @@ class Started:
     view: TableView
     creating: Future[bool] | None = None
     pending: Timeline | None = None
-    is_asked_for: bool = False
-    in_doubt: bool = False
-    is_listed: bool = False
-    is_over: bool = False
-
-    @property
-    def seen(self) -> Timeline:
-        """The timeline then."""
-        return self.view.timeline
 
     def wait_in_flight(self) -> None:
         """Return once its inflight file is there: by that a JVM's rollback knows that there may be data files.
@@ -86,8 +75,8 @@ class Started:
             self.creating.result()
 
     def look_around(self, table: TableContext, snapshot: Timeline) -> None:
-        """Tell of the start, on this snapshot, and clean up after dead writers if it is time to."""
-        if not self.view.is_combined:  # else whoever is on duty reads them
+        """Report the start, on this snapshot, and clean up after dead writers if it is time to."""
+        if not self.view.is_combined:  # else the leader of the batch reads them
             # As of after the look at the record: the commit, which writes that itself, need not wait for it.
             table.store.in_background(table.config)
         try:
@@ -101,27 +90,23 @@ class Started:
             raise
 
     def end(self, table: TableContext, left: Iterable[str]) -> None:
-        """After the commit: what is left over is harmless, nobody waits for its end, and `rollback.sweep` removes it.
+        """End after the commit: what is left over is harmless, no caller waits for it, and `rollback.sweep` removes it.
 
         Beside JVM writers the heartbeat stays for a while, see `rollback.remove_ended_beats`.
         """
-        self.is_over = True
         self.heartbeat.leave()
         table.lock.discard(*left, *(() if self.view.has_guests else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
         """Remove everything that was written; what cannot be removed now is left to the next writer.
 
-        `files`: all of it; None: others may have written, too.
+        `files`: all of it, which takes no lock; None: there may be more, or another writer may commit it yet.
         """
-        if self.is_over:
-            return
-        self.is_over = True
         try:
             with contextlib.suppress(CasError):
                 self.wait_in_flight()  # else it might come after what removes it
             with contextlib.suppress(CasError, NotAcquired):
-                mine = None if self.in_doubt or self.is_listed or not self.heartbeat.alive else files
+                mine = files if self.heartbeat.alive else None
                 if mine is None or not rollback.take_back_alone(table, self.begin, mine):
                     rollback.roll_back(table, self.begin, own=True)
         finally:  # not before: others would take it for dead at once, and get in each other's way
@@ -130,45 +115,44 @@ class Started:
 
 
 class Passed(Exception):
-    """A begin time that was claimed will not do; what was written under it goes, and the write begins again."""
+    """An early start will not do: what was written under its begin time goes, and the write begins again."""
 
 
-class Beginning:
-    """The instant of one transaction: not claimed yet, claimed and being taken, or taken. Thread-safe."""
+class EarlyStart:
+    """An instant that is being taken while its append announces its files; no data file is written yet. Thread-safe.
 
-    def __init__(self, table: TableContext, taken: Started | None = None) -> None:
-        self.guard = RLock()
-        self.taken = taken
-        self.begin = "" if taken is None else taken.begin
-        self.heartbeat = None if taken is None else taken.heartbeat
-        self._table = table
-        self._taking: Future[Started | Timeline] | None = None
+    `accept` raises if the instant does not fit what the append has assumed; it is called until it has returned once.
+    """
 
-    @property
-    def is_under_way(self) -> bool:
-        """Claimed and being taken: markers may be written, data files not yet."""
-        return self._taking is not None and self.taken is None
-
-    def claim(self, kind: InstantKind, known: Timeline) -> None:
-        """Let it be taken while its writer goes on, who can begin again with what it writes."""
-        claimed = _claim(self._table, known)
+    def __init__(self, table: TableContext, kind: InstantKind, accept: Callable[[Started], object]) -> None:
+        claimed = _claim(table, table.memory.latest)
         self.begin, self.heartbeat = claimed.begin, claimed.heartbeat
-        self._taking = self._table.store.in_background(partial(_take, self._table, kind, claimed))
+        self._taking = table.store.in_background(partial(_take, table, kind, claimed))
+        self._accept, self._is_accepted = accept, False
+        self._guard = RLock()
 
-    def take(self, kind: InstantKind, known: Timeline) -> Started:
-        """It, once it is taken.
+    def taken(self) -> Started:
+        """Wait for the instant.
 
         Raises:
             Passed: the time that was claimed will not do.
             PropertiesChanged, CasError: as of `start`.
         """
-        if self.taken is not None:
-            return self.taken
-        found = start(self._table, kind, known) if self._taking is None else self._taking.result()
+        found = self._taking.result()
         if not isinstance(found, Started):
             raise Passed
-        self.taken, self.begin, self.heartbeat = found, found.begin, found.heartbeat
         return found
+
+    def confirm(self) -> None:
+        """Return once data files may be written.
+
+        Raises:
+            Passed, PropertiesChanged, CasError: they may not; as of `taken` and of what accepts it.
+        """
+        with self._guard:
+            if not self._is_accepted:
+                self._accept(self.taken())
+                self._is_accepted = True
 
 
 def start(table: TableContext, kind: InstantKind, known: Timeline) -> Started:
@@ -193,7 +177,7 @@ def resume(table: TableContext, begin: str) -> Started:
     seen = table.now(listed=True)
     if not seen.timeline.is_pending(begin) or not heartbeat.resume():
         raise Aborted(f"instant {begin} is not pending any more: others took its writer for dead; begin again")
-    return Started(begin, heartbeat, seen, in_doubt=True)  # the other process may have asked for it
+    return Started(begin, heartbeat, seen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,14 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups
 from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.proposal import CommitResult, Proposal, operation_name
-from lockprovider.table.transaction.start import Beginning, InstantKind, Passed, Started, resume
+from lockprovider.table.transaction.start import EarlyStart, InstantKind, Passed, Started, resume, start
+from lockprovider.table.transaction.states import State, Step, after
 from lockprovider.table.transaction.validate import KeyCheck, look_for_keys
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
+    from lockprovider.table.state.current import TableView
+    from lockprovider.table.state.heartbeat import WriterHeartbeat
 
 
 __all__ = ["CommitResult", "Transaction"]
@@ -68,13 +71,19 @@ class Transaction:
         self._adds_columns = False
         self._target: Snapshot | None = None  # of a blind write: what it writes into, and has not read
         self._is_blind = False
-        self._instant = Beginning(table)
-        self._assumed: pa.Schema | None = None  # by which files are written before the timeline is known
-        self.may_begin_again = False  # what is written can be written once more, from its beginning
-        self._stats: tuple[WriteStat, ...] | None = None
+        self.state = State.OPEN
+        self.begin = ""  # the begin time; empty until something is written
+        self.heartbeat: WriterHeartbeat | None = None
+        self._early: EarlyStart | None = None
+        self.started: Started | None = None
+        self.view: TableView | None = None  # the table as it was seen at the start, until a commit was judged by it
+        self.replay = False  # what is written can be written once more, from its beginning
+        self._stats: tuple[WriteStat, ...] = ()
         self.markers: list[str] = []  # that this process has written, or is about to
         self.announced: set[str] = set()  # the paths of their files
-        self._writes_elsewhere: bool | None = None  # None: nobody has said who writes; counts as elsewhere
+        self._tasks_write = False  # other processes write files too: those that they announce are in the store alone
+        self.is_listed = False  # the instant has begun in the metadata table, too
+        self.result: CommitResult | None = None
         self._batch_id: BatchId | None = None
         self.check_keys = table.settings.check_keys
 
@@ -91,18 +100,26 @@ class Transaction:
         mine = resume(table, begin)
         if any(i.begin == begin and i.action is Action.REPLACECOMMIT for i in txn.timeline.instants):
             txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
-        txn._instant = Beginning(table, mine)
+        txn._tasks_write = True
+        txn._own(mine)
+        txn.enter(Step.RESUME)
         return txn
 
     def __repr__(self) -> str:
         state = f"began {self.begin}" if self.begin else "not started"
         return f"<{type(self).__name__} on {self.table.url!r}, {state}>"
 
+    def enter(self, step: Step) -> None:
+        """Go on by this step; see `states.after`, which may refuse it."""
+        self.state = after(self.state, step)
+
     @property
     def timeline(self) -> Timeline:
         """What was completed when this transaction began; if nothing was read before its start, when it started."""
+        if self._timeline is None and self.state is State.CLAIMED:
+            self.ensure_begun()
         if self._timeline is None:
-            self._timeline = self._started().seen if self._instant.is_under_way else self.table.now().timeline
+            self._timeline = self.table.now().timeline
         return self._timeline
 
     @property
@@ -121,19 +138,14 @@ class Transaction:
         return self._snapshot
 
     @property
-    def begin(self) -> str:
-        """The begin time; empty until something is written."""
-        return self._instant.begin
-
-    @property
     def has_written(self) -> bool:
         """Whether there is something to commit."""
-        return self._stats is not None
+        return self.state in (State.WRITTEN, State.ASKED, State.REFUSED)
 
     @property
     def changes_nothing(self) -> bool:
         """Whether its commit would change no row, no partition and no column."""
-        has_rows = any(stat.num_writes or stat.num_deletes for stat in self._stats or ())
+        has_rows = any(stat.num_writes or stat.num_deletes for stat in self._stats)
         return not (has_rows or self._replaced or self._adds_columns)
 
     def exactly_once(self, batch_id: BatchId) -> None:
@@ -150,47 +162,75 @@ class Transaction:
         if done is not None and (done.file_name not in self.timeline.names or self.table.has(done)):
             raise batch_id.found_in(done)
 
-    def start(self) -> str:
-        """Take an instant, if not done yet: after this, data files may be written under its begin time."""
-        mine = self._started()
-        mine.wait_in_flight()
-        return mine.begin
+    # -- its start: see `start` ----------------------------------------------------------------------------------------
 
-    def start_here(self, check: Callable[[], object]) -> WritesHere:
-        """The same, for files that this process writes: it may announce them while the instant is being taken.
+    def start(self) -> str:
+        """Begin, unless it has: after this, data files may be written under its begin time, also by other processes."""
+        self._tasks_write = True
+        self.ensure_begun().wait_in_flight()
+        return self.begin
+
+    def start_here(self) -> WritesHere:
+        """The same, for files that this process writes."""
+        started = self.ensure_begun()
+        return WritesHere(self.markers, self.announced, self.partitions, started.wait_in_flight)
+
+    @property
+    def may_start_early(self) -> bool:
+        """Whether nothing is known of the table but what the process remembers, and the write can be made again."""
+        return self.replay and self.state is State.OPEN and self._timeline is None and not self._is_blind
+
+    def start_early(self, planned: pa.Schema, check: Callable[[], object]) -> WritesHere:
+        """The same, for new files of these columns: they may be announced while the instant is being taken.
 
         `check` raises for a table that is not to be written like that, before the first file.
         """
-        if not self._instant.is_under_way:
-            check()
-            mine = self._started()
-            return WritesHere(self.markers, self.announced, self.partitions, mine.wait_in_flight)
+        known = self.table.memory.partitions_at(self.table.memory.latest)
 
-        known, is_checked = self.table.memory.partitions_at(self.table.memory.latest), False
-
-        def wait() -> None:
-            nonlocal is_checked
-            with self._instant.guard:
-                self._started().wait_in_flight()
-                if not is_checked:
-                    check()
-                    if self.partitions is not known:  # others may have removed some of them
-                        raise Passed
-                    is_checked = True
-
-        return WritesHere(self.markers, self.announced, known, wait)
-
-    def _started(self) -> Started:
-        with self._instant.guard:
-            is_first = self._instant.taken is None
-            mine = self._instant.take(self._kind, self._timeline or self.table.memory.latest)
-            if is_first:
-                mine.look_around(self.table, self._timeline or mine.seen)
-                self._timeline = self._timeline or mine.seen
-            if self._assumed is not None and not self._assumed.equals(self.table.schema(self.timeline)):
+        def accept(started: Started) -> None:
+            after(self.state, Step.BEGIN)  # a thread may be late
+            if self.started is None:
+                self._look_around(started)
+            if not planned.equals(self.table.schema(self.timeline)):
                 raise Passed
-            self._assumed = None
-            return mine
+            started.wait_in_flight()
+            check()
+            if self.partitions is not known:  # others may have removed some of them
+                raise Passed
+            self.enter(Step.BEGIN)
+
+        self._early = EarlyStart(self.table, self._kind, accept)
+        self.begin, self.heartbeat = self._early.begin, self._early.heartbeat
+        self.enter(Step.CLAIM)
+        return WritesHere(self.markers, self.announced, known, self._early.confirm)
+
+    def ensure_begun(self) -> Started:
+        """Begin, unless it has.
+
+        Raises:
+            Passed: it has started early, and that will not do.
+            PropertiesChanged, CasError: as of `start`.
+            Aborted, InvalidRecords: it is over, or has written.
+        """
+        if self.state is State.CLAIMED and self._early is not None:
+            self._early.confirm()
+        after(self.state, Step.BEGIN)
+        if self.started is not None:
+            return self.started
+        started = start(self.table, self._kind, self._timeline or self.table.memory.latest)
+        self.enter(Step.BEGIN)
+        return self._look_around(started)
+
+    def _look_around(self, started: Started) -> Started:
+        """Own this instant, pin the timeline that it was started on, report it, and clean up after dead writers."""
+        self._own(started)
+        self._timeline = self._timeline or started.view.timeline
+        started.look_around(self.table, self._timeline)
+        return started
+
+    def _own(self, started: Started) -> None:
+        self.started, self.view = started, started.view
+        self.begin, self.heartbeat = started.begin, started.heartbeat
 
     @property
     def _kind(self) -> InstantKind:
@@ -201,22 +241,18 @@ class Transaction:
         """The table's schema, as far as it is known without a look at the table; None if it is not."""
         return self.table.memory.schema if self._timeline is None else self.table.schema(self._timeline)
 
-    def write_blindly(self, partitions: Collection[str]) -> None:
-        """Let this be a blind write into these partitions, if it may be one: it has read nothing of the table."""
-        if self.may_be_blind and not self.begin:
-            anchors.anchor(self.table, partitions)
-            self._is_blind, self._timeline = True, None
-
-    def start_by(self, planned: pa.Schema) -> pa.Schema:
-        """Start with rows that were planned by this schema; the table's, which another writer may have widened."""
-        if self._timeline is None and self.may_begin_again and not self.begin and not self._is_blind:
-            self._instant.claim(self._kind, self.table.memory.latest)
-            self._assumed = planned
-            return planned
-        self._started()
+    def begin_to_write(self) -> pa.Schema:
+        """Begin, unless it has; the columns of the rows that are to be written."""
+        self.ensure_begun()
         if self._is_blind and self._batch_id is not None:
             self.exactly_once(self._batch_id)  # what came between is before the timeline that the commit is judged by
         return self.table.schema(self.timeline)
+
+    def write_blindly(self, partitions: Collection[str]) -> None:
+        """Let this be a blind write into these partitions, if it may be one: it has read nothing of the table."""
+        if self.may_be_blind and self.state is State.OPEN:
+            anchors.anchor(self.table, partitions)
+            self._is_blind, self._timeline = True, None
 
     @property
     def may_be_blind(self) -> bool:
@@ -247,14 +283,6 @@ class Transaction:
         """The partitions that are known to have a metafile; to be added to."""
         return self.table.memory.partitions_at(self.timeline)
 
-    def write_here(self) -> None:
-        """This process writes files, and announces them."""
-        self._writes_elsewhere = self._writes_elsewhere or False
-
-    def write_elsewhere(self) -> None:
-        """Other processes write files too: what they announce is looked for in the store."""
-        self._writes_elsewhere = True
-
     def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
         """Let all rows that the snapshot has in these partitions end with this commit; before anything is written.
 
@@ -267,7 +295,7 @@ class Transaction:
         """
         if self.table.settings.mode is Mode.NON_BLOCKING:
             refuse_replacing(operation)
-        if self.begin:
+        if self.state is not State.OPEN:
             raise InvalidRecords("overwriting comes first in a transaction, before its first write; begin another one")
         if operation not in REPLACING:
             raise InvalidRecords(f"operation {operation!r} replaces nothing; use one of {sorted(REPLACING)}")
@@ -305,15 +333,14 @@ class Transaction:
         Raises:
             InvalidRecords: called twice, or a file is of a file group that ends with this commit.
         """
-        if self._stats is not None:
-            raise InvalidRecords("a transaction takes one write; put upserts and deletes into the same one")
-        self._started()
+        self.ensure_begun()
         found = tuple(stats)
         ended = [stat.path for stat in found if stat.file_id in self._replaced.get(stat.partition, ())]
         if ended:
             raise InvalidRecords(f"files {ended} are of file groups that are overwritten; insert their rows instead")
         check_written(self.config, found)
         self._stats = (*found, *self._new_anchors(found))
+        self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
         """For buckets that this overwrite would leave to JVM writers that log into a group which it hides."""
@@ -323,7 +350,7 @@ class Transaction:
         index, written = index_of(self.config), [stat.group for stat in stats]
         if not (bare := left_bare(self._replaced, written, ended, index.buckets)):
             return ()
-        here = None if self._writes_elsewhere else self.start_here(lambda: None)
+        here = None if self._tasks_write else self.start_here()
         schema = self.table.schema(self.timeline)
         writer = GroupWriter(self.table.place, self.begin, self.config, schema, here)
         mine = {(partition, file_id) for partition, ids in self._replaced.items() for file_id in ids}
@@ -339,34 +366,41 @@ class Transaction:
             Fenced: a commit of a newer epoch was made, see `fence`.
             InvalidRecords: nothing was written.
         """
-        if self._stats is None:
-            raise InvalidRecords("nothing was written in this transaction; write first, or do not commit")
-        mine, stats = self._started(), self._stats
-        mine.wait_in_flight()
-        self._remove_strays(mine.begin, stats)
-        self.table.tell("written", mine.begin, files=len(stats))
-        checkpoint.note_files(self.table, mine.begin, stats)
-        proposal = self._proposal(mine.begin, stats)
-        completion, waited_s = Committing(self.table, mine, proposal, self.markers).run()
+        if self.result is not None:
+            return self.result
+        after(self.state, Step.ASK)
+        assert self.started is not None  # noqa: S101 - it has written
+        stats = self._stats
+        self.started.wait_in_flight()
+        self._remove_strays(stats)
+        self.table.tell("written", self.begin, files=len(stats))
+        checkpoint.note_files(self.table, self.begin, stats)
+        proposal = self._proposal(self.begin, stats)
+        completion, waited_s = Committing(self, self.started, proposal).run()
+        self.result = proposal.result(completion, conflicts=conflicts, lock_wait_s=waited_s)
         self.table.run_inline_services()
-        return proposal.result(completion, conflicts=conflicts, lock_wait_s=waited_s)
+        return self.result
 
     def leave(self) -> None:
         """Let go of the instant: another process of this writer has taken it up, or nobody will."""
-        if self._instant.heartbeat is not None:
-            self._instant.heartbeat.leave()
+        if self.heartbeat is not None:
+            self.heartbeat.leave()
 
     def rollback(self) -> None:
         """Remove everything this transaction wrote; nothing of it was visible.
 
         What cannot be removed now is left to the next writer, who will find this one's heartbeat expired.
         """
-        with contextlib.suppress(Passed, TableError, CasError):
-            if self._instant.is_under_way:
-                self._started()
-        here = self._writes_elsewhere is False
-        if (mine := self._instant.taken) is not None:
-            mine.roll_back(self.table, [*self.announced, *self.markers] if here else None)
+        state, started = self.state, self.started
+        if state is State.OVER:
+            return
+        if started is None and self._early is not None:
+            with contextlib.suppress(Passed, TableError, CasError):
+                started = self._early.taken()
+        self.enter(Step.END)
+        if started is not None:
+            by_lock = self._tasks_write or self.is_listed or state.may_be_decided
+            started.roll_back(self.table, None if by_lock else [*self.announced, *self.markers])
         elif self.markers:
             with contextlib.suppress(CasError):
                 self.table.store.delete_all(self.markers)
@@ -391,11 +425,11 @@ class Transaction:
             raise InvalidRecords(f"{count} record keys are in the table already; upsert them instead")
         return None
 
-    def _remove_strays(self, begin: str, stats: tuple[WriteStat, ...]) -> None:
+    def _remove_strays(self, stats: tuple[WriteStat, ...]) -> None:
         """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""
         store, mine = self.table.store, {stat.path for stat in stats}
-        if self._writes_elsewhere is not False:
-            self.markers = [entry.path for entry in store.list(f"{markers_dir(begin)}/")]
+        if self._tasks_write:
+            self.markers = [entry.path for entry in store.list(f"{markers_dir(self.begin)}/")]
             found = filter(None, map(parse_marker, self.markers))
             self.announced.update(marker.data_path for marker in found)
         for path in self.announced:

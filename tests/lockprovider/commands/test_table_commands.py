@@ -240,7 +240,7 @@ def test_rollback_spares_the_living_and_takes_the_dead(folder: Path, run: Any) -
     living, dead = Transaction(table), Transaction(table)
     engine.write(living, upserts=rows((8, "a", 8)))
     engine.write(dead, upserts=rows((9, "a", 9)))
-    dead._instant.heartbeat.stop()
+    dead.heartbeat.stop()
     assert run("rollback", folder, "--json").said == {"done": [dead.begin]}
     alive = run("rollback", folder, living.begin)
     assert alive.code == 1

@@ -101,7 +101,7 @@ def test_tables_that_jvm_hudi_wrote_are_healthy(tmp_path: Path, name: str) -> No
 def a_dead_writer(folder: Path) -> tuple[str, str]:
     txn = Transaction(Table.open(str(folder), settings=SETTINGS))
     engine.write(txn, upserts=rows((9, "a", 9)))
-    txn._instant.heartbeat.stop()
+    txn.heartbeat.stop()
     return "R1", f"write {txn.begin} failed: its writer is dead; 1 files.*table rollback"
 
 

@@ -159,8 +159,8 @@ def test_a_dead_writer_is_rolled_back_first_and_no_file_of_its_shows(table: Tabl
     upsert(table, (1, "a", 0))
     dead = Transaction(Table.open(table.url, settings=FEW))
     arrow.write(dead, upserts=rows((7, "z", 7)))
-    assert dead._instant is not None
-    dead._instant.heartbeat._stop.set()
+    assert dead.heartbeat is not None
+    dead.heartbeat._stop.set()
     (Path(table.url) / ".hoodie" / ".heartbeat" / dead.begin).unlink()
     for number in range(8):
         upsert(Table(table.store, table.url, settings=FEW), (1, "a", number)) if number else None

@@ -297,8 +297,8 @@ def attempt(folder: Path, backend: DiesAtStep) -> bool:
         txn.commit()
     except (Died, Unavailable, PublishUnknown):
         assert backend.dead
-        if txn is not None and txn._instant.heartbeat is not None:
-            txn._instant.heartbeat._stop.set()
+        if txn is not None and txn.heartbeat is not None:
+            txn.heartbeat._stop.set()
         end_of(table)
         return False
     until(lambda: backend.dead or is_at_rest(folder))

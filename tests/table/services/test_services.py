@@ -139,7 +139,7 @@ def test_a_dead_overwrite_is_rolled_back_as_one(table: Table, folder: Path) -> N
     dead = Transaction(table)
     dead.end_partitions(["a"])
     dead.start()
-    dead._instant.heartbeat.stop()
+    dead.heartbeat.stop()
     upsert(Table.open(table.url, settings=SETTINGS), (2, "b", 2))  # its first looks for dead ones
     assert table.timeline().pending_writes == ()
     assert not list((folder / ".hoodie" / "timeline").glob(f"{dead.begin}.*"))
@@ -153,7 +153,7 @@ def test_a_writer_that_wrote_on_after_it_was_rolled_back_removes_its_files_itsel
     upsert(table, (1, "a", 1))
     slow = Transaction(table)
     slow.start()
-    slow._instant.heartbeat.stop()
+    slow.heartbeat.stop()
     upsert(Table.open(table.url, settings=SETTINGS), (2, "b", 2))
     assert table.timeline().pending_writes == ()
     engine.write(slow, upserts=rows((3, "c", 3)))

@@ -100,7 +100,7 @@ def test_a_publish_that_has_to_be_rolled_forward_first_is_seen(table: Table) -> 
         overtaken(table, decided_but_not_applied)
     upsert(table, (2, "b", 2))
     assert content(table) == {(1, "a", 10), (2, "b", 2)}
-    dead[0]._instant.heartbeat.leave()
+    dead[0].heartbeat.leave()
 
 
 def test_the_completion_time_exceeds_all_that_was_seen_whatever_another_thread_lists(

@@ -15,8 +15,10 @@ from table.tables import SETTINGS, SPEC, content, orphans, rows
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
-from lockprovider.table import Table, UnsupportedTable
+from lockprovider.table import Aborted, Table, UnsupportedTable
 from lockprovider.table.engines import writer
+from lockprovider.table.transaction.states import State
+from lockprovider.table.transaction.transaction import Transaction
 
 
 class Meanwhile(LocalBackend):
@@ -158,6 +160,26 @@ def test_a_table_that_is_not_to_be_written_like_that_is_refused_before_the_first
     with pytest.raises(UnsupportedTable, match="of a JVM writer"):
         getattr(table, verb)(rows((3, "a", 3)))
     assert not [name for name in backend.put_there if name.endswith(".parquet")]
+    until(lambda: left(table) == [])
+
+
+def test_upsert_waits_for_its_instant_before_it_announces_a_file(table: Table, backend: Meanwhile) -> None:
+    backend.once = lambda: other(table).append(rows((9, "b", 9)))
+    table.upsert(rows((2, "a", 20), (3, "a", 3)))
+    names = [name for name in backend.put_there if ".marker." in name or name.endswith(".requested")]
+    assert all(".marker." in name for name in names[2:])
+    assert content(other(table)) == {(1, "a", 1), (2, "a", 20), (9, "b", 9), (3, "a", 3)}
+    until(lambda: left(table) == [])
+
+
+def test_append_that_is_given_up_before_its_instant_is_taken_leaves_nothing(table: Table, backend: Meanwhile) -> None:
+    txn = Transaction(table, pinned=False)
+    txn.replay = True
+    here = txn.start_early(table.schema(), lambda: None)
+    assert (txn.state, txn.begin != "") == (State.CLAIMED, True)
+    txn.rollback()
+    with pytest.raises(Aborted, match="begin another one"):
+        here.wait_in_flight()  # of a thread that is late
     until(lambda: left(table) == [])
 
 

@@ -277,7 +277,7 @@ def test_a_file_is_announced_while_its_instant_gets_in_flight_and_written_after_
 
 def test_what_is_taken_back_while_it_gets_in_flight_leaves_nothing(tmp_path: Path) -> None:
     txn, backend = held_at_its_inflight(tmp_path)
-    txn.start_here(lambda: None)
+    txn.start_here()
     with ThreadPoolExecutor() as threads:
         ending = threads.submit(txn.rollback)
         wait([ending], timeout=0.3)  # one that did not wait for the file would be done by then
@@ -321,7 +321,7 @@ def test_a_writer_that_was_rolled_back_cannot_commit_any_more(table: Table) -> N
     upsert(table, (1, "a", 1))
     slow = Transaction(table)
     engine.write(slow, upserts=rows((1, "a", 100)))
-    slow._instant.heartbeat.stop()  # as a paused process would: the file is gone, so it counts as dead
+    slow.heartbeat.stop()  # as a paused process would: the file is gone, so it counts as dead
     upsert(Table(table.store, table.url, settings=SETTINGS), (2, "b", 2))  # its first looks for dead ones
     with pytest.raises(Aborted, match="rolled back"):
         slow.commit()

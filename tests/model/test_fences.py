@@ -1,6 +1,6 @@
 """Every order of judging, posting and deciding of commits with epochs: none follows one of a newer epoch.
 
-What is decided by is the real `choose`, `verdict` and `Wanted`. A write of the lock record is one step, as it is done at
+What is decided by is the real `choose`, `verdict` and `Proposal`. A write of the lock record is one step, as it is done at
 the version that was read or not at all; it decides any of the intents that are posted, its own or others'.
 """
 
@@ -21,7 +21,8 @@ from lockprovider.table.format.instant import Action, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit, encode_commit
 from lockprovider.table.state.fence import fences_in, refuse_noted, with_fence
 from lockprovider.table.transaction import validate
-from lockprovider.table.transaction.decider import Wanted
+from lockprovider.table.transaction.decider import decode, encode, refuse
+from lockprovider.table.transaction.proposal import Proposal
 from model.group_twins import _judges_each_by_the_log_alone
 from model.search import BrokenPromise, explore
 
@@ -39,7 +40,7 @@ class Judge:
         del seen_s
 
     def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
-        wanted_of(intent.body).refuse([known_of(entry) for entry in since])
+        refuse(wanted_of(intent.body), [known_of(entry) for entry in since])
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
         del now_ms
@@ -48,7 +49,7 @@ class Judge:
 
 
 JUDGE = Judge()
-wanted_of = functools.cache(Wanted.decode)
+wanted_of = functools.cache(decode)
 
 
 @functools.cache
@@ -60,8 +61,9 @@ def known_of(entry: Entry) -> tuple[Any, CommitMetadata]:
 def body(n: int, epoch: int) -> bytes:
     """Of writer n, which has a fence or not."""
     extra = with_fence({}, epoch or None)
-    data = encode_commit(CommitMetadata({}, "UPSERT", None, extra))
-    return Wanted(f"{10**16 + n}", Action.COMMIT, "by_file_group", False, "", "", None, False, data).encode()
+    metadata = CommitMetadata({}, "UPSERT", None, extra)
+    data, begin = encode_commit(metadata), f"{10**16 + n}"
+    return encode(Proposal(begin, Action.COMMIT, "by_file_group", False, "", "", None, False, data, metadata))
 
 
 class World(NamedTuple):

@@ -44,8 +44,8 @@ from lockprovider.table.services import checkpoint, listing, restore, rollback
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.transaction import validate
-from lockprovider.table.transaction.decider import TableDecider, Wanted
-from lockprovider.table.transaction.proposal import Proposal
+from lockprovider.table.transaction.decider import TableDecider, encode, sample_of
+from lockprovider.table.transaction.proposal import Basis, Proposal
 from lockprovider.table.transaction.start import Started
 from lockprovider.table.transaction.states import TRIES, Step, Try, next_try
 
@@ -69,12 +69,10 @@ class _Again:
 class Committing:
     """The commit of one proposal; good for one `run`."""
 
-    def __init__(self, txn: Transaction, started: Started, proposal: Proposal) -> None:
-        self._proposal = proposal
+    def __init__(self, txn: Transaction, started: Started, proposal: Proposal, basis: Basis) -> None:
         self._txn, self._table, self._started = txn, txn.table, started
-        self._data = encode_commit(proposal.metadata)
-        keeps = proposal.config.metadata_partitions
-        self._listing = written_files(proposal.metadata) if keeps else None
+        self._proposal, self._basis = proposal, basis
+        self._listing = written_files(proposal.metadata) if basis.config.metadata_partitions else None
         self._waited_s = 0.0
 
     def run(self) -> tuple[str, float]:
@@ -87,7 +85,7 @@ class Committing:
             NotAcquired, CasError: the lock or the store.
         """
         lock = self._table.lock
-        staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._data, sole=True)
+        staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._proposal.data, sole=True)
         self._txn.enter(Step.ASK)
         try:
             return self._in_some_try(staged), self._waited_s
@@ -99,18 +97,15 @@ class Committing:
 
     def _in_some_try(self, staged: Pending) -> str:
         proposal, table = self._proposal, self._table
-        columns = table.schema(proposal.timeline)
-        rule = proposal.rule(table.settings.resolution)
         carries = bool(table.settings.carried_keys)  # what, is known under the lock alone
-        alone = staged.staged or self._listing is not None or carries
-        wanted = None if alone else Wanted.of(proposal, rule, columns, self._data)
-        unknown, may_travel = None, wanted is not None
+        alone = bool(staged.staged) or self._listing is not None or carries
+        unknown, may_travel = None, proposal.may_travel and not alone
         for tried in count():
             act = next_try(tried, may_travel=may_travel, is_unknown=unknown is not None)
             if act is Try.GIVE_UP:
                 break
             try:
-                came = self._held(staged, unknown) if wanted is None or act is not Try.GROUP else self._grouped(wanted)
+                came = self._grouped() if act is Try.GROUP else self._held(staged, unknown)
             except WriteConflict as conflict:
                 if not self._heals(conflict):
                     raise
@@ -135,9 +130,9 @@ class Committing:
 
     # -- decided together with others ----------------------------------------------------------------------------------
 
-    def _grouped(self, wanted: Wanted) -> str | _Again:
+    def _grouped(self) -> str | _Again:
         """The completion time, if it came to that."""
-        table, begin = self._table, self._proposal.begin
+        table, proposal, begin = self._table, self._proposal, self._proposal.begin
         seen, self._txn.view = self._txn.view, None  # another try looks again: an intent that was withdrawn has used
         seen = replace(seen, listed=False) if seen else self._look()  # up its name; a listing of the start is too old
         if not seen.listed and seen.timeline.written_at(begin) is not None:
@@ -150,13 +145,13 @@ class Committing:
         if seen.timeline.pending(Action.RESTORE):
             return _Again(restoring=seen.timeline)
         if done is None:
-            validate.validate(table, self._proposal, self._started.heartbeat, seen)
+            validate.validate(table, proposal, self._basis, self._started.heartbeat, seen)
         asked_s = table.world.monotonic_s()
         table.tell("lock_wait", begin)
         try:
-            intent = Intent(seen.log, seen.place, wanted.stem, wanted.encode())
+            intent = Intent(seen.log, seen.place, proposal.stem, encode(proposal))
             latest = seen.timeline.latest_time
-            came = table.lock.commit(intent, TableDecider(table, latest, self._proposal.config, wanted.sample))
+            came = table.lock.commit(intent, TableDecider(table, latest, self._basis.config, sample_of(proposal)))
         except WriteConflict as conflict:
             table.tell("conflict", begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
             raise
@@ -166,7 +161,7 @@ class Committing:
             self._waited_s += table.world.monotonic_s() - asked_s
         if isinstance(came, Decided):
             name = came.path.removeprefix(f"{TIMELINE}/")
-            table.memory.remember(name, self._data)
+            table.memory.remember(name, proposal.data)
             table.memory.committed_s[name] = table.world.monotonic_s()
             checkpoint.write_if_due(table, came.place)
             return self._ended(name.partition("_")[2].partition(".")[0], came.posted)
@@ -234,14 +229,14 @@ class Committing:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
         if seen.listed:
             table.memory.learn(lease.record.log, len(lease.record.unapplied), now, seen.config, decided=True)
-        validate.validate(table, proposal, self._started.heartbeat, seen)
+        validate.validate(table, proposal, self._basis, self._started.heartbeat, seen)
         first, completion = None, now.next_time(table.clock.now_ms(), proposal.begin)  # by a log, `now` has it not
         if self._listing is not None:
             self._txn.is_listed = True
             first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, now)
         name = proposal.completed(completion).file_name
         data, left = self._carrying(now), ""
-        if data is not self._data:
+        if data is not proposal.data:
             staged = table.lock.stage(staged.path, data, sole=True)
             left = staged.staged
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
@@ -260,7 +255,7 @@ class Committing:
             found = {key: value for key, value in extra.items() if key.startswith(prefixes)}
             if found:
                 return encode_commit(replace(given, extra={**found, **given.extra}))
-        return self._data
+        return self._proposal.data
 
     def _look(self, record: LockRecord | None = None) -> TableView:
         """The table now, with what the validation is going to read of it at hand.
@@ -269,9 +264,8 @@ class Committing:
         """
         table = self._table
         seen = table.now(record)
-        others_count = self._proposal.is_table_service  # with what they have pending
-        if not seen.listed and (others_count or seen.log != self._started.view.log):
+        if not seen.listed and seen.log != self._started.view.log:
             seen = table.now(record, listed=True)
-        needed = validate.needed(table, self._proposal, seen.timeline)
+        needed = validate.needed(self._proposal, self._basis, seen.timeline)
         at_once(table.store, [partial(table.metadata_of, other) for other in needed])
         return seen

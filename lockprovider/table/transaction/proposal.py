@@ -1,22 +1,22 @@
-"""A write that is ready to be committed, and what came of it: what it will say, and what it had seen.
+"""A commit on its way: what it does (`Proposal`), what its writer knew (`Basis`), and what came of it (`CommitResult`).
 
-By the two a commit is validated. Nothing here asks the table: what others have done since comes in as an argument.
+A proposal is the body of an intent: any writer of the table judges it by the lock's log alone, and for the same log it
+comes out the same. By its basis its own writer judges it too, who can ask the table. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat
+from lockprovider.table.format.layout import TIMELINE, FileGroup
+from lockprovider.table.format.metadata import REPLACING, CommitMetadata, encode_commit
 from lockprovider.table.timeline.conflict import (
-    TABLE_SERVICES,
     Resolution,
     by_file_group,
+    by_partition,
     non_blocking,
     prefer_writer,
 )
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from lockprovider.table.format.properties import TableConfig
     from lockprovider.table.state.fence import BatchId
     from lockprovider.table.transaction.validate import KeyCheck
+
+RULES: dict[str, Resolution] = {
+    rule.__name__: rule for rule in (by_file_group, prefer_writer, by_partition, non_blocking)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +60,94 @@ class CommitResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What the writer of a proposal knew of the table, and goes by.
+
+    `resolution`: the rule by which it gives way to others. `snapshot`: the rows that it read, None if it read none.
+    `keys`: its new keys, where they are compared.
+    """
+
+    config: TableConfig
+    timeline: Timeline
+    resolution: Resolution
+    snapshot: Snapshot | None = None
+    keys: KeyCheck | None = None
+
+    def compared(self, mine: Proposal, done: Sequence[Instant]) -> tuple[Instant, ...]:
+        """Those of the commits since its timeline whose file groups are compared with those of the proposal."""
+        if self.resolution is non_blocking:
+            return tuple(instant for instant in done if instant.action is Action.REPLACECOMMIT)
+        return tuple(done) if self.may_overlap(mine) else ()
+
+    def may_overlap(self, mine: Proposal) -> bool:
+        """Whether a completed write can touch what this one does; new file groups are nobody else's.
+
+        Resolutions that look at more than file groups see all others, and so does a write that read a snapshot.
+        """
+        if self.snapshot is not None or mine.compares_keys or mine.buckets:
+            return True
+        fresh = not mine.metadata.replaced and all(stat.prev_commit is None for stat in mine.metadata.all_stats)
+        return not (fresh and self.resolution in (by_file_group, prefer_writer))
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """What one instant is going to commit.
 
-    `config` and `timeline` are the table as its writer knew it, `snapshot` the rows that it read, None if it read none.
-    `keys` are its new keys, where they are compared; `batch_id` says which batch it is, of a stream. `is_blind`: it is
-    of a non-blocking writer, and read no rows.
+    Attributes:
+        begin: its begin time.
+        action: commit or replacecommit.
+        rule: the resolution, by its name; empty where its own writer alone has it.
+        buckets: it is compared with others by buckets, in place of file groups.
+        config: the digest of the table's properties as its writer knows them.
+        columns: the digest of the columns that it would state, but for those that it adds.
+        batch_id: the batch of a stream that it is.
+        compares_keys: its new keys are compared with those that others insert.
+        data: its completed file.
+        metadata: what that says.
     """
 
     begin: str
     action: Action
-    metadata: CommitMetadata
-    config: TableConfig
-    timeline: Timeline
-    snapshot: Snapshot | None = None
-    keys: KeyCheck | None = None
-    batch_id: BatchId | None = None
-    is_blind: bool = False
+    rule: str
+    buckets: bool
+    config: str
+    columns: str
+    batch_id: BatchId | None
+    compares_keys: bool
+    data: bytes
+    metadata: CommitMetadata = field(compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        begin: str,
+        action: Action,
+        metadata: CommitMetadata,
+        basis: Basis,
+        *,
+        config: str = "",
+        columns: str = "",
+        batch_id: BatchId | None = None,
+    ) -> Proposal:
+        """What its writer proposes on this basis."""
+        return cls(
+            begin,
+            action,
+            next((name for name, rule in RULES.items() if rule is basis.resolution), ""),
+            basis.config.bucket_index is not None,
+            config,
+            columns,
+            batch_id,
+            basis.keys is not None,
+            encode_commit(metadata),
+            metadata,
+        )
+
+    @property
+    def may_travel(self) -> bool:
+        """Whether other writers can judge it: they have its rule."""
+        return self.rule != ""
 
     @property
     def inflight(self) -> Instant:
@@ -84,52 +159,24 @@ class Proposal:
         return Instant(self.begin, self.action, InstantState.COMPLETED, completion)
 
     @property
-    def buckets(self) -> bool:
-        """Whether it is compared with others by buckets, in place of file groups."""
-        return self.config.bucket_index is not None
-
-    @property
-    def is_table_service(self) -> bool:
-        """Whether it rewrites rows that came in earlier: then what others have pending counts, too."""
-        return self.metadata.operation in TABLE_SERVICES
-
-    def rule(self, resolution: Resolution) -> Resolution:
-        """By which it gives way to others, if the settings have this one."""
-        return non_blocking if self.is_blind else resolution
-
-    def compared(self, done: Sequence[Instant], resolution: Resolution) -> tuple[Instant, ...]:
-        """Those of the commits since its snapshot whose file groups it is compared with."""
-        if self.is_blind:
-            return tuple(instant for instant in done if instant.action is Action.REPLACECOMMIT)
-        return tuple(done) if self.may_overlap(resolution) else ()
-
-    def may_overlap(self, resolution: Resolution) -> bool:
-        """Whether a completed write can touch what this one does; new file groups are nobody else's.
-
-        Resolutions that look at more than file groups see all others, and so does a write that read a snapshot.
-        """
-        if self.snapshot is not None or self.keys is not None or self.buckets:
-            return True
-        fresh = not self.metadata.replaced and all(stat.prev_commit is None for stat in self._stats)
-        return not (fresh and resolution in (by_file_group, prefer_writer))
+    def stem(self) -> str:
+        """What its path begins with, whenever it is completed."""
+        return f"{TIMELINE}/{self.begin}_"
 
     def result(self, completion: str, *, conflicts: int, lock_wait_s: float) -> CommitResult:
         """What it came to: it was committed, after so many conflicts of earlier tries."""
+        stats = self.metadata.all_stats
         return CommitResult(
             instant=self.begin,
             completion=completion,
-            inserted=sum(stat.num_inserts for stat in self._stats),
-            updated=sum(stat.num_updates for stat in self._stats),
-            deleted=sum(stat.num_deletes for stat in self._stats),
+            inserted=sum(stat.num_inserts for stat in stats),
+            updated=sum(stat.num_updates for stat in stats),
+            deleted=sum(stat.num_deletes for stat in stats),
             file_groups=tuple(sorted(self.metadata.file_groups)),
             attempts=conflicts + 1,
             conflicts=conflicts,
             lock_wait_s=lock_wait_s,
         )
-
-    @property
-    def _stats(self) -> Iterable[WriteStat]:
-        return chain.from_iterable(self.metadata.stats.values())
 
 
 def operation_name(action: Action, said: str) -> str:

@@ -23,7 +23,6 @@ from lockprovider.table.format.properties import TableConfig, encode_properties
 from lockprovider.table.format.writer_settings import shared, without_blocking
 from lockprovider.table.settings import Mode, TableSettings, checked_table_settings
 from lockprovider.table.spec import TableSpec
-from lockprovider.table.state.as_of import is_stale
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.events import Watcher, nobody
 from lockprovider.table.transaction.start import Passed
@@ -63,7 +62,7 @@ def transact(
         except Exception as error:
             conflicts += 1
             txn.rollback()
-            if conflicts > retries or not is_stale(table, lambda: txn.timeline, error):
+            if conflicts > retries or not txn.lost_to_others(error):
                 raise
             table.tell("retry", txn.begin, conflicts=conflicts)
             table.world.sleep(delay_s(conflicts, table.world.random()))

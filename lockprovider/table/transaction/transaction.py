@@ -30,17 +30,26 @@ from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteS
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.services import anchors, checkpoint
 from lockprovider.table.settings import Mode
+from lockprovider.table.state.as_of import is_stale
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.fence import BatchId, batches_back, with_fence
 from lockprovider.table.state.key_spelling import spelled
-from lockprovider.table.timeline.conflict import bare_buckets, left_bare, missing, refuse_replacing
+from lockprovider.table.timeline.conflict import (
+    bare_buckets,
+    completed_since,
+    left_bare,
+    missing,
+    non_blocking,
+    refuse_replacing,
+)
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups
 from lockprovider.table.transaction.commit import Committing
-from lockprovider.table.transaction.proposal import CommitResult, Proposal, operation_name
+from lockprovider.table.transaction.decider import config_digest
+from lockprovider.table.transaction.proposal import Basis, CommitResult, Proposal, operation_name
 from lockprovider.table.transaction.start import EarlyStart, InstantKind, Passed, Started, resume, start
 from lockprovider.table.transaction.states import State, Step, after
-from lockprovider.table.transaction.validate import KeyCheck, look_for_keys
+from lockprovider.table.transaction.validate import KeyCheck, columns_digest
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -375,11 +384,16 @@ class Transaction:
         self._remove_strays(stats)
         self.table.tell("written", self.begin, files=len(stats))
         checkpoint.note_files(self.table, self.begin, stats)
-        proposal = self._proposal(self.begin, stats)
-        completion, waited_s = Committing(self, self.started, proposal).run()
+        basis = self._basis(stats)
+        proposal = self._proposal(stats, basis)
+        completion, waited_s = Committing(self, self.started, proposal, basis).run()
         self.result = proposal.result(completion, conflicts=conflicts, lock_wait_s=waited_s)
         self.table.run_inline_services()
         return self.result
+
+    def lost_to_others(self, error: Exception) -> bool:
+        """Whether `error` is a conflict, or of a file that others have removed since: another try may succeed."""
+        return is_stale(self.table, lambda: self.timeline, error)
 
     def leave(self) -> None:
         """Let go of the instant: another process of this writer has taken it up, or nobody will."""
@@ -405,22 +419,37 @@ class Transaction:
             with contextlib.suppress(CasError):
                 self.table.store.delete_all(self.markers)
 
-    def _proposal(self, begin: str, stats: tuple[WriteStat, ...]) -> Proposal:
-        keys = self._look_for_keys(begin, stats) if self.check_keys else None
-        said = operation_name(self._action, self.operation)
-        extra = {**with_fence(self.extra, self.table.fence), **self.table.current.stated_schema(self.timeline, begin)}
-        metadata = CommitMetadata(stats_by_partition(stats), said, self.schema_json, extra, self._replaced)
+    def _basis(self, stats: tuple[WriteStat, ...]) -> Basis:
+        keys = self._look_for_keys(self.begin, stats) if self.check_keys else None
         is_blind = self._is_blind and self._snapshot is None
-        seen = (self.config, self.timeline, self._snapshot)
-        return Proposal(begin, self._action, metadata, *seen, keys, self._batch_id, is_blind)
+        rule = non_blocking if is_blind else self.table.settings.resolution
+        return Basis(self.config, self.timeline, rule, self._snapshot, keys)
+
+    def _proposal(self, stats: tuple[WriteStat, ...], basis: Basis) -> Proposal:
+        said = operation_name(self._action, self.operation)
+        stated = self.table.current.stated_schema(self.timeline, self.begin)
+        extra = {**with_fence(self.extra, self.table.fence), **stated}
+        metadata = CommitMetadata(stats_by_partition(stats), said, self.schema_json, extra, self._replaced)
+        return Proposal.of(
+            self.begin,
+            self._action,
+            metadata,
+            basis,
+            config=config_digest(self.config),
+            columns=columns_digest(self.table.schema(self.timeline)),
+            batch_id=self._batch_id,
+        )
 
     def _look_for_keys(self, begin: str, stats: Sequence[WriteStat]) -> KeyCheck | None:
         """None in a table with buckets, which show it anyway."""
         if self.config.is_merge_on_read:
             raise InvalidRecords("check_keys compares base files, and merge-on-read has keys in logs, too: upsert")
         if self.config.bucket_index is None:
-            inserted_into = self.snapshot if self.operation == "INSERT" else None
-            return look_for_keys(self.table, begin, stats, self.timeline, inserted_into)
+            keys = KeyCheck(self.table, begin, stats)  # most of the check, before others have to wait for it
+            if self.operation == "INSERT":
+                keys.refuse_known(self.snapshot)
+            keys.refuse_shared(completed_since(self.timeline, self.table.listed_timeline()))
+            return keys
         if self.operation == "INSERT" and (count := sum(stat.num_updates for stat in stats)):
             raise InvalidRecords(f"{count} record keys are in the table already; upsert them instead")
         return None

@@ -58,13 +58,11 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, lost
 
 if TYPE_CHECKING:
-    from lockprovider.table.files.place import TablePlace
     from lockprovider.table.format.metadata import WriteStat
     from lockprovider.table.state.context import TableContext
     from lockprovider.table.state.current import TableView
     from lockprovider.table.state.heartbeat import WriterHeartbeat
-    from lockprovider.table.transaction.decider import Wanted
-    from lockprovider.table.transaction.proposal import Proposal
+    from lockprovider.table.transaction.proposal import Basis, Proposal
 
 
 LOOKED_AT_MS = 1000
@@ -72,13 +70,15 @@ LOOKED_AT_MS = 1000
 _Done = tuple[Instant, CommitMetadata]  # a completed write, and what it did
 
 
-def needed(table: TableContext, proposal: Proposal, now: Timeline) -> tuple[Instant, ...]:
+def needed(proposal: Proposal, basis: Basis, now: Timeline) -> tuple[Instant, ...]:
     """The commits whose contents the validation is going to ask for: to have them at hand by then."""
-    done = completed_since(proposal.timeline, now)
-    return tuple(dict.fromkeys((*proposal.compared(done, table.settings.resolution), *done[-1:])))
+    done = completed_since(basis.timeline, now)
+    return tuple(dict.fromkeys((*basis.compared(proposal, done), *done[-1:])))
 
 
-def validate(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: TableView) -> None:
+def validate(
+    table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, seen: TableView
+) -> None:
     """Let a commit pass, or say what is in its way.
 
     Raises:
@@ -89,30 +89,32 @@ def validate(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat
         Fenced: a commit of a newer epoch is.
         WriteConflict: another one was faster.
     """
-    _check_alive(table, proposal, heartbeat, seen)
-    now, resolution = seen.timeline, table.settings.resolution
-    done = completed_since(proposal.timeline, now)
+    _check_alive(table, proposal, basis, heartbeat, seen)
+    now = seen.timeline
+    done = completed_since(basis.timeline, now)
 
     def compared() -> list[_Done]:
-        return [(i, table.metadata_of(i)) for i in proposal.compared(done, resolution)]
+        return [(i, table.metadata_of(i)) for i in basis.compared(proposal, done)]
 
     since = Since(
         notes=partial(batches_back, table, now),
         latest_first=lambda: ((i, table.metadata_of(i)) for i in reversed(done)),
-        others=lambda: _others(table, proposal, now, compared()),
-        refuse_broken=partial(_check_snapshot, table, proposal, now),
+        others=lambda: _others(table, proposal, basis, now, compared()),
+        refuse_broken=partial(_check_snapshot, table, proposal.begin, basis.timeline, now),
     )
     try:
-        decide(proposal, lambda: columns_digest(table.schema(proposal.timeline)), proposal.rule(resolution), since)
+        decide(proposal, basis.resolution, since)
     except WriteConflict as conflict:
         if conflict.file_groups:
             table.tell("conflict", proposal.begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
         raise
-    if proposal.keys is not None:
-        refuse_shared(table, proposal.begin, proposal.keys, compared())
+    if basis.keys is not None:
+        basis.keys.refuse_shared(basis.compared(proposal, done))
 
 
-def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: TableView) -> None:
+def _check_alive(
+    table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, seen: TableView
+) -> None:
     begin, now = proposal.begin, seen.timeline
     if not (now.is_pending(begin) if seen.listed else _is_there(table, proposal)):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
@@ -120,7 +122,7 @@ def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeart
         raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
     if rollback.is_planned(table, now, begin):
         raise Aborted(f"a rollback of instant {begin} is planned; begin again")
-    if seen.config != proposal.config:
+    if seen.config != basis.config:
         writable_config(table, seen.config)
         raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
@@ -146,12 +148,12 @@ def _unseen(table: TableContext, seen: Snapshot, later: list[_Done]) -> frozense
     return lost(seen, with_logs(table, seen.timeline) if is_compacted else [], later)
 
 
-def _check_snapshot(table: TableContext, proposal: Proposal, now: Timeline) -> None:
+def _check_snapshot(table: TableContext, begin: str, seen: Timeline, now: Timeline) -> None:
     """What the writer has seen completed is not taken back, and what it has not seen can still be found."""
-    if undone_since(proposal.timeline, now):
-        raise WriteConflict(proposal.begin, max(_restores(now), default="a restore"), ())
-    if _may_have_missed(table, proposal.timeline, now):
-        raise WriteConflict(proposal.begin, ARCHIVED, ())
+    if undone_since(seen, now):
+        raise WriteConflict(begin, max(_restores(now), default="a restore"), ())
+    if _may_have_missed(table, seen, now):
+        raise WriteConflict(begin, ARCHIVED, ())
 
 
 def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool:
@@ -160,20 +162,20 @@ def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool
     return suspect and not archive_index.tells_of_all(table.archived, mine, now)
 
 
-def _others(table: TableContext, proposal: Proposal, now: Timeline, later: list[_Done]) -> list[ConcurrentOperation]:
+def _others(
+    table: TableContext, proposal: Proposal, basis: Basis, now: Timeline, later: list[_Done]
+) -> list[ConcurrentOperation]:
     """What the write is compared with.
 
     Raises:
         WriteConflict: files of its snapshot were cleaned before it listed them.
     """
-    unseen = frozenset[FileGroup]() if proposal.snapshot is None else _unseen(table, proposal.snapshot, later)
+    unseen = frozenset[FileGroup]() if basis.snapshot is None else _unseen(table, basis.snapshot, later)
     if unseen:  # what it took for new keys may not be
         raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
     # A compaction takes no row away: what is logged meanwhile is completed after it began, and stays for the next.
     others = [ConcurrentOperation.of(i, metadata) for i, metadata in later if metadata.operation != COMPACT]
     others += planned_services(table, now)
-    if proposal.is_table_service:
-        others += pending_writes(table, now, proposal.begin)
     return others
 
 
@@ -255,26 +257,25 @@ class Since:
     refuse_broken: Callable[[], None] = lambda: None
 
 
-def decide(mine: Proposal | Wanted, columns: Callable[[], str], rule: Resolution, since: Since) -> None:
+def decide(mine: Proposal, rule: Resolution, since: Since) -> None:
     """Return if a write may follow what came since: for a lone commit, a grouped one, and one under the held lock.
 
-    `columns` is the digest of those that it would state, but for those that it adds. `rule` goes by buckets where the
-    table has them.
+    `rule` goes by buckets where the table has them.
 
     Raises:
         AlreadyCommitted, WrongCheckpoint, Fenced, WriteConflict: it may not.
     """
     refuse_noted(fences_in(mine.metadata.extra), mine.batch_id, since.notes)
     since.refuse_broken()
-    _refuse_columns(mine.begin, columns, since.latest_first())
+    _refuse_columns(mine, since.latest_first())
     operation = ConcurrentOperation.of(mine.inflight, mine.metadata)
     overlap = (by_bucket(rule) if mine.buckets else rule)(operation, since.others())
     if overlap is not None:
         raise WriteConflict(mine.begin, overlap.lost_to.file_name, overlap.file_groups)
 
 
-def _refuse_columns(begin: str, columns: Callable[[], str], latest_first: Iterable[_Done]) -> None:
-    """Return if none of these commits has other columns, by their digest, than the one that began then knows.
+def _refuse_columns(mine: Proposal, latest_first: Iterable[_Done]) -> None:
+    """Return if none of these commits has other columns, by their digest, than the write knows.
 
     A column that was added meanwhile is not in the schema that it would state, and so would be lost. Each commit states
     all columns, and had this check too: the last one tells.
@@ -284,8 +285,8 @@ def _refuse_columns(begin: str, columns: Callable[[], str], latest_first: Iterab
     """
     for other, metadata in latest_first:
         if metadata.schema_json:
-            if columns_digest(hudi_schema.stated_columns(metadata.schema_json)) != columns():
-                raise WriteConflict(begin, other.file_name, ())
+            if columns_digest(hudi_schema.stated_columns(metadata.schema_json)) != mine.columns:
+                raise WriteConflict(mine.begin, other.file_name, ())
             return
 
 
@@ -310,39 +311,31 @@ def short_digest(text: str) -> str:
 # that do not, JVM writers among them; and it costs reading the new files' keys back, in the process that commits.
 #
 # Source: the key ranges and bloom filters are those of Hudi's `HoodieBloomIndex`.
-@dataclass(frozen=True, slots=True)
-class SharedKeys:
-    """Keys that another commit has inserted since the snapshot, too."""
-
-    lost_to: Instant
-    partition: str
-    keys: tuple[str, ...]
-
-
 class KeyCheck:
     """The new keys of one write; each commit of others is compared with them once."""
 
-    def __init__(self, place: TablePlace, stats: Iterable[WriteStat]) -> None:
-        self._place = place
+    def __init__(self, table: TableContext, begin: str, stats: Iterable[WriteStat]) -> None:
+        self._table, self._begin = table, begin
         self._new: dict[str, list[KeyFile]] = {}
         for stat in stats:
             if stat.prev_commit is None and stat.num_writes:
-                self._new.setdefault(stat.partition, []).append(_file(place, stat))
+                self._new.setdefault(stat.partition, []).append(self._file(stat))
         self._compared: set[str] = set()
 
-    def compare(self, later: Iterable[tuple[Instant, CommitMetadata]]) -> SharedKeys | None:
-        """The first of these commits that has inserted a key of this write, if any.
+    def refuse_shared(self, done: Iterable[Instant]) -> None:
+        """Let the write give way to one of these commits that has inserted a key of its own.
 
         Raises:
+            WriteConflict: naming the keys.
             HistoryGone: a file of theirs was cleaned already.
         """
-        for instant, metadata in later:
+        for instant in done:
             if instant.file_name in self._compared:
                 continue
-            for partition, keys in self._shared(metadata.stats):
-                return SharedKeys(instant, partition, keys)
+            for keys in self._shared(self._table.metadata_of(instant).stats):
+                self._table.tell("conflict", self._begin, lost_to=instant.begin, keys=len(keys))
+                raise WriteConflict(self._begin, instant.file_name, (), keys)
             self._compared.add(instant.file_name)
-        return None
 
     def refuse_known(self, seen: Snapshot) -> None:
         """Refuse an insert of keys that the snapshot has, or that come twice in the write itself.
@@ -357,7 +350,7 @@ class KeyCheck:
                 twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
                 raise InvalidRecords(f"record key {twice!r} comes more than once for partition {partition!r}")
             for one in seen.within([partition]):
-                self._refuse(partition, KeyFile(self._place, one.path, one.size))
+                self._refuse(partition, KeyFile(self._table.place, one.path, one.size))
 
     def _refuse(self, partition: str, there: KeyFile) -> None:
         for mine in self._new[partition]:
@@ -368,48 +361,16 @@ class KeyCheck:
                     f"{known[0].as_py()!r}; upsert them instead"
                 )
 
-    def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, tuple[str, ...]]]:
+    def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, ...]]:
         for partition, mine in self._new.items():
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:
                     continue  # its keys were there before
-                there = _file(self._place, stat)
+                there = self._file(stat)
                 for one in mine:
                     keys = one.shared(there)
                     if len(keys):
-                        yield partition, tuple(keys.to_pylist())
+                        yield tuple(keys.to_pylist())
 
-
-def refuse_shared(
-    table: TableContext, begin: str, keys: KeyCheck, later: Iterable[tuple[Instant, CommitMetadata]]
-) -> None:
-    """Let the write that began then give way to one of these that has inserted a key of its own.
-
-    Raises:
-        WriteConflict: naming the keys.
-    """
-    shared = keys.compare(later)
-    if shared is not None:
-        table.tell("conflict", begin, lost_to=shared.lost_to.begin, keys=len(shared.keys))
-        raise WriteConflict(begin, shared.lost_to.file_name, (), shared.keys)
-
-
-def _file(place: TablePlace, stat: WriteStat) -> KeyFile:
-    return KeyFile(place, stat.path, stat.file_size)
-
-
-def look_for_keys(
-    table: TableContext, begin: str, stats: Sequence[WriteStat], since: Timeline, inserted_into: Snapshot | None
-) -> KeyCheck:
-    """Most of the check, before others have to wait for it; `inserted_into`: where none of the keys may be already.
-
-    Raises:
-        WriteConflict: another has inserted a key of these files since that timeline.
-        InvalidRecords: they are inserted, and a key is in the table already.
-    """
-    keys = KeyCheck(table.place, stats)
-    if inserted_into is not None:
-        keys.refuse_known(inserted_into)
-    done = completed_since(since, table.listed_timeline())
-    refuse_shared(table, begin, keys, [(i, table.metadata_of(i)) for i in done])
-    return keys
+    def _file(self, stat: WriteStat) -> KeyFile:
+        return KeyFile(self._table.place, stat.path, stat.file_size)

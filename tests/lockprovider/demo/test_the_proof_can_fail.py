@@ -62,7 +62,7 @@ def test_with_the_conflict_check_the_proof_holds(tmp_path: Path) -> None:
 
 def test_without_the_conflict_check_the_proof_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validate, "decide", lambda *_: None)
-    monkeypatch.setattr(decider.Wanted, "refuse", lambda *_: None)
+    monkeypatch.setattr(decider, "decide", lambda *_: None)
     found = run(str(tmp_path / "table"))
     assert not found.equal
     assert found.missing, "the report must name the rows"

@@ -199,22 +199,6 @@ def test_writers_may_be_preferred_over_a_planned_clustering(table: Table, folder
     assert same(table) == {(1, "a", 2)}
 
 
-def test_a_table_service_gives_way_to_a_writer_that_is_preferred(table: Table) -> None:
-    groups = upsert(table, (1, "a", 1), (2, "b", 2)).file_groups
-    preferred = Table.open(table.url, settings=replace(SETTINGS, resolution=prefer_writer))
-    writer = Transaction(table)
-    engine.write(writer, upserts=rows((1, "a", 10)))
-    service = Transaction(preferred)
-    service.end_partitions(["a"], "CLUSTER")
-    service.add(())
-    with pytest.raises(WriteConflict) as caught:
-        service.commit()
-    assert caught.value.file_groups == tuple(group for group in groups if group[0] == "a")
-    service.rollback()
-    writer.commit()
-    assert same(table) == {(1, "a", 10), (2, "b", 2)}
-
-
 # --- modes ----------------------------------------------------------------------------------------------------------
 
 

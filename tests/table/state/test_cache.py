@@ -21,7 +21,6 @@ from fsspec_cas.backends.local import LocalBackend
 from lockprovider import HUDI_LOCK_PATH, PublishUnknown
 from lockprovider.table import HeartbeatSettings, Table, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.timeline.conflict import prefer_writer
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
@@ -267,23 +266,6 @@ def test_what_a_jvm_writer_committed_is_listed_by_the_next_commit(table: Table) 
     engine.write(txn, upserts=rows((1, "a", 51)))
     txn.commit()
     assert by_hudi_rs(mine.url) == {(1, "a", 51)}
-
-
-def test_a_table_service_gives_way_to_a_pending_writer_that_no_log_tells_of(table: Table) -> None:
-    table.settings = replace(SELDOM, resolution=prefer_writer)
-    runner = another(table)
-    runner.now()
-    runner.may_look_for_dead()
-    writer = Transaction(another(table))
-    engine.write(writer, upserts=rows((1, "a", 5)))
-    service = Transaction(runner)
-    engine.write(service, upserts=rows((1, "a", 1)))
-    service.operation = "CLUSTER"
-    with pytest.raises(WriteConflict, match=writer.begin):
-        service.commit()
-    writer.commit()
-    service.rollback()
-    assert by_hudi_rs(table.url) == {(1, "a", 5)}
 
 
 def test_a_lock_record_that_nobody_can_read_does_not_stop_a_reader(table: Table) -> None:

@@ -3,13 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from lockprovider.table.errors import WriteConflict
 from lockprovider.table.format.bucket import BucketIndex, file_id
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit, stats_by_partition
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, stats_by_partition
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.state.fence import BatchId
 from lockprovider.table.timeline.conflict import (
@@ -21,8 +20,8 @@ from lockprovider.table.timeline.conflict import (
 )
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
-from lockprovider.table.transaction.decider import Wanted
-from lockprovider.table.transaction.proposal import Proposal, operation_name
+from lockprovider.table.transaction.decider import decode, encode
+from lockprovider.table.transaction.proposal import Basis, Proposal, operation_name
 from lockprovider.table.transaction.validate import Since, decide
 
 A, B = format_ms(1_000), format_ms(2_000)
@@ -33,35 +32,47 @@ CONFIG = TableConfig("t", ("id",))
 BUCKETED = replace(CONFIG, bucket_index=BucketIndex(4, ("id",)))
 
 
-def proposal(*stats: WriteStat, replaced: Any = (), operation: str = "UPSERT", **seen: Any) -> Proposal:
+def propose(
+    *stats: WriteStat, replaced: Any = (), operation: str = "UPSERT", rule: Any = by_file_group, **seen: Any
+) -> tuple[Proposal, Basis]:
     metadata = CommitMetadata(stats_by_partition(stats), operation, replaced=dict(replaced))
-    return Proposal(B, Action.COMMIT, metadata, **{"config": CONFIG, "timeline": Timeline(), **seen})
+    basis = Basis(**{"config": CONFIG, "timeline": Timeline(), "resolution": rule, **seen})
+    return Proposal.of(B, Action.COMMIT, metadata, basis), basis
+
+
+def proposal(*stats: WriteStat, **seen: Any) -> Proposal:
+    return propose(*stats, **seen)[0]
+
+
+def may_overlap(given: tuple[Proposal, Basis], rule: Any) -> bool:
+    mine, basis = given
+    return replace(basis, resolution=rule).may_overlap(mine)
 
 
 def test_new_files_of_a_writer_that_read_nothing_overlap_with_nobody() -> None:
-    for nobody in (proposal(), proposal(NEW, OTHER)):
-        assert not nobody.may_overlap(by_file_group)
-        assert not nobody.may_overlap(prefer_writer)
+    for nobody in (propose(), propose(NEW, OTHER)):
+        assert not may_overlap(nobody, by_file_group)
+        assert not may_overlap(nobody, prefer_writer)
 
 
 @pytest.mark.parametrize(
     "may",
     [
-        proposal(NEW, OLD),
-        proposal(NEW, replaced={"p": ("old",)}),
-        proposal(NEW, snapshot=Snapshot(Timeline(), ())),
-        proposal(NEW, keys=object()),
-        proposal(NEW, config=BUCKETED),
+        propose(NEW, OLD),
+        propose(NEW, replaced={"p": ("old",)}),
+        propose(NEW, snapshot=Snapshot(Timeline(), ())),
+        propose(NEW, keys=object()),
+        propose(NEW, config=BUCKETED),
     ],
     ids=["rewrites a file", "ends a file group", "read rows", "compares keys", "has buckets"],
 )
-def test_any_other_write_may_overlap(may: Proposal) -> None:
-    assert may.may_overlap(by_file_group)
+def test_any_other_write_may_overlap(may: tuple[Proposal, Basis]) -> None:
+    assert may_overlap(may, by_file_group)
 
 
 def test_a_resolution_that_looks_at_more_than_file_groups_is_asked_of_new_files_too() -> None:
-    assert proposal(NEW).may_overlap(by_partition)
-    assert proposal(NEW).may_overlap(lambda mine, others: None)
+    assert may_overlap(propose(NEW), by_partition)
+    assert may_overlap(propose(NEW), lambda mine, others: None)
 
 
 def test_two_first_file_groups_of_one_bucket_overlap_where_there_are_buckets_only() -> None:
@@ -70,9 +81,9 @@ def test_two_first_file_groups_of_one_bucket_overlap_where_there_are_buckets_onl
     others = [ConcurrentOperation.of(done, CommitMetadata({"p": (theirs,)}, "UPSERT"))]
     since = Since(notes=lambda: (), latest_first=lambda: (), others=lambda: others)
     with pytest.raises(WriteConflict) as found:
-        decide(proposal(mine, config=BUCKETED), str, by_file_group, since)
+        decide(proposal(mine, config=BUCKETED), by_file_group, since)
     assert (found.value.lost_to, found.value.file_groups) == (done.file_name, (("p", theirs.file_id),))
-    decide(proposal(mine), str, by_file_group, since)
+    decide(proposal(mine), by_file_group, since)
 
 
 def test_its_result_counts_the_rows_of_all_files_and_the_tries() -> None:
@@ -89,24 +100,26 @@ def test_an_engine_that_knows_no_overwrite_says_one_where_rows_are_replaced() ->
     assert operation_name(Action.REPLACECOMMIT, "DELETE_PARTITION") == "DELETE_PARTITION"
 
 
-def test_of_what_others_have_pending_a_table_service_alone_is_told() -> None:
-    assert proposal(OLD, operation="CLUSTER").is_table_service
-    assert not proposal(OLD, operation="UPSERT").is_table_service
-
-
 def test_a_blind_write_is_compared_with_what_ends_file_groups_and_with_nothing_else() -> None:
+    def compared(given: tuple[Proposal, Basis]) -> tuple[Instant, ...]:
+        return given[1].compared(given[0], done)
+
     done = [Instant(A, action, InstantState.COMPLETED, B) for action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
-    blind = proposal(OLD, config=BUCKETED, is_blind=True)
-    assert blind.compared(done, by_partition) == (done[1],)
-    assert proposal(OLD, config=BUCKETED).compared(done, by_file_group) == tuple(done)
-    assert proposal(NEW).compared(done, by_file_group) == ()
-    assert (blind.rule(by_partition), proposal(OLD).rule(by_partition)) == (non_blocking, by_partition)
+    assert compared(propose(OLD, config=BUCKETED, rule=non_blocking)) == (done[1],)
+    assert compared(propose(OLD, config=BUCKETED)) == tuple(done)
+    assert compared(propose(NEW)) == ()
 
 
 @pytest.mark.parametrize("batch", [None, BatchId("s", 5), BatchId("s", 5, "run", 2)], ids=str)
-def test_decider_reads_what_a_writer_wants_as_it_was_written(batch: BatchId | None) -> None:
-    said = proposal(OLD)
-    wanted = Wanted.of(said, by_file_group, pa.schema([("id", pa.int64())]), encode_commit(said.metadata))
-    assert wanted is not None
-    wanted = replace(wanted, batch_id=batch)
-    assert Wanted.decode(wanted.encode()) == wanted
+def test_decider_reads_a_proposal_as_it_was_written(batch: BatchId | None) -> None:
+    mine = replace(proposal(OLD), batch_id=batch)
+    read = decode(encode(mine))
+    assert read == mine
+    assert read.metadata == mine.metadata
+
+
+def test_proposal_travels_only_by_a_rule_that_other_writers_have() -> None:
+    assert proposal(OLD).may_travel
+    assert not proposal(OLD, rule=lambda mine, others: None).may_travel
+    with pytest.raises(KeyError):
+        decode(encode(replace(proposal(OLD), rule="of a later version")))

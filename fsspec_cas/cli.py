@@ -20,6 +20,7 @@ from fsspec_cas.command import (
     add_storage_options,
     complain,
     run,
+    show_table,
     storage_options,
 )
 from fsspec_cas.errors import CasError, InvalidInput
@@ -192,30 +193,9 @@ def _show_progress(finding: Finding, number: int, of: int) -> None:
 
 def _show_report(report: Report) -> None:
     title = f"{report.kind} at {report.root}, {report.racers} racers"
-    try:
-        from rich.console import Console  # noqa: PLC0415 - not needed for anything else
-        from rich.table import Table  # noqa: PLC0415
-    except ImportError:
-        _show_plain(report, title)
-        return
-    table = Table(title=title, title_justify="left")
-    for column in ("", "check", "what came back"):
-        table.add_column(column)
-    colours = {"yes": "green", "no": "red", "failed": "red", "skipped": "dim", "known": "blue"}
-    for finding in report.findings:
-        table.add_row(f"[{colours[finding.state]}]{finding.state}[/]", finding.name, finding.evidence)
-    console = Console()
-    console.print(table)
-    console.print(str(report.verdict), style="bold green" if report.verdict.locks else "bold red", highlight=False)
-    for path in report.left_behind:
-        console.print(f"left behind: {path}", highlight=False)
-
-
-def _show_plain(report: Report, title: str) -> None:
-    print(title)
-    for finding in report.findings:
-        print(f"{finding.state:8}{finding.name:20}{finding.evidence}")
-    print(str(report.verdict))
+    rows = [(finding.state, finding.name, finding.evidence) for finding in report.findings]
+    show_table(title, ("", "check", "what came back"), rows)
+    print(report.verdict)
     for path in report.left_behind:
         print(f"left behind: {path}")
 

@@ -167,6 +167,14 @@ def complain(program: str, sentence: str) -> None:
     print(f"{program}: {' '.join(sentence.split())}", file=sys.stderr)
 
 
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a title, and below it rows whose columns are as wide as their longest cell."""
+    print(title)
+    widths = [max(len(row[n]) for row in (columns, *rows)) for n in range(len(columns))]
+    for row in (columns, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
 def add_completion(commands: Any, of: Any) -> None:
     """The command `completion SHELL`; `of` gives the whole parser."""
     text = "Print what completes this command line: eval it in your shell's startup file."

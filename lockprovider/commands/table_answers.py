@@ -1,16 +1,16 @@
-"""How a command asks a table, and says the answer: as JSON, or as a table of text, by rich if that is installed."""
+"""How a command asks a table, and says the answer: as JSON, or as a table of text."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.command import BAD_INPUT, DONE, OPTIONS_HELP, REFUSED, complain, storage_options
+from fsspec_cas.command import BAD_INPUT, DONE, OPTIONS_HELP, REFUSED, complain, show_table, storage_options
 from lockprovider.commands.place import Commands, add_command
 from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
 from lockprovider.table.format.writer_settings import MODE_KEY
@@ -107,8 +107,8 @@ def show(answer: CommandAnswer, *, as_json: bool) -> None:
     rows = [tuple(_text(cell) for cell in row) for row in answer.rows]
     if not rows:
         print(answer.title)
-    elif not _rich(answer, rows):
-        _plain(answer, rows)
+    else:
+        show_table(answer.title, answer.columns, rows)
     if answer.below:
         print(answer.below)
     sys.stdout.flush()
@@ -122,28 +122,3 @@ def _text(cell: object) -> str:
             return ", ".join(map(str, cell))
         case _:
             return str(cell)
-
-
-def _rich(answer: CommandAnswer, rows: Sequence[tuple[str, ...]]) -> bool:
-    if not sys.stdout.isatty():
-        return False  # what is piped is not to be cut to the width of a screen
-    try:
-        from rich.console import Console  # noqa: PLC0415 - not needed for anything else
-        from rich.markup import escape  # noqa: PLC0415
-        from rich.table import Table  # noqa: PLC0415
-    except ImportError:
-        return False
-    table = Table(title=escape(answer.title), title_justify="left")
-    for column in answer.columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    Console().print(table)
-    return True
-
-
-def _plain(answer: CommandAnswer, rows: Sequence[tuple[str, ...]]) -> None:
-    print(answer.title)
-    widths = [max(len(row[n]) for row in (answer.columns, *rows)) for n in range(len(answer.columns))]
-    for row in (answer.columns, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

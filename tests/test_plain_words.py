@@ -14,6 +14,7 @@ PAGES = [
     name
     for name in NAMES
     if name.startswith(("lockprovider/table/", "lockprovider/recipes/"))
+    or "/guides/" in name
     or name in {"lockprovider/README.md", "lockprovider/SPECIFICATION.md"}
 ]
 MOST_WORDS = 25

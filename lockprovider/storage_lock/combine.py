@@ -8,7 +8,7 @@ JVM writer, a clean, a rollback, a restore) voids all intents at once.
 
     combine    the record that decides these
     verdict    what the record says of one intent
-    next_step  what one does who has something to be decided, or is on duty
+    next_act   what a client does that has something to be decided, or is on duty
 
 Whoever is on duty has said in the record that it looks at the intents again; it is a hint, and safety does not depend
 on it. It is a length of time, counted by each from when it first saw that version: clocks need not agree.
@@ -358,11 +358,115 @@ class Hold:
     """It must be done under a lock that is held: the log has ended, or what is unapplied needs a holder."""
 
 
-Act = WriteRecord | Post | LookAgain | Hold
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """List what is posted, and decide on it by `after_listing`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """Be on duty no more. `frees`: write the record once more, which releases the lock plainly."""
+
+    frees: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitOthers:
+    """Look for the object itself: another client applies it, and the record does not soon say that it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do nothing until what is applied here is there, or until the next round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Write the record once more, which releases the lock plainly: all that was decided is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Nothing is left to do."""
+
+
+Act = WriteRecord | Post | LookAgain | Hold | Combine | StepDown | AwaitOthers | Wait | Free | Rest
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a client of group commit knows besides the record.
+
+    Attributes:
+        unapplied: the pending publishes of the record that may not be there yet.
+        standing: what it waits for; None if it is on duty, or wants nothing.
+        undecided: the log says nothing yet of something that it wants.
+        leads: it is on duty.
+        applies: it is applying something.
+        fails: its last run of applying has ended early. `is_stuck`: because something never can be there.
+        others_apply: all that it wants is decided, and it watches how another client applies that.
+        is_waited_for: a client in the line wants to hold the lock.
+        wrote: the record is the last one that it has written, as far as it knows.
+    """
+
+    unapplied: tuple[Pending, ...] = ()
+    standing: Standing | None = None
+    undecided: bool = False
+    leads: bool = False
+    applies: bool = False
+    fails: bool = False
+    is_stuck: bool = False
+    others_apply: bool = False
+    is_waited_for: bool = False
+    wrote: bool = False
+
+
+def next_act(record: LockRecord, mine: Situation, now_ms: int, poll_s: float) -> Act:
+    """Choose what a client of group commit does next, by the record as it knows it.
+
+    Whoever has stepped down asks again.
+    """
+    if mine.leads:
+        cannot_go_on = mine.is_waited_for or (mine.fails and mine.unapplied)
+        return StepDown() if cannot_go_on or not may_write(record) else Combine()
+    if mine.standing is None:
+        if mine.applies:
+            return Wait()
+        all_there = mine.wrote and record.handed and not mine.unapplied
+        return Free() if all_there and not mine.is_waited_for else Rest()
+    if not mine.undecided and mine.applies:
+        return Wait()
+    if not mine.undecided and mine.others_apply:
+        return AwaitOthers()
+    act = next_step(record, mine.standing, now_ms, poll_s)
+    return Hold() if isinstance(act, WriteRecord) and mine.is_stuck else act
+
+
+def after_listing(
+    record: LockRecord, mine: Situation, batch: Sequence[Pending], *, rests: bool, is_due: bool, empty_rounds: int
+) -> WriteRecord | StepDown | Wait:
+    """Choose what a client on duty does once it has listed what is posted.
+
+    Args:
+        record: as the client knows it.
+        mine: what the client knows besides.
+        batch: what the next write can decide.
+        rests: the lock is due to be left to foreign clients; then nothing was listed.
+        is_due: the record was not written for as long as a round takes.
+        empty_rounds: how many rounds in a row had nothing to do before this one.
+    """
+    news = len(mine.unapplied) < len(record.unapplied)
+    if rests and not mine.unapplied:
+        return StepDown(frees=True)
+    if not (batch or news or is_due):
+        return Wait()
+    if not (batch or mine.unapplied or news) and empty_rounds + 1 >= _EMPTY_ROUNDS:
+        return StepDown(frees=not mine.is_waited_for)
+    return WriteRecord(duty=True)
 
 
 def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) -> Act:
-    """What to do about the record as it is known; looks are still to be spread by a draw."""
+    """What one who wants something, and is not on duty, does about the record; looks are to be spread by a draw."""
     if not record.given and not record.lapsed_at(now_ms):
         lapses_s = (record.lapses_ms - now_ms) / 1000
         return LookAgain(min(_pause_s(mine, poll_s), max(_SOONEST_S, lapses_s)))
@@ -406,5 +510,6 @@ _FIRST_S = 0.05
 _SOONEST_S = 0.001
 _FIRST_LOOK_S = 4.0
 _FIRST_LOOK_ROUNDS = 4
+_EMPTY_ROUNDS = 2  # in a row, and the duty is over
 DUTY_ROUNDS = 3  # for so many rounds duty is announced
 _SLOWER = 8  # the longer one waits, the more seldom it looks

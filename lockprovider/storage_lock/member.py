@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from fsspec_cas import CasError, InvalidInput, Store, World
 from lockprovider.errors import LockError, NotAcquired, PublishUnknown
 from lockprovider.storage_lock import combine
 from lockprovider.storage_lock.combine import (
+    AwaitOthers,
+    Combine,
     Decided,
     Decider,
+    Free,
     Hold,
     Intent,
     LookAgain,
     Post,
+    Rest,
+    Situation,
     Standing,
+    StepDown,
     Void,
+    Wait,
     WriteRecord,
 )
 from lockprovider.storage_lock.commit_log import Pending, tells
@@ -29,7 +36,6 @@ from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 from lockprovider.storage_lock.states import Me
 
 _RETRY_S = 0.2
-_EMPTY_ROUNDS = 2  # in a row, and the duty is over
 _LEAST_DUTY_S = 0.06
 _LEAST_ROUND_S = 0.005
 
@@ -40,7 +46,7 @@ class _Duty:
 
     round_s: float
     began_s: float
-    empty: int = 0
+    empty_rounds: int = 0
     looks_s: float = 0.0  # how long it takes to find the intents
 
 
@@ -112,29 +118,55 @@ class Member:
             self._give_up(request, self._not_in_time(request))
         if known is None:
             return self._all_hold()
-        if self._duty is not None and not combine.may_write(known.record):
-            self._duty = None  # somebody has taken it
-        if self._duty is not None:
-            return self._round(known, self._duty)
-        return self._wait_or_write(known) if requests else self._finish(known)
+        return self._do_next(known)
 
-    def _wait_or_write(self, known: Known) -> float:
-        undecided = self._requests.undecided(known.record.log)
-        if not undecided and self._applying.busy:
-            return _RETRY_S
-        if not undecided and (pause_s := self._until_there_s(known)) is not None:
-            return pause_s
-        poll_s, mine = self._me.settings.poll, self._standing(known, undecided)
-        match combine.next_step(known.record, mine, self._world.now_ms(), poll_s):
-            case WriteRecord(duty) if not self._writer.is_stuck(known.record):
-                return self._straight(known, duty=duty)
-            case Post() if known.record.log is not None:
-                return 0.0 if self._requests.post(undecided, known.record.log) else _RETRY_S
+    def _do_next(self, known: Known) -> float | None:
+        """Do what `next_act` says."""
+        record, duty = known.record, self._duty
+        undecided = self._requests.undecided(record.log) if duty is None else []
+        mine = self._situation(known, undecided)
+        at = self._applied_by_others(known) if mine.standing and not (undecided or mine.applies) else None
+        mine = replace(mine, others_apply=at is not None)
+        pause_s: float | None = 0.0
+        match combine.next_act(record, mine, self._world.now_ms(), self._me.settings.poll):
+            case Combine() if duty is not None:
+                pause_s = self._round(known, duty, mine)
+            case StepDown():
+                self._duty = None
+            case AwaitOthers() if at is not None:
+                pause_s = self._until_there_s(known, at)
+            case Wait():
+                pause_s = _RETRY_S
+            case WriteRecord(duty=announced):
+                pause_s = self._straight(known, duty=announced)
+            case Post() if record.log is not None:
+                pause_s = 0.0 if self._requests.post(undecided, record.log) else _RETRY_S
             case LookAgain(seconds):
                 self._writer.stale = True
-                return self._next_look_s(known.record, seconds)
+                pause_s = self._next_look_s(record, seconds)
+            case Free():
+                pause_s = self._free(known)
+            case Rest():
+                pause_s = None
             case _:
-                return self._all_hold()
+                pause_s = self._all_hold()
+        return pause_s
+
+    def _situation(self, known: Known, undecided: list[CommitRequest]) -> Situation:
+        record, writer, leads = known.record, self._writer, self._duty is not None
+        # First: what is applied by then is not among the unapplied.
+        applies, fails = self._applying.busy, self._applying.failed is not None
+        return Situation(
+            unapplied=writer.unapplied(record),
+            standing=self._standing(known, undecided) if self._requests and not leads else None,
+            undecided=bool(undecided),
+            leads=leads,
+            applies=applies,
+            fails=fails,
+            is_stuck=writer.is_stuck(record),
+            is_waited_for=others_wait(record, self._name()),
+            wrote=record.owner == self._me.owner and not writer.stale,
+        )
 
     def _next_look_s(self, record: LockRecord, seconds: float) -> float:
         spread_s = seconds + self._world.random() * min(seconds / 4, self._requests.post_s or seconds)
@@ -142,21 +174,24 @@ class Member:
             return spread_s
         return max(spread_s, min(self._requests.first_look_s(), combine.latest_first_look_s(record)))
 
-    def _until_there_s(self, known: Known) -> float | None:
-        """All is decided, and another applies it: until the next look whether mine is there, and all before it.
+    def _applied_by_others(self, known: Known) -> int | None:
+        """The place among the unapplied of the first that is wanted here; None if no other client applies it.
 
-        None if nobody does, or the record soon tells that.
+        None also if the record soon tells what is there.
         """
-        record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
+        record, now_s = known.record, self._world.monotonic_s()
         if self._record_tells:
             return None
         if record.owner == self._me.owner or now_s - known.seen_s >= record.duty_ms / 1000:
             return None
         stems = tuple(request.intent.stem for request in self._requests)
         unapplied = self._writer.unapplied(record)
-        at = next((n for n, pending in enumerate(unapplied) if pending.path.startswith(stems)), None)
-        if at is None:
-            return None
+        return next((n for n, pending in enumerate(unapplied) if pending.path.startswith(stems)), None)
+
+    def _until_there_s(self, known: Known, at: int) -> float:
+        """Look whether that one is there, and all before it, once it may be; the seconds until the next look."""
+        record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
+        unapplied = self._writer.unapplied(record)
         at_once = any(request.decider.at_once for request in self._requests)
         ago_s = max(now_s - known.seen_s, (self._world.now_ms() - record.freed_ms) / 1000)
         due_s = put_s * (1 if at_once else at + 1) - ago_s
@@ -175,10 +210,6 @@ class Member:
     def _name(self) -> str:
         """Of this process in the line, if nobody here wants to hold the lock."""
         return "" if self._asked_for() else self._me.line_name
-
-    def _is_waited_for(self, record: LockRecord) -> bool:
-        """Whether somebody in the line wants to hold the lock."""
-        return others_wait(record, self._name())
 
     # -- giving up -----------------------------------------------------------------------------------------------------
 
@@ -242,55 +273,46 @@ class Member:
             return 0.0 if self._applying.failed is None else _RETRY_S
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
-    def _round(self, known: Known, duty: _Duty) -> float:
+    def _round(self, known: Known, duty: _Duty, mine: Situation) -> float:
         """Combine what is posted; whoever is on duty does this again and again."""
         writer, record = self._writer, known.record
-        unapplied = writer.unapplied(record)
         assert record.log is not None  # noqa: S101 - else nobody would be on duty
-        if self._is_waited_for(record) or (unapplied and self._applying.failed is not None):
-            return self._off_duty(known, unapplied)
         if (pause_s := self._paced_s(known) - duty.looks_s) > 0:
             return pause_s
         batch: tuple[Pending, ...] = ()
         rest_ms = rest_due_ms(record, self._world.now_ms())
-        if len(unapplied) < combine.MOST_UNAPPLIED and not rest_ms:
+        if len(mine.unapplied) < combine.MOST_UNAPPLIED and not rest_ms:
             sample = b"" if self._decider is None else self._decider.sample
             listed = self._store.in_background(partial(self._requests.intents.listed, record.log, sample))
             looks_s = self._world.monotonic_s()
             batch = self._chosen(known, listed.result)
             duty.looks_s = self._world.monotonic_s() - looks_s
-        news = len(unapplied) < len(record.unapplied)
-        if rest_ms and not unapplied:
-            return self._off_duty(known, unapplied, rest_ms=rest_ms)
         now_s = self._world.monotonic_s()
-        if batch or news or now_s - known.seen_s > duty.round_s:
-            duty.empty = 0 if batch or unapplied or news else duty.empty + 1
-            if duty.empty >= _EMPTY_ROUNDS:
-                return self._off_duty(known, unapplied)
-            duty.round_s += (max(_LEAST_ROUND_S, now_s - duty.began_s) - duty.round_s) / SMOOTHING
-            duty.began_s = now_s
-            self._world.sleep(self._paced_s(known))
-            if not writer.put(known, batch, duty_s=_announced_s(duty.round_s)):
+        is_due = now_s - known.seen_s > duty.round_s
+        match combine.after_listing(
+            record, mine, batch, rests=bool(rest_ms), is_due=is_due, empty_rounds=duty.empty_rounds
+        ):
+            case StepDown(frees):
                 self._duty = None
-            return 0.0
-        return max(_LEAST_ROUND_S, duty.round_s / 2)
+                if frees:
+                    writer.put(known, (), duty_s=0.0, rest_ms=rest_ms)
+                return 0.0
+            case Wait():
+                return max(_LEAST_ROUND_S, duty.round_s / 2)
+            case WriteRecord():
+                duty.empty_rounds = 0 if batch or record.unapplied else duty.empty_rounds + 1
+                duty.round_s += (max(_LEAST_ROUND_S, now_s - duty.began_s) - duty.round_s) / SMOOTHING
+                duty.began_s = now_s
+                self._world.sleep(self._paced_s(known))
+                if not writer.put(known, batch, duty_s=_announced_s(duty.round_s)):
+                    self._duty = None
+                return 0.0
 
-    def _off_duty(self, known: Known, unapplied: tuple[Pending, ...], *, rest_ms: int = 0) -> float:
-        self._duty = None
-        if rest_ms or not (unapplied or self._is_waited_for(known.record)):
-            self._writer.put(known, (), duty_s=0.0, rest_ms=rest_ms)
-        return 0.0
-
-    def _finish(self, known: Known) -> float | None:
-        """Nothing is wanted any more: what is applied is noted, for those who know nothing of `pending`."""
-        if self._applying.busy:
-            return _RETRY_S
-        record = known.record
-        mine = record.owner == self._me.owner and record.handed and not self._is_waited_for(record)
-        if mine and not self._writer.stale and not self._writer.unapplied(record):
-            if pause_s := self._paced_s(known):
-                return pause_s
-            self._writer.put(known, (), duty_s=0.0)
+    def _free(self, known: Known) -> float | None:
+        """Note what is applied, for those who know nothing of `pending`."""
+        if pause_s := self._paced_s(known):
+            return pause_s
+        self._writer.put(known, (), duty_s=0.0)
         return None
 
     @property

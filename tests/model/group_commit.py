@@ -1,7 +1,7 @@
 """A world of writers that decide for each other, and of those who take the lock from them, with NO assumption on the order of anything.
 
-Each writer has one publish. What it decides by are `combine`, `choose`, `verdict` and `next_step` of
-`lockprovider.storage_lock.combine`, the real ones; what `Committer` does around them is followed here step by step. One step of
+Each writer has one publish. What it decides by are `combine`, `choose`, `verdict`, `next_act` and `after_listing` of
+`lockprovider.storage_lock.combine`, the real ones, and `became` of the machine; what `Committer` does around them is followed here step by step. One step of
 the world is one request, so all others may act between any two of them. Time is left open: duty may be over at any moment.
 
 What may happen, each within a budget: a writer stops for ever; a post is late, or lands twice; a write of the record is
@@ -115,7 +115,7 @@ class Rules:
     moves_on: bool = True
     ended_is_never: bool = False
     looks_for_own: bool = True
-    guards: bool = True  # False: whoever is on duty does not look whether somebody holds the lock
+    next_act: Callable[..., group.Act] = group.next_act
     told_early: bool = False
     takes_back: tuple[str, ...] = ("denied",)  # what it has written, without the lock: how it ended
     in_time: bool = True
@@ -404,35 +404,70 @@ class GroupCommit:
         return f"{label}; {ends[0]}", ends[1]
 
     def _waits(self, world: World, i: int, *, undecided: bool) -> Iterator[tuple[str, World]]:
+        """Do what `next_act` says, however much time has passed."""
         writer, name = world.writers[i], _NAMES[i]
         known = self._all[writer.known]
         if writer.duty:
-            yield from self._round(world, i)
-            return
-        if not undecided and writer.todo:
-            return  # it is at it
-        found = [p for p in known.unapplied if p.path in world.objects and p.path.startswith(self._stem(i))]
-        if found and known.owner != name:
-            label = f"{name} finds {found[0].path}, which {known.owner} has applied"
-            yield label, self._acknowledged(label, world, i, found[0].path)
-        posted = writer.posted or not undecided
-        standings = (group.Standing(posted, int(writer.refused), age_s, 10.0) for age_s in (0.0, _LONG_S))
-        for act in {group.next_step(known, standing, 0, 1.0) for standing in standings}:
+            yield from self._another_looks(world, i)
+        for act in self._acts(writer, name, undecided=undecided):
             match act:
+                case group.Combine():
+                    yield from self._round(world, i)
+                case group.StepDown():
+                    self.reached.add("stepped down")
+                    yield f"{name} is off duty", self._with(world, i, self._calm(writer._replace(duty=False)))
+                case group.AwaitOthers():
+                    yield from self._finds(world, i)
                 case group.Post():
                     yield from self._posts(world, i)
-                case group.LookAgain():
-                    if self._looked(world, i) != writer:
-                        yield self._looks(world, i)
+                case group.LookAgain() if self._looked(world, i) != writer:
+                    yield self._looks(world, i)
                 case group.WriteRecord(duty):
                     batch = self._choice(writer, (writer.intent,))
                     if batch or known.unapplied:
-                        put = self._put(world, i, writer.known, batch, duty=duty)
-                        yield from self._send(self._with(world, i, writer._replace(put=(put, writer.known))), i)
+                        yield from self._write(world, i, batch, duty=duty)
                 case group.Hold() if writer.posted or writer.doubts:
                     yield self._withdraws(world, i, to="judge")
                 case group.Hold():
                     yield f"{name} must hold the lock", self._with(world, i, Writer("judge"))
+                case group.Free():
+                    yield from self._write(world, i, (), duty=False)
+
+    def _finds(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        known = self._all[world.writers[i].known]
+        for path in (pending.path for pending in known.unapplied if pending.path in world.objects):
+            if path.startswith(self._stem(i)):
+                label = f"{_NAMES[i]} finds {path}, which {known.owner} has applied"
+                yield label, self._acknowledged(label, world, i, path)
+
+    def _acts(self, writer: Writer, name: str, *, undecided: bool) -> set[group.Act]:
+        """What `next_act` says of that writer: its time, what fails, and who applies are left open."""
+        known = self._all[writer.known]
+        mine = self._situation(writer, name, undecided=undecided)
+        asks = [mine, replace(mine, fails=True)]
+        if mine.standing is not None:
+            asks = [replace(mine, standing=replace(mine.standing, age_s=age_s)) for age_s in (0.0, _LONG_S)]
+            asks += [replace(mine, others_apply=not undecided and known.owner != name)]
+        return {self.rules.next_act(known, ask, 0, 1.0) for ask in asks}
+
+    def _situation(self, writer: Writer, name: str, *, undecided: bool) -> group.Situation:
+        known = self._all[writer.known]
+        wants = not writer.ended and not writer.duty
+        standing = group.Standing(writer.posted or not undecided, int(writer.refused), waits_s=10.0)
+        not_there = self._not_there(known, writer)
+        return group.Situation(
+            unapplied=tuple(pending for pending in known.unapplied if pending.path in not_there),
+            standing=standing if wants else None,
+            undecided=undecided,
+            leads=writer.duty,
+            applies=bool(writer.todo),
+            wrote=known.owner == name,
+        )
+
+    def _write(self, world: World, i: int, batch: tuple[Pending, ...], *, duty: bool) -> Iterator[tuple[str, World]]:
+        writer = world.writers[i]
+        put = self._put(world, i, writer.known, batch, duty=duty)
+        yield from self._send(self._with(world, i, writer._replace(put=(put, writer.known))), i)
 
     def _posts(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         writer, name, budget = world.writers[i], _NAMES[i], world.budget
@@ -454,29 +489,22 @@ class GroupCommit:
     def _round(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         """Of one that is on duty, whether it wants anything itself or not."""
         writer, name = world.writers[i], _NAMES[i]
-        yield from self._another_looks(world, i)
         known = self._all[writer.known]
-        if self.rules.guards and not group.may_write(known):
-            yield f"{name} finds the lock held", self._with(world, i, self._calm(writer._replace(duty=False)))
-            return
-        unapplied = self._not_there(known, writer)
-        listed = self._listed(world, known)
+        mine, listed = self._situation(writer, name, undecided=False), self._listed(world, known)
         if self.rules.lists_first:
             yield f"{name} lists", self._with(world, i, writer._replace(phase="lists", listed=listed))
-        elif known.log is not None:
-            batch = self._choice(writer, tuple(sorted({*listed, *self._wanted(writer)})))
-            if batch or len(unapplied) < len(known.unapplied):
-                put = self._put(world, i, writer.known, batch, duty=True)
-                chosen = ", ".join(pending.path for pending in batch)
-                self.reached.add("combined" if len(batch) > 1 else "listed")
-                listing = writer._replace(phase="listed", put=(put, writer.known))
-                yield f"{name} lists, and is going to decide [{chosen}]", self._with(world, i, listing)
-        off = writer._replace(duty=False)
-        if unapplied:
-            yield f"{name} is off duty", self._with(world, i, self._calm(off))
-        else:
-            put = self._put(world, i, writer.known, (), duty=False)
-            yield from self._send(self._with(world, i, off._replace(put=(put, writer.known))), i)
+            return
+        batch = self._choice(writer, tuple(sorted({*listed, *self._wanted(writer)}))) if known.log is not None else ()
+        for rests in {False, not mine.unapplied}:
+            match group.after_listing(known, mine, batch, rests=rests, is_due=False, empty_rounds=0):
+                case group.StepDown():
+                    yield from self._write(self._with(world, i, writer._replace(duty=False)), i, (), duty=False)
+                case group.WriteRecord():
+                    put = self._put(world, i, writer.known, batch, duty=True)
+                    chosen = ", ".join(pending.path for pending in batch)
+                    self.reached.add("combined" if len(batch) > 1 else "listed")
+                    listing = writer._replace(phase="listed", put=(put, writer.known))
+                    yield f"{name} lists, and is going to decide [{chosen}]", self._with(world, i, listing)
 
     def _another_looks(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         """A thread of the one that is on duty, which knows the record then."""
@@ -545,14 +573,8 @@ class GroupCommit:
 
     def _afterwards(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         """It wants nothing any more: it goes on combining for a while, and frees the lock."""
-        writer = world.writers[i]
-        if writer.duty:
-            yield from self._round(world, i)
-        elif writer.known and not writer.todo:
-            record = self._all[writer.known]
-            if record.owner == _NAMES[i] and record.handed and not self._not_there(record, writer):
-                put = self._put(world, i, writer.known, (), duty=False)
-                yield from self._send(self._with(world, i, writer._replace(put=(put, writer.known))), i)
+        if world.writers[i].known:
+            yield from self._waits(world, i, undecided=False)
 
     # -- withdrawing ---------------------------------------------------------------------------------------------------
 

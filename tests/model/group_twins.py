@@ -93,6 +93,11 @@ def _over_unless_there(*args: Any) -> str:
     return "over" if came == "open" else came
 
 
+def _goes_on_combining(record: LockRecord, mine: group.Situation, *given: Any) -> group.Act:
+    """Whoever is on duty does not look whether somebody holds the lock."""
+    return group.Combine() if mine.leads else group.next_act(record, mine, *given)
+
+
 PAIR = GroupCommit()
 MEETING = GroupCommit("xx")
 THREE = GroupCommit("xyy")
@@ -143,7 +148,7 @@ TWINS: dict[str, tuple[str, GroupCommit, Rules]] = {
     "it is told before it is there": ("told", PAIR, Rules(told_early=True)),
     "it is applied after the time": ("time", GUEST, Rules(in_time=False)),
     "the last is applied first": ("order", PAIR, Rules(in_order=False)),
-    "one on duty writes over a lock that is held": ("held", HELD_BESIDE, Rules(guards=False)),
+    "one on duty writes over a lock that is held": ("held", HELD_BESIDE, Rules(next_act=_goes_on_combining)),
     "a refused write never lands": ("never", SENT_TWICE, Rules(refused_is_never=True)),
     "a write that may land yet is over": ("never", WITHDRAWN_LATE, Rules(became=_over_unless_there)),
     "its writer knows less than others who judge it": ("never", WITHDRAWN, Rules(verdict=_knows_less)),

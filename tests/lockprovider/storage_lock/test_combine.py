@@ -14,18 +14,27 @@ from lockprovider.settings import GRACE_MS, HAND_OVER_S
 from lockprovider.storage_lock import combine
 from lockprovider.storage_lock.combine import (
     MOST_UNAPPLIED,
+    AwaitOthers,
+    Combine,
     Decided,
+    Free,
     Hold,
     LookAgain,
     Post,
     Refused,
+    Rest,
+    Situation,
     Standing,
+    StepDown,
     Undecided,
     Void,
+    Wait,
     WriteRecord,
+    after_listing,
     choose,
     latest_first_look_s,
     may_write,
+    next_act,
     next_step,
     verdict,
 )
@@ -271,6 +280,58 @@ HELD = replace(FREE, expired=False, valid_until_ms=NOW_MS + 60_000)
 )
 def test_what_to_do_next(record: LockRecord, mine: Standing, act: object) -> None:
     assert next_step(record, mine, NOW_MS, 1.0) == act
+
+
+LEFT = record_of("a", "b", unapplied=2)  # handed over, with both pending
+
+
+@pytest.mark.parametrize(
+    ("record", "mine", "act"),
+    [
+        (FREE, Situation(leads=True), Combine()),
+        (HELD, Situation(leads=True), StepDown()),
+        (FREE, Situation(leads=True, is_waited_for=True), StepDown()),
+        (FREE, Situation(leads=True, fails=True), Combine()),
+        (LEFT, Situation(LEFT.unapplied, leads=True, fails=True), StepDown()),
+        (LEFT, Situation(wrote=True), Free()),
+        (LEFT, Situation(wrote=True, applies=True), Wait()),
+        (LEFT, Situation(wrote=True, is_waited_for=True), Rest()),
+        (LEFT, Situation(LEFT.unapplied, wrote=True), Rest()),
+        (LEFT, Situation(), Rest()),
+        (FREE, Situation(wrote=True), Rest()),
+        (LEFT, Situation(standing=Standing(), applies=True), Wait()),
+        (LEFT, Situation(standing=Standing(), others_apply=True), AwaitOthers()),
+        (LEFT, Situation(standing=Standing(), undecided=True, applies=True), WriteRecord()),
+        (LEFT, Situation(standing=Standing(), undecided=True, is_stuck=True), Hold()),
+    ],
+)
+def test_next_act_of_a_client_depends_on_what_it_knows(record: LockRecord, mine: Situation, act: object) -> None:
+    assert next_act(record, mine, NOW_MS, 1.0) == act
+
+
+@pytest.mark.parametrize(
+    ("mine", "batch", "given", "act"),
+    [
+        (Situation(LEFT.unapplied), LEFT.unapplied, {}, WriteRecord(duty=True)),
+        (Situation(LEFT.unapplied), (), {}, Wait()),
+        (Situation(LEFT.unapplied), (), {"is_due": True, "empty_rounds": 9}, WriteRecord(duty=True)),
+        (Situation(), (), {}, WriteRecord(duty=True)),
+        (Situation(LEFT.unapplied), (), {"rests": True}, Wait()),
+        (Situation(), (), {"rests": True}, StepDown(frees=True)),
+    ],
+)
+def test_client_on_duty_writes_what_is_new_or_due(
+    mine: Situation, batch: tuple[Pending, ...], given: dict[str, int], act: object
+) -> None:
+    assert after_listing(LEFT, mine, batch, **{"rests": False, "is_due": False, "empty_rounds": 0, **given}) == act
+
+
+def test_client_on_duty_steps_down_after_two_rounds_without_work() -> None:
+    for empty_rounds, act in ((0, WriteRecord(duty=True)), (1, StepDown(frees=True))):
+        came = after_listing(FREE, Situation(), (), rests=False, is_due=True, empty_rounds=empty_rounds)
+        assert came == act
+    waited_for = Situation(is_waited_for=True)
+    assert after_listing(FREE, waited_for, (), rests=False, is_due=True, empty_rounds=1) == StepDown()
 
 
 def test_where_one_write_decides_all_the_first_look_is_after_a_few_rounds_whatever_it_took_of_late() -> None:

@@ -102,7 +102,7 @@ def _late(name: str, module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         print(
-            f"lockprovider: {name!r} needs {error.name}, which is not installed: pip install 'fsspec-cas[table]'",
+            f"lockprovider: {name!r} needs {error.name}: install the extra 'table' of fsspec-cas",
             file=sys.stderr,
         )
         raise SystemExit(BAD_INPUT) from error

@@ -66,6 +66,15 @@ def broken(name: str, text: str) -> list[str]:
     return wrong
 
 
+# As many lines as a reader takes in at once. The changelog merges by union, which would bring back what was cut.
+SHORT = {"README.md": 200, ".github/CHANGELOG.md": 80, ".github/CONTRIBUTING.md": 40}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_document_is_short(name: str) -> None:
+    assert text_of(name).count("\n") <= SHORT[name]
+
+
 def test_there_are_documents() -> None:
     there = {
         "README.md",

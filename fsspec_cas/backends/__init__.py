@@ -168,7 +168,7 @@ def _unserved(protocol: str, what: str) -> NotSupported:
 def _missing_extra(protocol: str) -> NotSupported:
     extra = _OBSTORE if protocol == _OBSTORE else _BACKENDS[_HADOOP_NAMES.get(protocol, protocol)][2]
     what = "client='obstore'" if protocol == _OBSTORE else f"{protocol}://"
-    return NotSupported(f"{what} needs another package: pip install 'fsspec-cas[{extra}]'")
+    return NotSupported(f"{what} needs another package: install the extra {extra!r} of fsspec-cas")
 
 
 def place_of(backend: Backend) -> object:

@@ -47,7 +47,7 @@ def _demo(chosen: Any) -> int:
     try:
         return _run_demo(chosen)
     except ImportError as missing:
-        return _refuse(f"{missing.name or missing} is not installed: `pip install 'fsspec-cas[demo]'`")
+        return _refuse(f"{missing.name or missing} is not installed: install the extra 'demo' of fsspec-cas")
     except KeyboardInterrupt:
         complain("lockprovider", "interrupted; everything it had started was ended")
         return INTERRUPTED

@@ -69,7 +69,7 @@ class StateServer:
         try:
             from aiohttp import web  # noqa: PLC0415 - only these commands need it
         except ImportError as error:
-            raise InvalidInput("this command needs aiohttp: pip install 'fsspec-cas[serve]'") from error
+            raise InvalidInput("this command needs aiohttp: install the extra 'serve' of fsspec-cas") from error
         self._web = web
         self.backend = TerraformBackend(state)
         self._password = password

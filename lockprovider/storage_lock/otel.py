@@ -1,4 +1,4 @@
-"""The lock's metrics as OpenTelemetry instruments; needs `pip install 'fsspec-cas[otel]'`.
+"""The lock's metrics as OpenTelemetry instruments; needs the extra `otel`.
 
     lock = lockprovider.lock(url, on_metric=otel.on_metric())
 
@@ -47,7 +47,7 @@ def _global_meter() -> Meter:
     try:
         from opentelemetry import metrics  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise LockError("OpenTelemetry is not installed: pip install 'fsspec-cas[otel]'") from error
+        raise LockError("OpenTelemetry is not installed: install the extra 'otel' of fsspec-cas") from error
     return metrics.get_meter("lockprovider")
 
 

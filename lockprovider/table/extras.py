@@ -7,5 +7,6 @@ NEEDED = ("pyarrow", "fastavro", "numpy")
 for _name in NEEDED:
     if find_spec(_name) is None:
         raise ModuleNotFoundError(
-            f"lockprovider.table needs {_name}, which is not installed: pip install 'fsspec-cas[table]'", name=_name
+            f"lockprovider.table needs {_name}, which is not installed: install the extra 'table' of fsspec-cas",
+            name=_name,
         )

@@ -123,5 +123,5 @@ def test_who_lacks_the_extra_is_told_what_to_install() -> None:
     code = "import sys; sys.modules['pyarrow'] = None; import lockprovider.table"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    said = "lockprovider.table needs pyarrow, which is not installed: pip install 'fsspec-cas[table]'"
+    said = "lockprovider.table needs pyarrow, which is not installed: install the extra 'table' of fsspec-cas"
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {said}"

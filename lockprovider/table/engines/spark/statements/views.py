@@ -89,7 +89,7 @@ def sql(
     """
     if find_spec("sqlglot") is None:
         raise ModuleNotFoundError(
-            "sql needs sqlglot, which is not installed: pip install 'fsspec-cas[spark]'", name="sqlglot"
+            "sql needs sqlglot, which is not installed: install the extra 'spark' of fsspec-cas", name="sqlglot"
         )
     from lockprovider.table.engines.spark.statements.run import run_sql  # noqa: PLC0415 - executors need no parser
 

@@ -9,6 +9,7 @@ from typing import Any
 from patience import until
 
 from fsspec_cas import Store
+from fsspec_cas.outcome import Write
 from lockprovider import HUDI_LOCK_PATH, LockRecord
 from lockprovider.table import Table, TableSettings
 
@@ -44,8 +45,9 @@ class Asked:
         if name not in _REQUESTS:
             return request
 
-        def send(path: str, *args: Any, **kwargs: Any) -> Any:
-            self.names.append(f"{name} {self._of(path)}")
+        def send(path: str | Write, *args: Any, **kwargs: Any) -> Any:
+            asked = path.path if isinstance(path, Write) else path
+            self.names.append(f"{name} {self._of(asked)}")
             return request(path, *args, **kwargs)
 
         return send

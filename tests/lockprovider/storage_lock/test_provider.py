@@ -24,6 +24,7 @@ import lockprovider
 from fsspec_cas import CasError, InvalidUrl, NotSupported, Store
 from fsspec_cas.backends import Backend
 from fsspec_cas.backends.s3 import is_amazon
+from fsspec_cas.outcome import Write
 from lockprovider import (
     HUDI_LOCK_PATH,
     AsyncLock,
@@ -360,8 +361,8 @@ class Asked:
         if name not in ("put", "get", "head", "delete"):
             return request
 
-        async def send(path: str, *args: Any, **kwargs: Any) -> Any:
-            self.asked.append((name, path))
+        async def send(path: str | Write, *args: Any, **kwargs: Any) -> Any:
+            self.asked.append((name, path.path if isinstance(path, Write) else path))
             return await request(path, *args, **kwargs)
 
         return send

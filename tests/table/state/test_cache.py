@@ -51,7 +51,7 @@ class Dies:
             return request
 
         async def send(*args: Any, **kwargs: Any) -> Any:
-            return await self._send(name, str(args[0]), request(*args, **kwargs))
+            return await self._send(name, getattr(args[0], "path", args[0]), request(*args, **kwargs))
 
         return send
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from budgets import APPEND, BEGIN, COMMIT, NON_BLOCKING, UPSERT_READS
 from noting import rewritten
 from patience import PATIENCE_S
 from table import mor_tables
@@ -26,15 +27,6 @@ from lockprovider.table.files.group_writer import group_id
 from lockprovider.table.state import current
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
-
-BEGIN = ["put heartbeat", "put requested", "get lock", "put inflight"]
-COMMIT = [
-    "get properties",
-    "put lock",  # the commit point
-    "put completed",
-    "put lock",
-    "delete heartbeat, marker",
-]
 
 
 def in_order(names: list[str]) -> tuple[list[str], list[str]]:
@@ -71,7 +63,7 @@ def test_a_small_append_asks_eleven_times(opened: tuple[Table, Asked]) -> None:
     table, asked = opened
     table.append(rows((2, "a", 2)))
     at_rest(table)
-    assert in_order(asked.names) == in_order([*BEGIN, "put marker", "put data", *COMMIT])
+    assert in_order(asked.names) == in_order(APPEND)
     assert content(table) == {(1, "a", 1), (2, "a", 2)}
 
 
@@ -79,7 +71,7 @@ def test_specification_shows_the_requests_of_an_append_in_their_order() -> None:
     text = (Path(table_package.__file__).parent / "SPECIFICATION.md").read_text(encoding="utf-8")
     life = text.partition("## The life of an upsert")[2].partition("### Begin")[0]
     shown = re.findall(r"^\|[^|]*\| `([^`]+)` \|", life, re.MULTILINE)
-    assert shown == [*BEGIN, "put marker", "put data", *COMMIT]
+    assert shown == APPEND
 
 
 @pytest.mark.parametrize("duty_ms", [0, 1])
@@ -143,8 +135,8 @@ def test_a_small_upsert_asks_for_the_files_besides(opened: tuple[Table, Asked]) 
     at_rest(table)
     reads = [name for name in asked.names if name in ("list_page files", "get data")]
     others = [name for name in asked.names if name not in reads]
-    assert in_order(others) == in_order([*BEGIN, "put marker", "put data", *COMMIT])
-    assert len(reads) <= 4
+    assert in_order(others) == in_order(APPEND)
+    assert len(reads) <= UPSERT_READS
     assert content(table) == {(1, "a", 2)}
 
 
@@ -342,7 +334,7 @@ def test_a_non_blocking_commit_into_sixteen_buckets_is_one_put_for_each_and_elev
     assert len(done.file_groups) == 16
     expected = [*BEGIN, *["put marker"] * 2, *["put files"] * 16, *COMMIT[:-1], "delete heartbeat, marker, marker"]
     assert in_order(asked.names) == in_order(expected)
-    assert len(expected) == 16 + 11
+    assert len(expected) == 16 + NON_BLOCKING
     left = [row for row in mor_tables.content(table) if row[2] == "y"]
     assert len(left) == {"upsert": 200, "append": 200, "delete": 0, "both": 200}[write]
     assert len(mor_tables.content(table)) == (400 if write in ("upsert", "append") else 200)

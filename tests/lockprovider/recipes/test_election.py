@@ -17,6 +17,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import budgets
 import fsspec
 import pytest
 from patience import soon, until
@@ -126,21 +127,21 @@ def test_requests_are_counted(backend) -> None:
     store, faulty = counted(backend)
     election = Election(store, PATH, **SOON)
     term = election.lead()
-    assert faulty.calls == ["get", "put"]
+    assert faulty.calls == budgets.ELECTION_WIN
     faulty.calls.clear()
     assert term.renew()
-    assert faulty.calls == ["put"]
+    assert faulty.calls == budgets.ELECTION_RENEW
     term.resign()
-    assert faulty.calls == ["put", "put"]
+    assert faulty.calls == budgets.ELECTION_RENEW + budgets.ELECTION_RESIGN
     election.leader()  # its own copy of what it wrote is brought once
     faulty.calls.clear()
     election.lead()
-    assert faulty.calls == ["get", "put"]
+    assert faulty.calls == budgets.ELECTION_WIN
     onlooker = Election(store, PATH, **SOON)
     faulty.calls.clear()
     onlooker.leader()
     onlooker.leader()
-    assert faulty.calls == ["get", "get"]
+    assert faulty.calls == budgets.ELECTION_LOOK * 2
 
 
 @pytest.mark.parametrize("faults", [*product(FAULTS, FAULTS, FAULTS)])

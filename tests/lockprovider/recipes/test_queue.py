@@ -12,6 +12,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
+import budgets
 import fsspec
 import pytest
 from hypothesis import given
@@ -81,10 +82,10 @@ def test_a_cycle_costs_three_puts_and_an_idle_look_one_conditional_get(store) ->
         pass
     with queue.claim():
         pass
-    assert faulty.calls == ["put"] * 5
+    assert faulty.calls == budgets.QUEUE_PUT + budgets.QUEUE_JOB * 2
     faulty.calls.clear()
     assert queue.claim() is None
-    assert faulty.calls == ["get"]
+    assert faulty.calls == budgets.QUEUE_IDLE
 
 
 def test_a_body_comes_back_as_it_was(store) -> None:

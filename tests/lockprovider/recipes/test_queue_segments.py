@@ -7,6 +7,7 @@ import json
 import uuid
 from itertools import product
 
+import budgets
 import fsspec
 import pytest
 from hypothesis import given
@@ -60,13 +61,13 @@ def test_a_segment_is_a_put_more_when_it_is_made_and_a_get_and_a_delete_more_whe
         queue.put(n)
     faulty.calls.clear()
     queue.put(4)
-    assert faulty.calls == ["put", "put"]
+    assert faulty.calls == budgets.QUEUE_PUT_WITH_SEGMENT
     assert queue.stat().segments == 1
     for _ in range(3):
         queue.claim()
     faulty.calls.clear()
     assert queue.claim().body == 3
-    assert faulty.calls == ["get", "put", "delete"]
+    assert faulty.calls == budgets.QUEUE_CLAIM_WITH_SEGMENT
     assert queue.stat().segments == 0
 
 

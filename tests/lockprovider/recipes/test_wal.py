@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import pairwise, product
 from typing import NoReturn
 
+import budgets
 import fsspec
 import pytest
 from hypothesis import given
@@ -111,11 +112,11 @@ def test_an_append_is_one_put_and_an_idle_look_one_conditional_get(store) -> Non
     faulty.calls.clear()
     for n in range(10):
         log.append(b"%d" % n)
-    assert faulty.calls == ["put"] * 10
+    assert faulty.calls == budgets.LOG_APPEND * 10
     position = log.end()
     faulty.calls.clear()
     assert [*log.follow(position, timeout=0.5)] == []
-    assert faulty.calls == ["get"] * (1 + 5)  # the floor; and after 0, 50, 150, 350 and 500 ms
+    assert faulty.calls == budgets.LOG_IDLE * (1 + 5)  # the floor; and after 0, 50, 150, 350 and 500 ms
 
 
 def test_the_end_is_found_by_few_looks_wherever_it_is(store) -> None:
@@ -126,7 +127,7 @@ def test_the_end_is_found_by_few_looks_wherever_it_is(store) -> None:
     other, faulty = again(store)
     assert other.end() == Position(150, 150)
     assert faulty.calls.count("get") == len(faulty.calls)
-    assert len(faulty.calls) <= 12  # the hint is slot 128: +1, +2, +4, +8, +16, and back
+    assert len(faulty.calls) <= budgets.LOG_END  # the hint is slot 128: +1, +2, +4, +8, +16, and back
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 8, 13, None])

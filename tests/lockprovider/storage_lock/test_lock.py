@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import budgets
 import pytest
 from noting import record, rewritten
 
@@ -90,20 +91,20 @@ def test_acquire_and_release_cost_three_requests_cold_and_two_when_the_own_recor
     lock = client(store)
     with lock.acquire():
         pass
-    assert backend.asked == ["get", "put", "put"]
+    assert backend.asked == budgets.LOCK_COLD
     backend.asked.clear()
     with lock.acquire() as lease:
         assert lease.renew()
-    assert backend.asked == ["put", "put", "put"], "take, renew, release"
+    assert backend.asked == budgets.LOCK_WARM + budgets.LOCK_RENEW
 
 
 @pytest.mark.parametrize(
     ("data", "new", "asked"),
     [
-        (SMALL, False, ["get", "put", "put"]),  # is the path free, commit, apply
-        (SMALL, True, ["put", "put"]),
-        (LARGE, False, ["put", "get", "put", "put", "delete"]),  # stage, ..., remove the staged copy
-        (LARGE, True, ["put", "put", "put", "delete"]),
+        (SMALL, False, budgets.PUBLISH),
+        (SMALL, True, budgets.PUBLISH_NEW),
+        (LARGE, False, budgets.PUBLISH_LARGE),
+        (LARGE, True, budgets.PUBLISH_LARGE_NEW),
     ],
     ids=["small", "small and new", "large", "large and new"],
 )
@@ -125,13 +126,13 @@ def test_publish_of_what_was_staged_ahead_makes_so_many_requests(store: Store, b
     with lock.acquire() as lease:
         backend.asked.clear()
         lease.publish(staged[0])
-        assert backend.asked == (["get", "get", "put", "put", "delete"] if data is LARGE else ["get", "put", "put"])
+        assert backend.asked == (budgets.PUBLISH_STAGED if data is LARGE else budgets.PUBLISH)
         backend.asked.clear()
         lease.publish(staged[1], data)
-        assert backend.asked == (["get", "put", "put", "delete"] if data is LARGE else ["get", "put", "put"])
+        assert backend.asked == (budgets.PUBLISH_STAGED_WITH_DATA if data is LARGE else budgets.PUBLISH)
         backend.asked.clear()
         lease.publish(staged[2], data, new=True)
-        assert backend.asked == ["put", "put"], "its staged copy is removed after the release"
+        assert backend.asked == budgets.PUBLISH_STAGED_NEW
     lock.unstage(staged[2])
     assert [store.read(f"state/{number}").data for number in range(3)] == [data] * 3
     assert not store.list(".hoodie/.locks/staged/")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import budgets
 import pytest
 from patience import PATIENCE_S, until
 
@@ -77,7 +78,7 @@ def test_many_clients_of_one_process_cost_two_requests_each_and_go_in_the_order_
     for thread in threads:
         thread.join(SOON_S)
     assert order == list(range(8))
-    assert store.backend.asked == ["get"] + ["put", "put"] * 9
+    assert store.backend.asked == budgets.LOCK_COLD + budgets.LOCK_WARM * 8
 
 
 def test_threads_and_event_loops_of_a_process_hand_the_lock_over_without_a_look(store: Store) -> None:
@@ -103,7 +104,7 @@ def test_threads_and_event_loops_of_a_process_hand_the_lock_over_without_a_look(
     for one in crew:
         one.join(SOON_S)
     assert sorted(turns) == ["another"] * 5 + ["one loop"] * 5 + ["thread"] * 5
-    assert store.backend.asked == ["get"] + ["put", "put"] * 16, "nobody has looked in between"
+    assert store.backend.asked == budgets.LOCK_COLD + budgets.LOCK_WARM * 15, "nobody has looked in between"
 
 
 def test_threads_that_share_a_client_go_in_the_order_of_asking_too(store: Store) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import budgets
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -179,7 +180,7 @@ def test_an_upsert_of_one_key_opens_one_of_a_thousand_files_and_a_process_that_k
     cold.upsert(rows((IDS[1500], 100), ("a new one", 100)))
     requests, data = moved(asked)
     assert data <= 1 + 8, "of files since the notes little is known"
-    assert requests <= 30
+    assert requests <= budgets.UPSERT_COLD
     changed = dict.fromkeys((IDS[3], IDS[700], IDS[1500], "a new one"), 100)
     found = table.to_arrow()
     assert (

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import budgets
 import pyarrow.parquet as pq
 import pytest
 from table.asked_for import counted
@@ -469,10 +470,10 @@ def test_archiving_asks_for_no_more_than_it_must(table: Table) -> None:
         upsert(table, (1, "a", number))
     mine, asked = counted(table, FEW)
     assert mine.archive().instants
-    assert len([name for name in asked.names if name.startswith("list")]) <= 12
+    assert len([name for name in asked.names if name.startswith("list")]) <= budgets.ARCHIVE_LISTS
     asked.names.clear()
     assert mine.archive().instants == ()
-    assert sorted(asked.names) == ["get files", "get properties", "list_page timeline"]
+    assert sorted(asked.names) == budgets.ARCHIVE_NOTHING
 
 
 def test_the_settings_are_hudis() -> None:

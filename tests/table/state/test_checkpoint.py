@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import budgets
 import pytest
 from noting import record
 from table.asked_for import counted
@@ -65,7 +66,7 @@ def test_a_table_is_opened_by_five_requests_whatever_its_age(table: Table) -> No
     fresh, asked = counted(table, SELDOM)
     fresh.config()
     found = fresh.snapshot()
-    assert asked.names == ["get properties", "get lock", "get properties", "get files", "list_page timeline"]
+    assert asked.names == budgets.OPEN
     assert found.slices == listed(table).slices
     assert found.timeline.writes == listed(table).timeline.writes
     assert fresh.schema() == table.schema()

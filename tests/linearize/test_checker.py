@@ -193,21 +193,21 @@ def _happen(write, state, told, span, rng) -> tuple[Op, str | None]:
 
 
 @given(anything())
-@settings(max_examples=500)
+@settings(max_examples=250)
 @example(BAD["a life inside another"])
 def test_it_agrees_with_the_oracle_on_whatever_comes(history):
     assert (check(history) is None) == is_linearizable(history)
 
 
 @given(possible())
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_what_a_register_really_did_passes_and_the_oracle_agrees(history):
     assert check(history) is None
     assert is_linearizable(history)
 
 
 @given(possible(), st.data())
-@settings(max_examples=350)
+@settings(max_examples=175)
 def test_it_agrees_with_the_oracle_when_one_thing_is_changed(history, data):
     n = data.draw(st.integers(0, len(history) - 1))
     op = history[n]

@@ -19,7 +19,7 @@ from simulate.histories import BrokenPromise, History
 from simulate.scheduler import Crew
 from simulate.wrong_locks import WRONG
 
-SEEDS = 120  # of the real lock; by `-m soak` a hundred times as many
+SEEDS = 60  # of the real lock; by `-m soak` two hundred times as many
 TRIES = 2000  # to catch a wrong one
 # The seed that has caught it before is tried first: these need many.
 CAUGHT = {
@@ -46,7 +46,7 @@ def first(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--seed") or 0)
 
 
-@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(100 * SEEDS, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(200 * SEEDS, marks=pytest.mark.soak)])
 def test_every_promise_holds_in_every_history(crew: Crew, first: int, seeds: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(first, first + seeds):

@@ -68,7 +68,7 @@ def test_what_has_no_network_keeps_every_promise(name, tmp_path):
 @pytest.mark.parametrize("name", ["ministack", "azurite", "gcs_double"])
 def test_a_right_server_is_safe_for_everything(request, name):
     server = request.getfixturevalue(name)
-    report = probe(server.new_prefix(), server.storage_options)
+    report = probe(server.new_prefix(), server.storage_options, racers=4)
     assert but(report)
     assert facts(report) == (S3_FACTS if name == "ministack" else OTHER_FACTS)
     assert (report.verdict.create_once, report.verdict.locks, report.verdict.streams) == (True, True, True)
@@ -125,11 +125,11 @@ def test_nothing_is_left_behind(request, name):
     assert Store.from_url(url, server.storage_options).list("") == []
 
 
-def test_what_is_there_already_is_not_touched(ministack):
-    url = ministack.new_prefix()
-    store = Store.from_url(url, ministack.storage_options)
+def test_what_is_there_already_is_not_touched(gcs_double):
+    url = gcs_double.new_prefix()
+    store = Store.from_url(url, gcs_double.storage_options)
     store.put_if_absent("mine", b"kept")
-    probe(url, ministack.storage_options, racers=2)
+    probe(url, gcs_double.storage_options, racers=2)
     assert [entry.path for entry in store.list("")] == ["mine"]
     assert store.read("mine").data == b"kept"
 
@@ -150,8 +150,8 @@ def test_a_store_or_a_filesystem_that_is_open_already_can_be_probed(ministack):
     assert probe(Store.from_filesystem(fs, f"{ministack.bucket}/{uuid.uuid4().hex}"), racers=2).verdict.locks
 
 
-async def test_it_runs_on_the_callers_own_loop(azurite):
-    async with AsyncStore.from_url(azurite.new_prefix(), azurite.storage_options) as store:
+async def test_it_runs_on_the_callers_own_loop(gcs_double):
+    async with AsyncStore.from_url(gcs_double.new_prefix(), gcs_double.storage_options) as store:
         assert (await async_probe(store, racers=2)).verdict.locks
 
 

@@ -101,7 +101,7 @@ def a_base(
     return pa.Table.from_pylist([row for _, row in rows.values()], schema=columns), rows
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.dictionaries(keys, times), st.lists(event, max_size=8), st.booleans())
 @example({"a": 10}, [("a", "gone", None), ("a", "row", 1)], True)  # M4
 @example({}, [("a", "gone", None), ("a", "delete", 3), ("a", "row", 1)], True)
@@ -112,7 +112,7 @@ def test_it_is_the_plain_merge(base: dict[str, Any], events: list[tuple[str, str
     assert merged(table, blocks_of(events), BY_EVENT if by_event_time else BY_COMMIT) == expected
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.dictionaries(keys, times), st.lists(event, max_size=8), st.sets(st.integers(0, 7)), st.booleans())
 def test_it_is_the_plain_merge_with_partial_updates(
     base: dict[str, Any], events: list[tuple[str, str, Any]], partial: set[int], by_event_time: bool
@@ -124,7 +124,7 @@ def test_it_is_the_plain_merge_with_partial_updates(
     assert merged(table, blocks_of(events, partial), BY_EVENT if by_event_time else BY_COMMIT) == whole
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     st.dictionaries(numbers, times),
     st.lists(st.tuples(numbers, kinds, times) | st.tuples(st.just("007"), st.just("delete"), times), max_size=8),

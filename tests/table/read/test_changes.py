@@ -356,7 +356,7 @@ def table_in_memory() -> Table:
 
 @pytest.mark.parametrize("order", [Order.COMPLETION, Order.FENCED])
 @given(steps=STEPS)
-@settings(max_examples=30, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(max_examples=15, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 def test_whatever_the_writers_do_a_consumer_ends_with_the_table(order: Order, steps: list[tuple[Any, ...]]) -> None:
     table = table_in_memory()
     consumer = Consumer(table, order)

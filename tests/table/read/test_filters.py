@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from table.tables import SETTINGS
 
@@ -114,6 +114,7 @@ def by_us(rows: pa.Table, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("write", [by_pyarrow, by_us])
+@settings(max_examples=40)
 @given(rows=ROWS, size=st.integers(1, 4), where=EXPRESSIONS)
 @example(rows=[(nan,) * 2 + (None,) * 4, (9.0,) * 2 + (None,) * 4], size=2, where=~(pc.field("x") < 5))
 @example(rows=[(nan,) * 2 + (None,) * 4, (0.0,) * 2 + (None,) * 4], size=2, where=pc.field("f") != 0)

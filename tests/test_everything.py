@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import pytest
+from patience import until
 
 sys.path.insert(0, __file__.rpartition("/tests/")[0])  # as `python -m tests.everything` has it
 
@@ -92,11 +92,9 @@ everything.LOGS = Path({str(tmp_path)!r})
 sys.exit(everything.main(["stuck", "--table", {str(tmp_path / "table.md")!r}]))
 """
     process = subprocess.Popen([sys.executable, "-c", program], cwd=everything.ROOT)
-    stuck = None
-    while stuck is None:
-        assert process.poll() is None
-        stuck = int(text) if (text := (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else "") else None
-        time.sleep(0.05)
+    pid = tmp_path / "pid"
+    stuck = int(until(lambda: process.poll() is not None or (pid.exists() and pid.read_text())))
+    assert process.poll() is None
     process.terminate()
     assert process.wait(90) == 1
     with pytest.raises(ProcessLookupError):

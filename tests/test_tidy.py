@@ -29,6 +29,7 @@ SLEEPS = {
     "tests/jvm/test_spark_races.py": "writers rest between turns",
     "tests/soak/leaks.py": "what is closed takes its time to be gone",
     "tests/soak/market_audit.py": "the dead do not tell that they are",
+    "tests/soak/test_beside_an_older_commit.py": "a death at any moment",
     "tests/soak/town.py": "holders rest",
     "tests/soak/trades.py": "traders think",
     "tests/recipes/interrupted_child.py": "a call is interrupted at another moment each time",

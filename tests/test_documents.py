@@ -11,6 +11,7 @@ from importlib import import_module
 from itertools import dropwhile
 from pathlib import Path
 
+import budgets
 import pytest
 from jvm.spark import SHARED
 
@@ -256,6 +257,24 @@ def test_the_defaults_of_the_services_are_the_codes() -> None:
         f"By versions ({KeepVersions().versions})",
     ]
     assert [sentence for sentence in said if sentence not in text] == []
+
+
+def test_costs_of_lock_and_tables_are_the_counted_ones() -> None:
+    lock, table = text_of("lockprovider/README.md"), text_of("lockprovider/table/README.md")
+    assert (
+        f"| acquire and release, uncontended | {len(budgets.LOCK_WARM)}; {len(budgets.LOCK_COLD)} the first time |"
+        in lock
+    )
+    assert f"| publish under a lease | {len(budgets.PUBLISH)} if the bytes fit" in lock
+    assert f"else {len(budgets.PUBLISH_LARGE)} (stage, read the path, commit, apply, delete the staged copy)" in lock
+    assert (
+        len(budgets.PUBLISH) - len(budgets.PUBLISH_NEW)
+        == 1
+        == len(budgets.PUBLISH_LARGE) - len(budgets.PUBLISH_LARGE_NEW)
+    )
+    assert f"| small append by pyarrow, S3 | {len(budgets.APPEND)}," in table
+    assert f"| {16 + budgets.NON_BLOCKING}: 16 log files and {budgets.NON_BLOCKING} |" in table
+    assert f"| open a table | {len(budgets.OPEN)} by a" in table
 
 
 def test_jvm_writers_are_told_what_the_tests_tell_them() -> None:

@@ -23,13 +23,16 @@ SEEDS = 60  # of the real lock; by `-m soak` two hundred times as many
 TRIES = 2000  # to catch a wrong one
 # The seed that has caught it before is tried first: these need many.
 CAUGHT = {
-    "a take-over drops the pending publish": 73,
-    "a take-over adopts without rolling forward": 73,
-    "a pending publish blocks the next holder": 48,
-    "the deadline counts from the answer": 52,
+    "a take-over drops the pending publish": 43,
+    "a take-over adopts without rolling forward": 43,
+    "the deadline counts from the answer": 48,
+    "the own lease gets the grace of others": 131,
+    "a renewal counts before it is known": 41,
     "a lease that ended is taken for not written": 227,
-    "what is decided is there": 66,
-    "what is given up never was": 66,
+    "the threads of a client do not take turns": 33,
+    "who combines forgets what is not there yet": 54,
+    "what is decided is there": 54,
+    "what is given up never was": 128,
     "an intent holds for any log": 77,
 }
 
@@ -115,6 +118,9 @@ def test_a_wrong_lock_is_caught(crew: Crew, wrong: str) -> None:
         for seed in (CAUGHT.get(wrong, 0), *range(TRIES)):
             if broken := broken_promise(seed, crew):
                 last = broken.splitlines()[-1]
+                assert not any(error in last for error in ("TypeError", "AttributeError")), (
+                    f"it does not run:\n{broken}"
+                )
                 assert any(one in last for one in promise.split("|")), (
                     f"caught for another reason, with seed {seed}:\n{broken}"
                 )

@@ -16,6 +16,7 @@ from fsspec_cas import OutcomeUnknown
 from fsspec_cas.outcome import Write
 from lockprovider import Intent, Lease, Lock, LockRecord, Log, PublishUnknown
 from lockprovider.storage_lock import combine, machine, publisher
+from lockprovider.storage_lock.acquire import Fifo, FifoTurn
 from lockprovider.storage_lock.member import Member
 from lockprovider.storage_lock.record_writer import RecordWriter
 from simulate.histories import START_S, History
@@ -51,7 +52,7 @@ def _timed(twin: Callable[..., Any]) -> Callable[[], Wrong]:
     return patched
 
 
-def _checks_then_writes(lease: Lease, path: str, data: bytes) -> None:
+def _checks_then_writes(lease: Lease, path: str, data: bytes, *, new: bool = False) -> None:
     """Terraform, and every lock without a fence."""
     lease.check()
     try:
@@ -67,16 +68,13 @@ async def _put_whatever_is_there(network: Network, write: Write, data: bytes, *,
     return network._ask("put", write.path, lambda: network._inner.put(now, data, timeout_s=timeout_s), timeout_s)
 
 
-class _NoTurns:
+class _NoTurns(Fifo):
     """The threads of one client do not wait for each other."""
 
-    wanted = False
-
-    def acquire(self, timeout: float = -1) -> bool:
-        return True
-
-    def release(self) -> None:
-        """Nothing was taken."""
+    def ask(self, turn: FifoTurn) -> None:
+        """Put it at the beginning, and all others out of the line."""
+        self._turns.clear()
+        super().ask(turn)
 
 
 @contextlib.contextmanager
@@ -85,7 +83,7 @@ def _no_turns() -> Iterator[None]:
 
     def be(lock: Lock) -> None:
         be_new(lock)
-        lock._client.turn = _NoTurns()  # type: ignore[assignment]
+        lock._client.turn = _NoTurns()
 
     with mock.patch.object(Lock, "_be_new", be):
         yield
@@ -132,7 +130,7 @@ WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
         lambda: mock.patch.object(publisher, "publish_next", never_settles),
     ),
     "the store ignores conditions": ("", lambda: mock.patch.object(Network, "put", _put_whatever_is_there)),
-    "the threads of a client do not take turns": ("", _no_turns),
+    "the threads of a client do not take turns": ("fence", _no_turns),
     "who combines forgets what is not there yet": (
         "fence|truth",
         lambda: mock.patch.object(combine, "combine", _forgets_what_is_not_there),

@@ -69,7 +69,8 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("async_lock", "provider"),
     ],
     "lockprovider.recipes": [
-        ("errors", "place", "values"),
+        ("errors",),
+        ("place", "values"),
         ("handing", "line"),
         ("batching",),
         ("broker",),

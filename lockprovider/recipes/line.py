@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lockprovider.recipes.errors import SequenceGap
 
@@ -97,6 +97,26 @@ class Numbers:
             else:
                 gaps[place] = SequenceGap(f"{failed} came to nothing: give that again before {one[1]}")
         return gaps
+
+    def carried_out(
+        self, given: Sequence[T], named: Sequence[NumberOf | None], carry_out: Callable[[list[T]], Sequence[Any]]
+    ) -> list[Any]:
+        """What each of a batch comes to, in their order; `carry_out` is given those that need not wait.
+
+        Notes what became of each number. What `carry_out` raises is noted for all, and raised.
+        """
+        gaps = self.held_up(named)
+        taken = [one for place, one in enumerate(given) if place not in gaps]
+        try:
+            done = iter(carry_out(taken) if taken else ())
+        except BaseException as error:
+            for number in named:
+                self.note(number, error)
+            raise
+        results = [gaps[place] if place in gaps else next(done) for place in range(len(given))]
+        for number, result in zip(named, results, strict=True):
+            self.note(number, result)
+        return results
 
     def note(self, one: NumberOf | None, result: object) -> None:
         """What it came to."""

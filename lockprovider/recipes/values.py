@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import check_text, whole
 from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, check_fits
+from lockprovider.recipes.errors import MalformedObject
 
 UNNAMED = "~"  # what the names of producers begin with that nobody has named
 
@@ -49,6 +51,20 @@ def check_producer(value: Any, what: str) -> str:
     if not isinstance(value, str) or not value or value.startswith(UNNAMED):
         raise InvalidInput(f"{what}={value!r} must be a name that does not begin with {UNNAMED!r}")
     return check_name(value, what)
+
+
+def check_format(found: Mapping[str, Any], path: str, *known: int) -> None:
+    """Check that this version knows the format of a stored object.
+
+    Raises:
+        MalformedObject: it does not.
+        KeyError: the object has no format.
+    """
+    if type(found["format"]) is not int or found["format"] not in known:
+        versions = " and ".join(map(str, known))
+        raise MalformedObject(
+            f"{path!r} has format {found['format']!r}, this version knows {versions}: use a newer one"
+        )
 
 
 def check_fence(fence: Any) -> int:

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsspec_cas import Version
-from lockprovider.bounded import LATEST_MS, as_flag, as_whole, parse_object, text_in, undecodable_as, whole_in
+from lockprovider.bounded import LATEST_MS, as_flag, parse_object, text_in, undecodable_as, whole_in
 from lockprovider.recipes.errors import MalformedObject
-from lockprovider.recipes.values import json_copy
+from lockprovider.recipes.values import check_format, json_copy
 
 # What an election's object holds. Pure.
 #
@@ -91,10 +91,7 @@ def decode_election(data: bytes, path: str) -> ElectionRecord:
     step = "give the election another path, or, if nothing needs it, remove the object"
     with undecodable_as(MalformedObject, said, step):
         found = parse_object(data, most=_LARGEST)
-        if as_whole(found["format"], "format") != _FORMAT:
-            raise MalformedObject(
-                f"the election {path!r} has format {found['format']}, and {_FORMAT} is known here: use a newer version"
-            )
+        check_format(found, path, _FORMAT)
         return ElectionRecord(
             epoch=whole_in(found, "epoch"),
             owner=text_in(found, "owner"),

@@ -42,6 +42,7 @@ from lockprovider.bounded import (
     whole_in,
 )
 from lockprovider.recipes.errors import MalformedObject
+from lockprovider.recipes.values import check_format
 
 _FORMAT, _SEGMENT_FORMAT = 1, 1
 _FORMAT_WITH_SEGMENTS = 2  # refused by versions that know of none
@@ -260,9 +261,7 @@ def decode_queue(data: bytes, path: str) -> Contents:
     """
     with undecodable_as(MalformedObject, f"{path!r} is no queue, and is left as it is", "give the queue another path"):
         found = parse_object(data, most=LARGEST_QUEUE)
-        if found["format"] not in (_FORMAT, _FORMAT_WITH_SEGMENTS):
-            known = f"this version knows {_FORMAT} and {_FORMAT_WITH_SEGMENTS}: use a newer one"
-            raise MalformedObject(f"{path!r} has format {found['format']!r}, {known}")
+        check_format(found, path, _FORMAT, _FORMAT_WITH_SEGMENTS)
         claims = [decode_claim(one) for one in found["claims"]]
         dead = [_dead(one) for one in found["dead"]]
         contents = Contents(

@@ -218,19 +218,7 @@ class QueueWriter:
             NoQueue, Fenced, MalformedObject, StoreError: for all of them; nothing was done.
         """
         given = flat(operations)
-        named = [_numbered(one) for one in given]
-        gaps = self._order.held_up(named)
-        taken = [one for place, one in enumerate(given) if place not in gaps]
-        try:
-            done = iter(self._commit(taken) if taken else [])
-        except BaseException as error:
-            for number in named:
-                self._order.note(number, error)
-            raise
-        results = [gaps[place] if place in gaps else next(done) for place in range(len(given))]
-        for number, result in zip(named, results, strict=True):
-            self._order.note(number, result)
-        return regrouped(operations, results)
+        return regrouped(operations, self._order.carried_out(given, [*map(_numbered, given)], self._commit))
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
         deadline_s = self.world.monotonic_s() + self._timeout_s

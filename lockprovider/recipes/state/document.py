@@ -29,7 +29,7 @@ from lockprovider.bounded import (
     whole_in,
 )
 from lockprovider.recipes.errors import MalformedObject, TooLarge
-from lockprovider.recipes.values import json_copy
+from lockprovider.recipes.values import check_format, json_copy
 
 _FORMAT = 1
 _LARGEST = 192 << 20  # bytes
@@ -106,10 +106,7 @@ def decode(data: bytes, path: str) -> Document:
         MalformedObject, f"{path!r} is no state file, and is left as it is", "give the state another path"
     ):
         found = parse_object(data, most=_LARGEST)
-        if found.get("format", _FORMAT) != _FORMAT:
-            raise MalformedObject(
-                f"{path!r} has format {found['format']!r}, this version knows {_FORMAT}: use a newer one"
-            )
+        check_format({"format": _FORMAT, **found}, path, _FORMAT)
         mark = found.get("edit")
         return Document(
             text_in(found, "lineage"),

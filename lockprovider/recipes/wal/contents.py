@@ -24,6 +24,7 @@ from lockprovider.bounded import (
     whole_in,
 )
 from lockprovider.recipes.errors import MalformedObject
+from lockprovider.recipes.values import check_format
 
 NOT_YET = -1  # the slot before the first
 
@@ -192,9 +193,7 @@ def decode_log_manifest(data: bytes, path: str) -> LogManifest:
         MalformedObject, f"{path!r} is not of a log, and is left as it is", "give the log another path"
     ):
         found = parse_object(data, most=LARGEST_OBJECT)
-        if found["format"] != _MANIFEST_FORMAT:
-            known = f"this version knows {_MANIFEST_FORMAT}: use a newer one"
-            raise MalformedObject(f"{path!r} has format {found['format']!r}, {known}")
+        check_format(found, path, _MANIFEST_FORMAT)
         if found["retain"] not in RETAIN:
             raise Undecodable(f"retain must be one of {', '.join(RETAIN)}")
         return LogManifest(
@@ -340,9 +339,7 @@ def decode_slot(data: bytes, path: str) -> Slot:
         if not newline or zlib.crc32(data[:-_LENGTH]).to_bytes(_LENGTH, "big") != data[-_LENGTH:]:
             raise Undecodable("its checksum does not fit")
         found = parse_object(line, most=LARGEST_OBJECT)
-        if found["format"] not in (_FORMAT, _SEALED_FORMAT):
-            known = f"this version knows {_FORMAT} and {_SEALED_FORMAT}: use a newer one"
-            raise MalformedObject(f"{path!r} has format {found['format']!r}, {known}")
+        check_format(found, path, _FORMAT, _SEALED_FORMAT)
         head = Head(
             log=text_in(found, "log"),
             slot=whole_in(found, "slot"),

@@ -31,6 +31,7 @@ from fsspec_cas.given import seconds
 from lockprovider.bounded import parse_object, text_in, undecodable_as, whole_in
 from lockprovider.recipes.errors import CoordinationError, Fenced, MalformedObject, NoLog, Trimmed
 from lockprovider.recipes.place import OfThisProcess, Proof, repr_at
+from lockprovider.recipes.values import check_format
 from lockprovider.recipes.wal.contents import (
     NOT_YET,
     READER,
@@ -300,9 +301,7 @@ def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
         InvalidInput: the log ends before it.
         MalformedObject, StoreError: it cannot be read.
     """
-    if start.slot < objects.manifest(fresh=True).floor:
-        raise objects.trimmed(start.slot)
-    objects.require_reached(start)
+    _must_be_kept(objects, start)
     return (batch for batch in _slots(objects, start) if batch.records or batch.sealed)
 
 
@@ -313,10 +312,14 @@ def follow_from(
 
     An idle look moves no body.
     """
+    _must_be_kept(objects, start)
+    return _followed(objects, start, idle_s, timeout_s)
+
+
+def _must_be_kept(objects: LogObjects, start: Position) -> None:
     if start.slot < objects.manifest(fresh=True).floor:
         raise objects.trimmed(start.slot)
     objects.require_reached(start)
-    return _followed(objects, start, idle_s, timeout_s)
 
 
 def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s: float | None) -> Iterator[LogBatch]:
@@ -516,8 +519,5 @@ def decode_reader(data: bytes, path: str) -> dict[str, Any]:
     """
     with undecodable_as(MalformedObject, f"{path!r} is no reader's position, and is left as it is"):
         found = parse_object(data, most=_LARGEST)
-        if found["format"] != _FORMAT:
-            raise MalformedObject(
-                f"{path!r} has format {found['format']!r}, this version knows {_FORMAT}: use a newer one"
-            )
+        check_format(found, path, _FORMAT)
         return {"log": text_in(found, "log"), **{name: whole_in(found, name) for name in _NEW}}

@@ -13,8 +13,8 @@ from typing import Any
 from fsspec_cas.bridge.tasks import EnteredByTasks, converted, on_thread, threaded
 from fsspec_cas.given import function, whole
 from lockprovider.recipes.place import RecipeForTasks
-from lockprovider.recipes.queue.job import Job, Worked
-from lockprovider.recipes.queue.queue import Queue
+from lockprovider.recipes.queue.job import Job, Worked, count
+from lockprovider.recipes.queue.queue import Queue, told_of_errors
 
 
 class AsyncJob(EnteredByTasks[Job]):
@@ -38,6 +38,19 @@ class AsyncJob(EnteredByTasks[Job]):
     nack = threaded(Job.nack, goes_on=True)
     bury = threaded(Job.bury, goes_on=True)
     extend = threaded(Job.extend)
+
+
+async def _failed(
+    job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
+) -> bool:
+    """As that of `Queue.work`."""
+    try:
+        async with job:
+            await fn(job)
+    except Exception as error:  # noqa: BLE001 - it is in the message, and told
+        tell(job, error)
+        return True
+    return False
 
 
 def _for_a_task(job: Job | None) -> AsyncJob | None:
@@ -103,26 +116,22 @@ class AsyncQueue(RecipeForTasks[Queue]):
         Worked(acked=1, failed=0)
         """
         function(fn, "fn", "of a job that returns a coroutine")
-        worked = Worked()
+        tell, worked, errors = told_of_errors(on_error), Worked(), list[Exception]()
 
         async def live() -> None:
-            while not self._sync.stopping:
-                job = await self.claim(visible_s=visible_s, timeout=0.0 if until_empty else 1.0)
-                if job is None:
-                    if until_empty:
+            try:
+                while not self._sync.stopping and not errors:
+                    job = await self.claim(visible_s=visible_s, timeout=0.0 if until_empty else 1.0)
+                    if job is not None:
+                        count(worked, job.job, failed=await _failed(job, fn, tell))
+                    elif until_empty:
                         return
-                    continue
-                try:
-                    async with job:
-                        await fn(job)
-                except Exception as error:  # noqa: BLE001 - it is in the message, and told
-                    if on_error is not None:
-                        on_error(job, error)
-                acked = job.job.ended == "ack"
-                worked.acked += acked
-                worked.failed += not acked
+            except Exception as error:  # noqa: BLE001 - raised once the other tasks have ended what they have
+                errors.append(error)
 
         await asyncio.gather(*(live() for _ in range(whole(tasks, "tasks", least=1))))
+        if errors:
+            raise errors[0]
         return worked
 
     def stop(self) -> None:

@@ -298,6 +298,13 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
     return New(body, key, priority, not_before_ms, told.said)
 
 
+def count(worked: Worked, job: Job, *, failed: bool) -> None:
+    """Count a message that was worked on; `failed`: the function raised."""
+    acked = not failed and job.ended == "ack"
+    worked.acked += acked
+    worked.failed += not acked
+
+
 class ClaimHeartbeat:
     """Prolongs the claims of all jobs of a process, with one operation, as long as there are some."""
 

@@ -41,7 +41,7 @@ from lockprovider.recipes.queue.contents import (
     Contents,
     QueueSettings,
 )
-from lockprovider.recipes.queue.job import ClaimHeartbeat, Job, Letter, QueueStat, Receipt, Worked, new_message
+from lockprovider.recipes.queue.job import ClaimHeartbeat, Job, Letter, QueueStat, Receipt, Worked, count, new_message
 from lockprovider.recipes.queue.operations import (
     End,
     New,
@@ -57,74 +57,6 @@ from lockprovider.recipes.queue.operations import (
 )
 from lockprovider.recipes.queue.writer import QueueWriter
 from lockprovider.recipes.values import UNNAMED, check_fence, check_producer
-
-# Threads that work on a queue's messages.
-
-
-OnError = Callable[[Job, Exception], None]
-
-
-class Crew:
-    """Those who call a function with each message; see `Queue.work`."""
-
-    def __init__(
-        self,
-        queue: Queue,
-        fn: Callable[[Job], object],
-        visible_s: float | None,
-        *,
-        until_empty: bool,
-        on_error: OnError | None,
-    ) -> None:
-        self._queue = queue
-        self._fn = function(fn, "fn", "of a job")
-        self._visible_s = visible_s
-        self._until_empty = until_empty
-        self._on_error = None if on_error is None else function(on_error, "on_error", "of a job and its error")
-        self._worked = Worked()
-        self._guard = threading.Lock()
-        self._error: BaseException | None = None
-
-    def work(self, threads: int) -> Worked:
-        """On so many threads, until all are done; what ends one of them ends all."""
-        crew = [Worker(self._live, "queue-crew") for _ in range(whole(threads, "threads", least=1))]
-        for one in crew:
-            one.start()
-        try:
-            for one in crew:
-                while one.is_alive():
-                    one.join(1.0)  # so that a Ctrl-C is seen
-        except BaseException:
-            self._queue.stop()
-            for one in crew:
-                one.join()
-            raise
-        if self._error is not None:
-            raise self._error
-        return self._worked
-
-    def _live(self) -> None:
-        try:
-            for job in self._queue.jobs(visible_s=self._visible_s, until_empty=self._until_empty):
-                acked = self._acked(job)
-                with self._guard:
-                    self._worked.acked += acked
-                    self._worked.failed += not acked
-                if self._error is not None:
-                    return
-        except BaseException as error:  # noqa: BLE001 - raised where the work was asked for
-            self._error = error
-
-    def _acked(self, job: Job) -> bool:
-        try:
-            with job:
-                self._fn(job)
-        except Exception as error:  # noqa: BLE001 - it is in the message, and told
-            if self._on_error is not None:
-                self._on_error(job, error)
-            return False
-        return job.ended == "ack"
-
 
 _TIMEOUT_S = 60.0
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
@@ -268,12 +200,16 @@ class Queue(Recipe):
         waiting: deque[tuple[Put, Later[Any]]] = deque()
         if key is not None:
             function(key, "key", "of a message, that returns its key")
-        for number, body in enumerate(several(bodies, "bodies", "messages"), 1):
-            given = new_message(self.world, body, "" if key is None else key(body))
-            waiting.append(self._putting(given, producer, None if producer is None else number, None, fence))
-            if len(waiting) >= _CHUNK:
-                receipts.append(self._receipt(waiting.popleft()))
-        return [*receipts, *map(self._receipt, waiting)]
+        try:
+            for number, body in enumerate(several(bodies, "bodies", "messages"), 1):
+                given = new_message(self.world, body, "" if key is None else key(body))
+                waiting.append(self._putting(given, producer, None if producer is None else number, None, fence))
+                if len(waiting) >= _CHUNK:
+                    receipts.append(self._receipt(waiting.popleft()))
+            return [*receipts, *map(self._receipt, waiting)]
+        except Exception:
+            self._batcher.await_end(answer for _, answer in waiting)
+            raise
 
     def last_seq(self, producer: str) -> int:
         """The last number that was put as this producer; 0 if there is none. Where to go on after a crash.
@@ -375,7 +311,40 @@ class Queue(Recipe):
         tue
         Worked(acked=2, failed=0)
         """
-        return Crew(self, fn, visible_s, until_empty=until_empty, on_error=on_error).work(threads)
+        function(fn, "fn", "of a job")
+        tell = told_of_errors(on_error)
+        worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
+
+        def live() -> None:
+            try:
+                for job in self.jobs(visible_s=visible_s, until_empty=until_empty):
+                    failed = _failed(job, fn, tell)
+                    with guard:
+                        count(worked, job, failed=failed)
+                    if errors:
+                        return
+            except BaseException as error:  # noqa: BLE001 - raised where the work was asked for
+                errors.append(error)
+
+        self._run_on(live, whole(threads, "threads", least=1))
+        if errors:
+            raise errors[0]
+        return worked
+
+    def _run_on(self, live: Callable[[], None], threads: int) -> None:
+        """Call it on so many threads, until all have returned; an interrupt stops them."""
+        crew = [Worker(live, "queue-crew") for _ in range(threads)]
+        for one in crew:
+            one.start()
+        try:
+            for one in crew:
+                while one.is_alive():
+                    one.join(1.0)  # so that a Ctrl-C is seen
+        except BaseException:
+            self.stop()
+            for one in crew:
+                one.join()
+            raise
 
     def stop(self) -> None:
         """Let all who work here finish what they have, and claim nothing more.
@@ -507,6 +476,30 @@ class Queue(Recipe):
                 if len(self._acknowledged) > _CHUNK:
                     self._acknowledged.popitem(last=False)
         return Receipt(result.n, again=True) if isinstance(result, Was) else Receipt(result)
+
+
+def told_of_errors(on_error: Any) -> Callable[[Any, Exception], object]:
+    """What `work` tells of the error of a message.
+
+    Raises:
+        InvalidInput: it is no function.
+    """
+    return _tell_nobody if on_error is None else function(on_error, "on_error", "of a job and its error")
+
+
+def _tell_nobody(job: object, error: Exception) -> None:
+    del job, error
+
+
+def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
+    """Call it with the message, and end that; whether it raised, which is told."""
+    try:
+        with job:
+            fn(job)
+    except Exception as error:  # noqa: BLE001 - see above
+        tell(job, error)
+        return True
+    return False
 
 
 def _max_bytes(given: Any) -> int:

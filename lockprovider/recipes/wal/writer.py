@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -57,21 +57,14 @@ class LogWriter:
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
         """What each operation came to, in their order; more than a slot takes go to several."""
         results: list[Any] = []
-        others: set[Hashable] = set()
-        for batch in _slots_of(flat(operations)):
-            named = [_numbered(one) for one in batch]
-            gaps = self._numbers.held_up(named)
-            taken = [self._now(one) for n, one in enumerate(batch) if n not in gaps]
-            done = iter(self._append(taken) if taken else [])
-            answers = [gaps[n] if n in gaps else next(done) for n in range(len(batch))]
-            for one, answer in zip(named, answers, strict=True):
-                self._numbers.note(one, answer)
-            results += answers
-            for one in named:
-                if one is not None and isinstance(one[0], tuple):
-                    others.add(one[0])
-        for other in others:
-            self._numbers.forget(other)
+        given = flat(operations)
+        try:
+            for batch in _slots_of(given):
+                results += self._numbers.carried_out(batch, [*map(_numbered, batch)], self._append)
+        finally:
+            for other in map(_numbered, given):
+                if other is not None and isinstance(other[0], tuple):  # of a bundle, which does not come again
+                    self._numbers.forget(other[0])
         return regrouped(operations, results)
 
     def forget(self, client: str) -> None:
@@ -79,8 +72,9 @@ class LogWriter:
         self._took.pop(client, None)
         self._numbers.forget(client)
 
-    def _append(self, given: Sequence[LogGiven]) -> Sequence[Any]:
+    def _append(self, batch: Sequence[LogGiven]) -> Sequence[Any]:
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
+        given = [self._now(one) for one in batch]
         handover = Handover(given, self._broker)
         turn = Appending(tuple(map(own, given)), self._world.new_id(), sent=handover.handed)
         if self._end is not None:
@@ -315,11 +309,15 @@ class Appender(OfThisProcess):
             whole(first, "first", least=1)
         told: list[Appended] = []
         waiting: list[Later[Appended]] = []
-        for n, data in enumerate(several(records, "records", "bytes")):
-            waiting.append(self.append_later(data, seq=None if first is None else first + n))
-            if len(waiting) >= _CHUNK:
-                told += self._batcher.wait_all(waiting)
-                waiting = []
+        try:
+            for n, data in enumerate(several(records, "records", "bytes")):
+                waiting.append(self.append_later(data, seq=None if first is None else first + n))
+                if len(waiting) >= _CHUNK:
+                    told += self._batcher.wait_all(waiting)
+                    waiting = []
+        except Exception:  # of a record that is none, or for which there is no room
+            self._batcher.await_end(waiting)
+            raise
         return told + self._batcher.wait_all(waiting)
 
     def flush(self) -> None:

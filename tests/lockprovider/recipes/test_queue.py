@@ -623,6 +623,49 @@ def test_an_error_of_the_queue_ends_the_work(store) -> None:
         queue.work(fn, threads=2)
 
 
+async def test_work_of_tasks_ends_them_all_before_it_raises_an_error(store) -> None:
+    queue = AsyncQueue(made(store)._store, PATH)
+    await queue.put_many(["bad", "good"])
+    failed, ended = asyncio.Event(), []
+
+    async def fn(job) -> None:
+        if job.body == "bad":
+            raise ValueError("once")
+        await failed.wait()
+        await asyncio.sleep(0.01)
+        ended.append(job.body)
+
+    def on_error(job, error) -> None:
+        failed.set()
+        raise error
+
+    with pytest.raises(ValueError, match="once"):
+        await queue.work(fn, tasks=2, on_error=on_error)
+    assert ended == ["good"]
+    assert (await queue.stat()).claimed == 0
+
+
+def test_put_many_raises_for_a_bad_message_once_the_messages_before_it_ended(store) -> None:
+    queue = made(store)
+    held = threading.Event()
+
+    def bodies():
+        yield 1
+        until(queue._batcher._writing.locked)
+        threading.Timer(0.05, held.set).start()
+        yield object()
+
+    def slowly(operations):
+        assert held.wait(60)
+        return write(operations)
+
+    write, queue._batcher._write = queue._batcher._write, slowly
+    with pytest.raises(InvalidInput):
+        queue.put_many(bodies())
+    assert held.is_set()
+    assert queue.stat().ready == 1
+
+
 def test_a_forked_child_holds_no_claims(store, tmp_path) -> None:
     queue = lockprovider.queue.create(f"file://{tmp_path}/q.json", visible_s=600)
     queue.put("a")

@@ -223,6 +223,30 @@ def test_append_many_raises_once_all_of_its_records_ended(store, monkeypatch) ->
         out.flush()
 
 
+@pytest.mark.parametrize("producer", [None, "p"])
+def test_append_many_raises_for_a_bad_record_once_the_records_before_it_ended(store, producer) -> None:
+    log = made(store)
+    out = log.appender(producer) if producer else log._unnamed()
+    first = 1 if producer else None
+    held = threading.Event()
+
+    def bodies():
+        yield b"1"
+        until(log._batcher._writing.locked)
+        threading.Timer(0.05, held.set).start()
+        yield "no bytes"
+
+    def slowly(operations):
+        assert held.wait(60)
+        return write(operations)
+
+    write, log._batcher._write = log._batcher._write, slowly
+    with pytest.raises(NotBytes):
+        out.append_many(bodies(), first=first)
+    assert held.is_set()
+    assert records(log) == [b"1"]
+
+
 def test_interrupted_flush_drops_nothing(store, monkeypatch) -> None:
     with made(store) as log, log.lead() as leader:
         with leader._batcher._writing:  # another thread writes: nothing is taken

@@ -258,6 +258,7 @@ class AsyncStore:
 
     def open_exclusive(
         self,
+        /,
         path: str,
         *,
         part_size: int = PART_BYTES,
@@ -270,8 +271,8 @@ class AsyncStore:
         """A writer whose object appears when it is closed, as a whole, and only if nothing is there then.
 
         Memory is bounded by a few times `part_size` bytes, whatever is written. What fits into one part is a
-        `put_if_absent`; more goes in parts, and the completion carries the condition. An exception inside `async with`,
-        or no `close`, leaves nothing. `timeout` is for each part and for the end, in seconds. The other arguments are
+        `put_if_absent`; more goes in parts, and the completion carries the condition. An exception in its block, or no
+        `close`, leaves nothing. `timeout` is for each part and for the end, in seconds. The other arguments are
         those of `put_if_absent`.
 
         Not promised: more than the store's own conditional completion. SeaweedFS 4.48 lets several of many completions
@@ -281,7 +282,10 @@ class AsyncStore:
             InvalidInput: the store does not take parts of this size, or one of the other arguments.
 
         >>> async with store.open_exclusive("large") as out:
-        ...     taken = await out.write(b"many rows")
+        ...     taken = await out.write(b"many ") + await out.write(b"rows")
+        >>> info = await store.head("large")
+        >>> info.size
+        9
         """
         write = self._new_write(path, ABSENT, content_type, metadata, own, create_once=create_once)
         timeout = seconds(timeout)

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate
 
 from fsspec_cas.answer import Denied, Seen, Upload
 from fsspec_cas.backends import Backend
-from fsspec_cas.bridge.drive import Drive, sync
+from fsspec_cas.bridge.drive import A, Drive, P, Twin, sync, without_await
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.given import Bytes, check_buffer, whole
 from fsspec_cas.outcome import ABSENT, Lost, Outcome, Won, Write
@@ -233,6 +234,19 @@ class Exclusive:
 
     close = sync(AsyncExclusive.close)
     abort = sync(AsyncExclusive.abort)
+
+
+def opened(
+    method: Callable[Concatenate[A, P], AsyncExclusive],
+) -> Callable[Concatenate[Twin[A], P], Exclusive]:
+    """The method of a store that gives such a writer, for sync callers."""
+
+    @wraps(method)
+    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> Exclusive:
+        return Exclusive(method(self._async, *args, **kwargs), self._drive)
+
+    call.__doc__ = without_await(method.__doc__)
+    return call
 
 
 def _check(backend: Backend, part_size: int) -> None:

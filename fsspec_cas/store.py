@@ -21,12 +21,12 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from fsspec_cas.answer import Capabilities
-from fsspec_cas.async_store import TIMEOUT_S, AsyncStore, check_backend
+from fsspec_cas.async_store import AsyncStore, check_backend
 from fsspec_cas.backends import Backend, backend_for, is_remote, place_of, split_url
 from fsspec_cas.bridge.background import BACKGROUND, done
 from fsspec_cas.bridge.drive import drive_of, sync
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.exclusive import PART_BYTES, Exclusive
+from fsspec_cas.exclusive import opened
 from fsspec_cas.naming import url_of
 
 T = TypeVar("T")
@@ -184,35 +184,7 @@ class Store:
         """What this kind of store is documented to do."""
         return self._async.capabilities
 
-    def open_exclusive(
-        self,
-        path: str,
-        *,
-        part_size: int = PART_BYTES,
-        create_once: bool = False,
-        timeout: float = TIMEOUT_S,
-        content_type: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        **own: Any,
-    ) -> Exclusive:
-        """A writer whose object appears when it is closed, as a whole, and only if nothing is there then.
-
-        Memory is bounded by a few times `part_size` bytes, whatever is written. Left by an exception, or never closed,
-        it leaves nothing. `timeout` is for each part and for the end, in seconds. The other arguments are those of
-        `put_if_absent`; what is not promised stands at `AsyncStore.open_exclusive`.
-
-        Raises:
-            InvalidInput: the store does not take parts of this size, or one of the other arguments.
-
-        >>> with store.open_exclusive("large") as out:
-        ...     taken = out.write(b"many ") + out.write(b"rows")
-        >>> store.read("large").data
-        b'many rows'
-        """
-        how = {"content_type": content_type, "metadata": metadata, **own}
-        inner = self._async.open_exclusive(path, part_size=part_size, create_once=create_once, timeout=timeout, **how)
-        return Exclusive(inner, self._drive)
-
+    open_exclusive = opened(AsyncStore.open_exclusive)
     read = sync(AsyncStore.read)
     read_or_none = sync(AsyncStore.read_or_none)
     read_if_changed = sync(AsyncStore.read_if_changed)

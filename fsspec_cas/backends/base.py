@@ -40,7 +40,7 @@ class PartRules:
 
 
 class Backend(Protocol):
-    """Sends exactly once."""
+    """Sends exactly once. One dialect of conditions and nothing to close are the default, for a class that inherits."""
 
     @property
     def name(self) -> str:
@@ -96,6 +96,8 @@ class Backend(Protocol):
 
         `refused` is the one that did not do (`Denied.dialect`): if others have left it already, nothing changes.
         """
+        del refused
+        return False
 
     async def close(self) -> None:
         """Let go of connections that belong to the running loop."""

@@ -25,7 +25,7 @@ from fsspec_cas.answer import (
     UploadAnswer,
     WriteAnswer,
 )
-from fsspec_cas.backends.base import AttributeRules, PartRules
+from fsspec_cas.backends.base import AttributeRules, Backend, PartRules
 from fsspec_cas.backends.meaning import meaning
 from fsspec_cas.backends.reply import Confirm, Dialect, Heard, HttpReply, Says, Spoken, StoreRequest, Verb
 from fsspec_cas.clock import Machine
@@ -33,7 +33,7 @@ from fsspec_cas.errors import Unavailable
 from fsspec_cas.outcome import Absent, Condition, Version, Write
 
 
-class HttpBackend:
+class HttpBackend(Backend):
     """Sends by `exchange`, which a subclass has: one request, once."""
 
     name: ClassVar[str]
@@ -86,11 +86,6 @@ class HttpBackend:
         """Objects whose path starts with `prefix` and comes after `start_after`: the first page, or `token`'s."""
         asked = StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token)
         return self._listener.ask(asked, timeout_s)
-
-    def adapt(self, refused: str = "") -> bool:
-        """There is one dialect."""
-        del refused
-        return False
 
     def begin(self, write: Write, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
         """Open an upload."""

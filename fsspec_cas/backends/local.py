@@ -47,7 +47,7 @@ from fsspec_cas.answer import (
     UploadAnswer,
     WriteAnswer,
 )
-from fsspec_cas.backends.base import AttributeRules, PartRules
+from fsspec_cas.backends.base import AttributeRules, Backend, PartRules
 from fsspec_cas.clock import Machine, time_ns
 from fsspec_cas.errors import AccessDenied, NotSupported, StoreError
 from fsspec_cas.outcome import Absent, Version, Write
@@ -58,7 +58,7 @@ _CAPABILITIES = Capabilities(
 )
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """Conditional writes to local files. A file system call has no lost answers, so no identity is kept.
 
     Folders are made as they are needed, unless the filesystem `fs` was made with `auto_mkdir=False`.
@@ -124,14 +124,6 @@ class LocalBackend:
         with _as_store_error(prefix):
             found = [e for e in _walk(prefix.rpartition("/")[0] or "/") if e.path.startswith(prefix)]
         return Page(tuple(sorted((e for e in found if e.path > after), key=lambda entry: entry.path)))
-
-    def adapt(self, refused: str = "") -> bool:
-        """There is one dialect."""
-        del refused
-        return False
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
         """Make a temporary file, which grows, and gets its name by `link`. A writer that is killed leaves it."""

@@ -27,7 +27,7 @@ from fsspec_cas.answer import (
     UploadAnswer,
     WriteAnswer,
 )
-from fsspec_cas.backends.base import AttributeRules, PartRules
+from fsspec_cas.backends.base import AttributeRules, Backend, PartRules
 from fsspec_cas.errors import StoreError
 from fsspec_cas.outcome import Absent, Attributes, Version, Write
 
@@ -36,7 +36,7 @@ _CAPABILITIES = Capabilities(
 )
 
 
-class MemoryBackend:
+class MemoryBackend(Backend):
     """Conditional writes to `fsspec.implementations.memory`."""
 
     name = "memory"
@@ -99,14 +99,6 @@ class MemoryBackend:
         with self._guard:
             files = sorted((n, f) for n, f in self._fs.store.items() if n.startswith(_key(prefix)) and n > after)
             return Page(tuple(Entry(n, f.size, _modified_ms(f), self._version(n)) for n, f in files))
-
-    def adapt(self, refused: str = "") -> bool:
-        """There is one dialect."""
-        del refused
-        return False
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
         """An empty list."""

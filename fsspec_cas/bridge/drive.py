@@ -192,9 +192,13 @@ def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callabl
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._drive.run(method(self._async, *args, **kwargs))
 
-    lines = (method.__doc__ or "").split("\n")
-    call.__doc__ = "\n".join(
-        line.replace("async ", "").replace("await ", "") if line.lstrip().startswith((">>> ", "... ")) else line
-        for line in lines
-    )
+    call.__doc__ = without_await(method.__doc__)
     return call
+
+
+def without_await(doc: str | None) -> str:
+    """The docstring of an async method for its sync twin, whose example awaits nothing."""
+    return "\n".join(
+        line.replace("async ", "").replace("await ", "") if line.lstrip().startswith((">>> ", "... ")) else line
+        for line in (doc or "").split("\n")
+    )

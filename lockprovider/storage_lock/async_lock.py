@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import Any, NoReturn, TypeVar, overload
 
 from fsspec_cas import CasError, Machine, Store, World
-from fsspec_cas.bridge.tasks import on_thread
+from fsspec_cas.bridge.tasks import ForTasks, on_thread, threaded
 from fsspec_cas.waiting import Signal, WaitStopped, ends_with
 from lockprovider.errors import LeaseLost, LockError, LossReason, NotAcquired, NotPicklable
 from lockprovider.settings import LockSettings, check_functions, wait_s
@@ -42,7 +42,7 @@ from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.lock import Lock
 from lockprovider.storage_lock.metrics import OnMetric
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.storage_lock.status import LockStatus, say_all
+from lockprovider.storage_lock.status import say_all
 
 T = TypeVar("T")
 
@@ -172,7 +172,7 @@ class Attempt:
         self.thread.shutdown(wait=False)
 
 
-class AsyncLock:
+class AsyncLock(ForTasks[Lock]):
     """One client of one lock, for tasks. All tasks of a loop that want one lock wait in one line, in this process.
 
     `on_lost` is called on the loop, `on_metric` in whatever thread has a number to tell.
@@ -193,8 +193,8 @@ class AsyncLock:
     ) -> None:
         check_functions(on_lost=on_lost)
         self._world = world or Machine()
-        self._lock = Lock(store, path, settings, world=self._world, on_metric=on_metric, audit=audit)
-        self.path = self._lock.path
+        super().__init__(Lock(store, path, settings, world=self._world, on_metric=on_metric, audit=audit))
+        self.path = self._sync.path
         self._on_lost = on_lost
         self._same = ProcessQueue.key(store, self.path, self._world)
         self._lease: AsyncLease | None = None
@@ -203,12 +203,12 @@ class AsyncLock:
         raise NotPicklable("an AsyncLock belongs to its event loop: send the URL or the store, and make another there")
 
     def __repr__(self) -> str:
-        return f"<AsyncLock of {self._lock!r}>"
+        return f"<AsyncLock of {self._sync!r}>"
 
     @property
     def owner(self) -> str:
         """This client's UUID, as it stands in the lock record."""
-        return self._lock.owner
+        return self._sync.owner
 
     def acquire(self, timeout: float | None = None) -> Acquiring:
         """Wait for the lock, at most `timeout` seconds (default: the settings'); to be awaited, or entered.
@@ -226,22 +226,9 @@ class AsyncLock:
         """
         return Acquiring(lambda: self._take(timeout))
 
-    async def status(self) -> LockStatus:
-        """See `Lock.status`.
-
-        >>> status = await lock.status()
-        >>> status.state
-        'absent'
-        """
-        return await on_thread(self._lock.status)
-
-    async def locked(self) -> bool:
-        """See `Lock.locked`.
-
-        >>> await lock.locked()
-        False
-        """
-        return await on_thread(self._lock.locked)
+    status = threaded(Lock.status)
+    locked = threaded(Lock.locked)
+    unstage = threaded(Lock.unstage, goes_on=True)
 
     async def stage(self, path: str, data: bytes) -> Pending:
         """See `Lock.stage`.
@@ -250,25 +237,18 @@ class AsyncLock:
         >>> async with lock.acquire() as lease:
         ...     await lease.publish(pending)
         """
-        return await on_thread(lambda: self._lock.stage(path, data), undo=self._lock.unstage)
-
-    async def unstage(self, pending: Pending) -> None:
-        """Remove bytes that were staged and will not be published after all.
-
-        >>> await lock.unstage(await lock.stage("state/9", b"never mind"))
-        """
-        await on_thread(lambda: self._lock.unstage(pending), goes_on=True)
+        return await on_thread(lambda: self._sync.stage(path, data), undo=self._sync.unstage)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
         mine, task = self._lease, asyncio.current_task()
         if mine is not None and mine.task is task and not mine.released:
             return mine.again()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_s(timeout, self._lock.settings.timeout)
+        deadline = loop.time() + wait_s(timeout, self._sync.settings.timeout)
         queue = TaskQueue.of(self._same)
         if not await queue.wait(max(0.0, deadline - loop.time())):
             error = NotAcquired("another task of this process holds it")
-            say_all(error, self._lock.url, _record_of(queue.lease), self._world.now_ms())
+            say_all(error, self._sync.url, _record_of(queue.lease), self._world.now_ms())
             raise error
         try:
             lease = await self._attempt(queue, max(0.0, deadline - loop.time()))
@@ -279,7 +259,7 @@ class AsyncLock:
         return lease
 
     async def _attempt(self, queue: TaskQueue, timeout_s: float) -> AsyncLease:
-        attempt = Attempt(self._lock, timeout_s)
+        attempt = Attempt(self._sync, timeout_s)
         try:
             inner = await finish(attempt.thread, attempt.run)
         except BaseException:  # cancelled, closed, or failed: then there is nothing to give back

@@ -363,7 +363,7 @@ async def test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back(stor
     lock = AsyncLock(store, settings=LONG)
     task = asyncio.create_task(lock.acquire()._take())
     await asyncio.sleep(0)
-    until(lambda: lock._lock._client.lease is not None)  # the loop stands still meanwhile
+    until(lambda: lock._sync._client.lease is not None)  # the loop stands still meanwhile
     for _ in range(hops):
         await asyncio.sleep(0)
     if task.done():

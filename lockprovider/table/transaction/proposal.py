@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, FileGroup
-from lockprovider.table.format.metadata import REPLACING, CommitMetadata, encode_commit
+from lockprovider.table.format.metadata import REPLACING, CommitMetadata
 from lockprovider.table.timeline.conflict import (
     Resolution,
     by_file_group,
@@ -73,6 +73,11 @@ class Basis:
     snapshot: Snapshot | None = None
     keys: KeyCheck | None = None
 
+    @property
+    def rule(self) -> str:
+        """The name of the resolution; empty if other writers do not have it."""
+        return next((name for name, rule in RULES.items() if rule is self.resolution), "")
+
     def compared(self, mine: Proposal, done: Sequence[Instant]) -> tuple[Instant, ...]:
         """Those of the commits since its timeline whose file groups are compared with those of the proposal."""
         if self.resolution is non_blocking:
@@ -117,32 +122,6 @@ class Proposal:
     compares_keys: bool
     data: bytes
     metadata: CommitMetadata = field(compare=False)
-
-    @classmethod
-    def of(
-        cls,
-        begin: str,
-        action: Action,
-        metadata: CommitMetadata,
-        basis: Basis,
-        *,
-        config: str = "",
-        columns: str = "",
-        batch_id: BatchId | None = None,
-    ) -> Proposal:
-        """What its writer proposes on this basis."""
-        return cls(
-            begin,
-            action,
-            next((name for name, rule in RULES.items() if rule is basis.resolution), ""),
-            basis.config.bucket_index is not None,
-            config,
-            columns,
-            batch_id,
-            basis.keys is not None,
-            encode_commit(metadata),
-            metadata,
-        )
 
     @property
     def may_travel(self) -> bool:

@@ -26,7 +26,7 @@ from lockprovider.table.files.group_writer import GroupWriter, WritesHere
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import markers_dir, parse_marker
-from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat, stats_by_partition
+from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat, encode_commit, stats_by_partition
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.services import anchors, checkpoint
 from lockprovider.table.settings import Mode
@@ -384,8 +384,7 @@ class Transaction:
         self._remove_strays(stats)
         self.table.tell("written", self.begin, files=len(stats))
         checkpoint.note_files(self.table, self.begin, stats)
-        basis = self._basis(stats)
-        proposal = self._proposal(stats, basis)
+        proposal, basis = self._propose(stats)
         completion, waited_s = Committing(self, self.started, proposal, basis).run()
         self.result = proposal.result(completion, conflicts=conflicts, lock_wait_s=waited_s)
         self.table.run_inline_services()
@@ -419,33 +418,36 @@ class Transaction:
             with contextlib.suppress(CasError):
                 self.table.store.delete_all(self.markers)
 
-    def _basis(self, stats: tuple[WriteStat, ...]) -> Basis:
-        keys = self._look_for_keys(self.begin, stats) if self.check_keys else None
+    def _propose(self, stats: tuple[WriteStat, ...]) -> tuple[Proposal, Basis]:
+        """What is to be committed, and what it goes by."""
+        keys = self._look_for_keys(stats) if self.check_keys else None
         is_blind = self._is_blind and self._snapshot is None
         rule = non_blocking if is_blind else self.table.settings.resolution
-        return Basis(self.config, self.timeline, rule, self._snapshot, keys)
-
-    def _proposal(self, stats: tuple[WriteStat, ...], basis: Basis) -> Proposal:
+        basis = Basis(self.config, self.timeline, rule, self._snapshot, keys)
         said = operation_name(self._action, self.operation)
         stated = self.table.current.stated_schema(self.timeline, self.begin)
         extra = {**with_fence(self.extra, self.table.fence), **stated}
         metadata = CommitMetadata(stats_by_partition(stats), said, self.schema_json, extra, self._replaced)
-        return Proposal.of(
+        proposal = Proposal(
             self.begin,
             self._action,
+            basis.rule,
+            self.config.bucket_index is not None,
+            config_digest(self.config),
+            columns_digest(self.table.schema(self.timeline)),
+            self._batch_id,
+            keys is not None,
+            encode_commit(metadata),
             metadata,
-            basis,
-            config=config_digest(self.config),
-            columns=columns_digest(self.table.schema(self.timeline)),
-            batch_id=self._batch_id,
         )
+        return proposal, basis
 
-    def _look_for_keys(self, begin: str, stats: Sequence[WriteStat]) -> KeyCheck | None:
+    def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
         """None in a table with buckets, which show it anyway."""
         if self.config.is_merge_on_read:
             raise InvalidRecords("check_keys compares base files, and merge-on-read has keys in logs, too: upsert")
         if self.config.bucket_index is None:
-            keys = KeyCheck(self.table, begin, stats)  # most of the check, before others have to wait for it
+            keys = KeyCheck(self.table, self.begin, stats)  # most of the check, before others have to wait for it
             if self.operation == "INSERT":
                 keys.refuse_known(self.snapshot)
             keys.refuse_shared(completed_since(self.timeline, self.table.listed_timeline()))

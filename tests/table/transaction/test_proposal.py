@@ -8,7 +8,7 @@ import pytest
 from lockprovider.table.errors import WriteConflict
 from lockprovider.table.format.bucket import BucketIndex, file_id
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat, stats_by_partition
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit, stats_by_partition
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.state.fence import BatchId
 from lockprovider.table.timeline.conflict import (
@@ -37,7 +37,9 @@ def propose(
 ) -> tuple[Proposal, Basis]:
     metadata = CommitMetadata(stats_by_partition(stats), operation, replaced=dict(replaced))
     basis = Basis(**{"config": CONFIG, "timeline": Timeline(), "resolution": rule, **seen})
-    return Proposal.of(B, Action.COMMIT, metadata, basis), basis
+    buckets, keys = basis.config.bucket_index is not None, basis.keys is not None
+    data = encode_commit(metadata)
+    return Proposal(B, Action.COMMIT, basis.rule, buckets, "", "", None, keys, data, metadata), basis
 
 
 def proposal(*stats: WriteStat, **seen: Any) -> Proposal:

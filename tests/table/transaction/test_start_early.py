@@ -15,7 +15,7 @@ from table.tables import SETTINGS, SPEC, content, orphans, rows
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
-from lockprovider.table import Aborted, Table, UnsupportedTable
+from lockprovider.table import Aborted, Table, TableEvent, UnsupportedTable
 from lockprovider.table.engines import writer
 from lockprovider.table.transaction.states import State
 from lockprovider.table.transaction.transaction import Transaction
@@ -181,6 +181,22 @@ def test_append_that_is_given_up_before_its_instant_is_taken_leaves_nothing(tabl
     with pytest.raises(Aborted, match="begin another one"):
         here.wait_in_flight()  # of a thread that is late
     until(lambda: left(table) == [])
+
+
+@pytest.mark.parametrize("verb", ["append", "upsert"])
+@pytest.mark.parametrize("step", ["begin", "written", "lock_wait", "committed"])
+def test_write_that_is_interrupted_is_there_whole_or_not_at_all(table: Table, step: str, verb: str) -> None:
+    def interrupt(event: TableEvent) -> None:
+        if event.kind == step:
+            raise KeyboardInterrupt
+
+    interrupted = Table(table.store, table.url, settings=SETTINGS, watcher=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(interrupted, verb)(rows((3, "a", 3)))
+    other(table).append(rows((4, "b", 4)))
+    expected = {(1, "a", 1), (2, "a", 2), (4, "b", 4)} | ({(3, "a", 3)} if step == "committed" else set())
+    assert content(other(table)) == expected
+    until(lambda: step == "committed" or left(table) == [])  # what a commit leaves is harmless, and for a sweep
 
 
 def test_rows_that_can_be_read_once_only_wait_for_their_instant(table: Table, backend: Meanwhile) -> None:

@@ -162,7 +162,7 @@ def manifest(chance: random.Random) -> LogManifest:
     return LogManifest("id", chance.choice((1, 2, 3, 5, 9, None)), chance.choice(("readers", "readers", "slots")))
 
 
-@pytest.mark.parametrize("count", [15, pytest.param(2_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [8, pytest.param(2_000, marks=pytest.mark.soak)])
 def test_random_histories_lose_and_double_nothing(seed, count) -> None:
     happened: Counter[str] = Counter()
     for n in range(seed, seed + count):

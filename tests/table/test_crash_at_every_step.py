@@ -39,7 +39,7 @@ AT_EACH_REQUEST = pytest.mark.parametrize(
 )
 
 
-def deaths(*, applied: bool, every: int = 3, first: int = 1) -> range:
+def deaths(*, applied: bool, every: int = 5, first: int = 1) -> range:
     """The requests to die at: by default some, as each takes a table of its own; with `-m soak` all."""
     return range(first, FAR_TOO_MANY, 1 if applied else every)
 
@@ -65,7 +65,7 @@ class DiesAtStep:
             return request
 
         async def send(*args: Any, **kwargs: Any) -> Any:
-            return await self._send(f"{name} {args[0]}", request(*args, **kwargs))
+            return await self._send(f"{name} {getattr(args[0], 'path', args[0])}", request(*args, **kwargs))
 
         return send
 

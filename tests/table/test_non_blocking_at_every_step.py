@@ -82,7 +82,7 @@ def test_whatever_the_last_request_was_its_rows_are_there_once_or_not_at_all(tmp
     template = Table.create(str(tmp_path / "template"), SPEC, settings=BLIND)
     template.upsert(rows(*BEFORE))
     came_to = {"old": 0, "new": 0, "beside another": 0}
-    for step in deaths(applied=applied, every=2):
+    for step in deaths(applied=applied, every=4):
         folder = tmp_path / str(step)
         shutil.copytree(template.url, folder)
         backend = DiesAtStep(step, applied=applied)
@@ -99,7 +99,7 @@ def test_whatever_the_last_request_was_its_rows_are_there_once_or_not_at_all(tmp
         possible = [with_rows(found, *NEXT, *more) for found in (BEFORE, AFTER)]
         has_seen = "dying" in {one[2] for one in now}
         assert later in (possible[1:] if has_seen else possible), f"not whole after {last} and the next writer"
-        if step % 4 == 1:
+        if step % 3 == 1:
             table.compact()
             table.sweep()
             assert not [path for path in (folder / ".hoodie/.temp").rglob("*") if path.is_file()], last
@@ -110,6 +110,6 @@ def test_whatever_the_last_request_was_its_rows_are_there_once_or_not_at_all(tmp
         came_to["beside another"] += bool(more)
     else:
         pytest.fail("the write never ended")
-    assert came_to["old"] > 10, came_to
+    assert came_to["old"] > 5, came_to
     assert came_to["new"] >= 1, "no death after the commit point was tried"
     assert came_to["beside another"] >= 3, came_to

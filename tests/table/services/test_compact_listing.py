@@ -181,7 +181,7 @@ def test_whatever_the_last_request_was_the_listing_is_whole(tmp_path: Path, appl
         assert turn == 3 or compact_now(open_(made))  # so that the next one removes files and instants
     open_(made).clean(KeepCommits(1))
     before, there = content(made), 0
-    for step in deaths(applied=applied, first=first_there(made, tmp_path / "whole")):
+    for step in deaths(applied=applied, every=3, first=first_there(made, tmp_path / "whole")):
         folder = tmp_path / str(step)
         shutil.copytree(made, folder)
         backend = DiesAtStep(step, applied=applied)

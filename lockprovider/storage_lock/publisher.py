@@ -1,6 +1,15 @@
 """The publishes of one client: staged, decided by a write on the lock record, applied, and settled where in doubt.
 
-The protocol is that of `lockprovider.storage_lock.steps`; the machine decides, what was decided is applied here.
+The protocol is that of `lockprovider.storage_lock.steps`. The life of a publish, in the order of the calls:
+
+    Lease.publish         checks the bytes, and stages them or encloses them in the publish (`stage`)
+    commit                takes the steps that `publish_next` names, until it is published or the lease has ended:
+        steps.prepare         checks that the path is free and the bytes are there
+        _advance              sends the commit, or looks at a write whose answer is missing
+        apply_left            applies what an earlier write has decided
+        _apply_own            applies what the commit has decided, and checks that this was in time
+    settle                reads the record and the path, once the lease has ended and a commit was sent
+    discard               removes the staged copy
 """
 
 from __future__ import annotations

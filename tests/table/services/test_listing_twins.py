@@ -145,8 +145,8 @@ def test_d7_a_write_token_with_letters_hides_the_commit(folder: Path, monkeypatc
         agreed(folder)
 
 
-def _by_the_properties_of_its_begin(table: Any, proposal: Any, heartbeat: Any, seen: Any) -> None:
-    ALIVE(table, proposal, heartbeat, replace(seen, config=proposal.config))
+def _by_the_properties_of_its_begin(table: Any, proposal: Any, basis: Any, heartbeat: Any, seen: Any) -> None:
+    ALIVE(table, proposal, basis, heartbeat, replace(seen, config=basis.config))
 
 
 ALIVE = validate._check_alive

@@ -79,9 +79,8 @@ STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND", "typed"}
 
 # What takes longest begins first: one worker would be left with it at the end.
 LONGEST = (
-    *("model/test_promises.py", "table/services", "table/engines/spark"),
-    *("simulate/test_random_histories.py", "lock/test_processes.py", "table/state/test_stale.py"),
-    "table/test_conflict_matrix.py",
+    *("table/engines/spark", "test_tidy.py", "test_guides.py", "model/test_promises.py", "table/services"),
+    *("lock/test_processes.py", "table/state/test_stale.py", "table/test_conflict_matrix.py", "test_examples.py"),
 )
 # Tests of Spark run in two of xdist's workers, each with one session: a JVM and its Python processes start once.
 SESSIONS = {

@@ -1,6 +1,6 @@
 """How many commits a second could a table take, if no processor were short: the library in simulated time.
 
-    python -m benchmarks.simulated_commits         # some minutes; --stores, --appears, --writers, --seconds, --json
+    python -m benchmarks.simulated_commits         # some minutes; --stores, --visibility, --writers, --seconds, --json
 
 Each writer is a process of its own with the real `Table.append`, all of it: threads, clocks and the way to the store
 are simulated, so a seed gives the same figures on every machine. A request takes what the row says, 15 % more or less,
@@ -41,7 +41,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from simulate.histories import Clock
 from simulate.scheduler import Crew, Process, Scheduler
 
-IN_ORDER, FOR_OUR_READERS = "in order", "for our readers"
+ORDERED, UNORDERED = "ordered", "unordered"
 _NOISE = 0.15
 _WARM = 2  # commits of each writer, before what counts
 _APART_S = 0.2  # between the first commits of the first writer and the last
@@ -75,7 +75,7 @@ class Run:
     """What came of it; latencies in ms, requests for each commit."""
 
     store: str
-    appears: str
+    visibility: str
     writers: int
     seed: int
     per_s: float
@@ -285,7 +285,9 @@ def in_simulated_time(scheduler: Scheduler) -> Iterator[None]:
 class Writers:
     """One table, and all who append to it until the time is over."""
 
-    def __init__(self, delays: Delays, appears: str, writers: int, seed: int, *, seconds: float, cpu_s: float) -> None:
+    def __init__(
+        self, delays: Delays, visibility: str, writers: int, seed: int, *, seconds: float, cpu_s: float
+    ) -> None:
         self.scheduler = Scheduler(seed, Crew())
         self.objects = Objects(replace(_CAN, writes_per_s=delays.writes_per_s))
         self.delays, self.writers, self.seconds, self.cpu_s = delays, writers, seconds, cpu_s
@@ -293,7 +295,7 @@ class Writers:
         self.done: set[int] = set()  # the first ids of acknowledged commits
         self.began_s = self.ended_s = 0.0
         self._warming = writers
-        self._objects_of(Table.create(f"memory://{uuid4()}", TableSpec("t", SCHEMA, "id", appears=appears)))
+        self._objects_of(Table.create(f"memory://{uuid4()}", TableSpec("t", SCHEMA, "id", visibility=visibility)))
 
     def run(self) -> None:
         """All of it.
@@ -353,16 +355,16 @@ class Writers:
             raise AssertionError(f"{len(ids)} rows are there, and {len(expected)} were acknowledged")
 
 
-def run(name: str, appears: str, writers: int, seed: int, *, seconds: float, cpu_ms: float) -> Run:
+def run(name: str, visibility: str, writers: int, seed: int, *, seconds: float, cpu_ms: float) -> Run:
     """One row."""
-    them = Writers(STORES[name], appears, writers, seed, seconds=seconds, cpu_s=cpu_ms / 1000)
+    them = Writers(STORES[name], visibility, writers, seed, seconds=seconds, cpu_s=cpu_ms / 1000)
     them.run()
     took_ms = sorted(1000 * one for mine in them.took_s for one in mine)
     counts = [len(mine) for mine in them.took_s]
     asked = them.asked
     return Run(
         store=name,
-        appears=appears,
+        visibility=visibility,
         writers=writers,
         seed=seed,
         per_s=len(took_ms) / (them.ended_s - them.began_s),
@@ -379,29 +381,27 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES), help="their names")
-    parser.add_argument(
-        "--appears", nargs="+", choices=(IN_ORDER, FOR_OUR_READERS), default=[IN_ORDER, FOR_OUR_READERS]
-    )
+    parser.add_argument("--visibility", nargs="+", choices=(ORDERED, UNORDERED), default=[ORDERED, UNORDERED])
     parser.add_argument("--writers", nargs="+", type=int, default=[1, 4, 16, 64])
     parser.add_argument("--seconds", type=float, default=10, help="simulated, of each run")
     parser.add_argument("--cpu-ms", type=float, default=12, help="what a commit computes")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--json", action="store_true", help="as JSON")
     given = parser.parse_args()
-    cases = product(given.stores, given.appears, given.writers, given.seeds)
+    cases = product(given.stores, given.visibility, given.writers, given.seeds)
     found = []
-    for name, appears, writers, seed in cases:
-        print(f"{name}, {appears}, {writers} writers, seed {seed}", file=sys.stderr)
-        found.append(run(name, appears, writers, seed, seconds=given.seconds, cpu_ms=given.cpu_ms))
+    for name, visibility, writers, seed in cases:
+        print(f"{name}, {visibility}, {writers} writers, seed {seed}", file=sys.stderr)
+        found.append(run(name, visibility, writers, seed, seconds=given.seconds, cpu_ms=given.cpu_ms))
     if given.json:
         print(json.dumps([asdict(one) for one in found]))
         return
-    print("| store | appears | writers | commits/s | median ms | p99 ms | requests | 412 | 429 | Jain |")
+    print("| store | visibility | writers | commits/s | median ms | p99 ms | requests | 412 | 429 | Jain |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for one in found:
         figures = [f"{one.per_s:.1f}", f"{one.median_ms:.0f}", f"{one.p99_ms:.0f}", f"{one.requests:.1f}"]
         figures += [f"{one.refused:.1f}", f"{one.throttled:.1f}", f"{one.jain:.3f}"]
-        print(f"| {one.store} | {one.appears} | {one.writers} | {' | '.join(figures)} |")
+        print(f"| {one.store} | {one.visibility} | {one.writers} | {' | '.join(figures)} |")
 
 
 if __name__ == "__main__":

@@ -55,11 +55,11 @@ class Engine(Protocol):
 class Ours:
     """`lockprovider.table`."""
 
-    def __init__(self, site: Site, appears: str = "in order") -> None:
+    def __init__(self, site: Site, visibility: str = "ordered") -> None:
         from lockprovider.table import TableSpec
 
         self._url, self._options = f"s3://{site.bucket}/{site.prefix}/ours", site.storage_options
-        self._spec = TableSpec("bench", SCHEMA, record_keys=("id",), appears=appears)
+        self._spec = TableSpec("bench", SCHEMA, record_keys=("id",), visibility=visibility)
         self._table: Any = None
 
     @property
@@ -90,8 +90,8 @@ class Ours:
 class OursOnObstore(Ours):
     """The same by way of obstore."""
 
-    def __init__(self, site: Site, appears: str = "in order") -> None:
-        super().__init__(site, appears)
+    def __init__(self, site: Site, visibility: str = "ordered") -> None:
+        super().__init__(site, visibility)
         self._options = site.obstore_options
 
 
@@ -265,9 +265,9 @@ def engine_of(site: Site, task: dict[str, Any]) -> Engine:
     if task["engine"] in UPSERTS:
         return Upserts(site, UPSERTS[task["engine"]])
     if task["engine"] in (ON_OBSTORE, BOTH):
-        return OursOnObstore(site, "for our readers" if task["engine"] == BOTH else "in order")
+        return OursOnObstore(site, "unordered" if task["engine"] == BOTH else "ordered")
     if task["engine"] == AT_ONCE:
-        return Ours(site, "for our readers")
+        return Ours(site, "unordered")
     return {"lockprovider.table": Ours, "deltalake": Delta, "lance": Lance}[task["engine"]](site)
 
 

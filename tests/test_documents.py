@@ -32,7 +32,7 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FILE = re.compile(r"`([\w./-]+\.(?:py|md|toml|txt))`")
 _BENCHMARK = re.compile(r"python -m (benchmarks\.\w+)")
 # Keys: in an archive's footer, in a table's properties, in a plan.
-PERSISTED = {"lockprovider.digest", "fsspec_cas.appears", "fsspec_cas.owned"}
+PERSISTED = {"lockprovider.digest", "fsspec_cas.visibility", "fsspec_cas.owned"}
 _DOTTED = re.compile(r"\b(?:fsspec_cas|lockprovider)(?:\.\w+)+")
 
 

@@ -1,8 +1,9 @@
 """The lock record: one small JSON object, the layout of Hudi's storage-based lock provider.
 
-`owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending`, `holder`, while several wait `line`,
-`turnMs`, `freedMs`, `guestMs`, `restMs`, `handed`, `lateUntil` and `earlier`, and for those who keep one `log`, are
-ours: JVM Hudi ignores them when it reads and drops them when it writes.
+`owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending`, `holder`; while several clients wait,
+`waiters`, `turnMs`, `freedMs`, `foreignSeenMs`, `yieldUntilMs`, `combinerMs`, `releasedPending`, `pendingUntil` and
+`pendingBefore`; and, for clients that keep one, `log`, are ours: JVM Hudi ignores them when it reads and drops them
+when it writes.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
@@ -37,8 +38,8 @@ LARGEST_ENCLOSED = 256 << 10
 """Bytes that a publish may have to stand in the record; a larger one is staged, however well it can be deflated."""
 _LARGEST = 4 << 20  # bytes of a record; one of ours has 50 KB, and 40 more for each client that waits
 _LARGEST_LONG = (1 << 63) - 1  # the JVM's
-_TIMES = {"turnMs": "turn_ms", "freedMs": "freed_ms", "lateUntil": "late_ms"}
-_TIMES |= {"guestMs": "guest_ms", "restMs": "rest_ms", "dutyMs": "duty_ms"}
+_TIMES = {"turnMs": "turn_ms", "freedMs": "freed_ms", "pendingUntil": "late_ms"}
+_TIMES |= {"foreignSeenMs": "guest_ms", "yieldUntilMs": "rest_ms", "combinerMs": "duty_ms"}
 _MOST_EARLIER = 64  # four times what a writer of ours lets pend
 
 
@@ -153,7 +154,7 @@ class LockRecord:
         fields |= {name: value for name, value in self._only_if_said() if value}
         if self.earlier:
             told = self.tells_all and all(p.sole and not p.staged for p in self.earlier)
-            fields["earlier"] = len(self.earlier) if told else [fields_of(p, enclosed=True) for p in self.earlier]
+            fields["pendingBefore"] = len(self.earlier) if told else [fields_of(p, enclosed=True) for p in self.earlier]
         if self.log is not None:
             fields["log"] = {"name": self.log.name, "first": self.log.first, "next": self.log.next}
             fields["log"]["packed"] = base64.b64encode(self.log.packed).decode("ascii")
@@ -161,14 +162,14 @@ class LockRecord:
 
     def _only_if_said(self) -> Iterator[tuple[str, Any]]:
         """What is left out where it says nothing."""
-        yield "line", list(self.line)
+        yield "waiters", list(self.line)
         yield "turnMs", self.turn_ms
         yield "freedMs", self.freed_ms
-        yield "guestMs", self.guest_ms
-        yield "restMs", self.rest_ms
-        yield "dutyMs", self.duty_ms
-        yield "handed", self.handed
-        yield "lateUntil", self.late_ms
+        yield "foreignSeenMs", self.guest_ms
+        yield "yieldUntilMs", self.rest_ms
+        yield "combinerMs", self.duty_ms
+        yield "releasedPending", self.handed
+        yield "pendingUntil", self.late_ms
 
     @classmethod
     def decode(cls, data: bytes, path: str = "") -> LockRecord:
@@ -193,10 +194,10 @@ class LockRecord:
                 nonce=as_text(fields.get("nonce") or "", "nonce"),
                 pending=pending,
                 holder=_holder(fields.get("holder")),
-                line=tuple([as_text(name, "line") for name in fields.get("line") or ()]),
-                handed=as_flag(fields.get("handed") or False, "handed"),
+                line=tuple([as_text(name, "waiters") for name in fields.get("waiters") or ()]),
+                handed=as_flag(fields.get("releasedPending") or False, "releasedPending"),
                 log=log,
-                earlier=_earlier(fields.get("earlier"), log) if pending else (),
+                earlier=_earlier(fields.get("pendingBefore"), log) if pending else (),
                 **{_TIMES[n]: as_whole(fields[n] or 0, n, most=_LARGEST_LONG) for n in fields.keys() & _TIMES.keys()},
             )
 
@@ -218,7 +219,7 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
     if pending.data is not None and enclosed:
         fields["enclosed"] = base64.b64encode(zlib.compress(pending.data)).decode("ascii")
     if pending.sole:
-        fields["sole"] = True
+        fields["unshared"] = True
     if pending.first is not None and enclosed:
         fields["first"] = fields_of(pending.first, enclosed=True)
     return fields
@@ -228,7 +229,7 @@ def _earlier(value: Any, log: Log | None) -> tuple[Pending, ...]:
     """A number says that they are in the log, before the last."""
     if value is None:
         return ()
-    if as_whole(len(value) if isinstance(value, list) else value, "earlier") > _MOST_EARLIER:
+    if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_EARLIER:
         raise Undecodable(f"more than {_MOST_EARLIER} publishes are pending")
     if isinstance(value, list):
         return tuple(p for p in (_pending(one, None) for one in value) if p is not None)
@@ -243,7 +244,7 @@ def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending 
         return None
     if is_first and value.get("first") is not None:
         raise Undecodable("what a publish puts there first puts something there first, too")
-    sole = as_flag(value.get("sole") or False, "sole")
+    sole = as_flag(value.get("unshared") or False, "unshared")
     pending = Pending(text_in(value, "path"), text_in(value, "staged"), text_in(value, "digest"), sole=sole)
     enclosed, first = value.get("enclosed"), _pending(value.get("first"), None, is_first=True)
     if enclosed is not None:

@@ -21,7 +21,7 @@ from lockprovider.table.format.properties import (
     TABLE_TYPES,
     TableConfig,
 )
-from lockprovider.table.format.writer_settings import APPEARANCES, IN_ORDER, with_appearance
+from lockprovider.table.format.writer_settings import ORDERED, VISIBILITIES, with_visibility
 from lockprovider.table.settings import IndexSettings
 
 
@@ -46,9 +46,9 @@ class TableSpec:
         table_type: `copy_on_write`, where a change rewrites the files of its file groups, or `merge_on_read`, where it
             goes into log files, which readers merge until a compaction does. It cannot be changed later.
         version: of the table, 8 or 9. Hudi 1.0 cannot open 9, and no JVM writer has to upgrade it.
-        appears: `in order`, or `for our readers`: more commits a second where many write, and all readers of this
+        visibility: `"ordered"`, or `"unordered"`: more commits a second where many write, and all readers of this
             library stay exact. JVM Hudi's incremental queries, and all else that takes the largest completion time
-            that it lists for its checkpoint, MAY MISS COMMITS then. `Table.set_appears` changes it.
+            that it lists for its checkpoint, MAY MISS COMMITS then. `Table.set_visibility` changes it.
 
     >>> rows = pa.table({"id": [1], "city": ["ulm"]})
     >>> spec = TableSpec("trips", rows, record_keys="id", partition_by="city")
@@ -67,7 +67,7 @@ class TableSpec:
     url_encode: bool = False
     table_type: str = "copy_on_write"
     version: int = READABLE_VERSIONS[0]
-    appears: str = IN_ORDER
+    visibility: str = ORDERED
 
     def __post_init__(self) -> None:
         for name in ("record_keys", "partition_by", "bucket_by"):
@@ -86,7 +86,7 @@ class TableSpec:
         for flag in ("hive_style", "url_encode"):
             if not isinstance(getattr(self, flag), bool):
                 raise InvalidRecords(f"{flag}={getattr(self, flag)!r} must be True or False")
-        _check_appears(self.appears)
+        _check_visibility(self.visibility)
         if self.bucket_by and self.buckets is None:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets: how many file groups a partition has")
 
@@ -127,12 +127,12 @@ class TableSpec:
             version=self.version,
             bucket_index=None if index is None else index.checked(self.record_keys),
         )
-        return with_appearance(config, self.appears)
+        return with_visibility(config, self.visibility)
 
 
-def _check_appears(given: object) -> None:
-    if given not in APPEARANCES:
-        raise InvalidRecords(f"appears={given!r} is none: use {' or '.join(map(repr, APPEARANCES))}")
+def _check_visibility(given: object) -> None:
+    if given not in VISIBILITIES:
+        raise InvalidRecords(f"visibility={given!r} is none: use {' or '.join(map(repr, VISIBILITIES))}")
 
 
 def _schema(given: Any) -> pa.Schema:

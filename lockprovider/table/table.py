@@ -774,17 +774,17 @@ class Table(TableContext):
         """
         return tuple(finding for _, _, found in diagnose(self, keys=keys) for finding in found)
 
-    def set_appears(self, appears: str) -> None:
-        """Let commits appear `in order`, or `for our readers`: see `TableSpec.appears`. Safe to repeat.
+    def set_visibility(self, visibility: str) -> None:
+        """Let commits appear `"ordered"`, or `"unordered"`: see `TableSpec.visibility`. Safe to repeat.
 
         A transaction that is being written ends with `Aborted`, as by every change of the properties.
 
         Raises:
             InvalidInput: it is none of the two. NotAcquired, CasError: may be repeated.
 
-        >>> table.set_appears("in order")  # as it is, if nobody asked for more
+        >>> table.set_visibility("ordered")  # as it is, if nobody asked for more
         """
-        sharing.set_appears(self, appears)
+        sharing.set_visibility(self, visibility)
 
     def retire_metadata_table(self) -> int:
         """Stop using a metadata table of JVM Hudi's, and remove it; how many files it had. Safe to repeat.

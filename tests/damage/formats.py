@@ -161,7 +161,7 @@ def bombs() -> dict[str, list[bytes]]:
     zeros = deflated_zeros(1 << 31)
     text = base64.b64encode(zeros).decode()
     log = {"name": "trips", "first": 0, "next": 2, "packed": text}
-    pending = {"path": "a", "staged": "", "digest": "d", "enclosed": text, "sole": True}
+    pending = {"path": "a", "staged": "", "digest": "d", "enclosed": text, "unshared": True}
     record = {"owner": "o", "validUntil": 5, "expired": True, "epoch": 1, "nonce": "n"}
     small = {**pending, "enclosed": base64.b64encode(deflated_zeros(64 << 20)).decode()}
     counted = {**json.loads(_line(SLOT)), "count": 1 << 40}
@@ -171,9 +171,9 @@ def bombs() -> dict[str, list[bytes]]:
             json.dumps({**record, "pending": {**pending, "enclosed": None, "first": pending}}).encode(),
             json.dumps({**record, "log": log, "pending": {**pending, "enclosed": None}}).encode(),
             json.dumps({**record, "log": log}).encode(),
-            json.dumps({**record, "pending": small, "earlier": [small] * 60}).encode(),
-            json.dumps({**record, "pending": {**small, "enclosed": None}, "earlier": 1 << 50}).encode(),
-            json.dumps({**record, "line": ["name"] * 800_000}).encode(),
+            json.dumps({**record, "pending": small, "pendingBefore": [small] * 60}).encode(),
+            json.dumps({**record, "pending": {**small, "enclosed": None}, "pendingBefore": 1 << 50}).encode(),
+            json.dumps({**record, "waiters": ["name"] * 800_000}).encode(),
         ],
         "log in the record": [zeros],
         "checkpoint": [zeros],

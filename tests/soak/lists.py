@@ -48,8 +48,8 @@ class Appender(Speaking):
 class Crowd:
     """The table, its processes, and what went wrong."""
 
-    def __init__(self, server: Server, seed: int, appears: str | None) -> None:
-        spec = SPEC if appears is None else replace(SPEC, appears=appears)
+    def __init__(self, server: Server, seed: int, visibility: str | None) -> None:
+        spec = SPEC if visibility is None else replace(SPEC, visibility=visibility)
         self.options: dict[str, Any] = dict(server.storage_options)
         self.table = Table.create(server.new_prefix(), spec, storage_options=self.options, settings=SETTINGS)
         for name in SHARED:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockprovider.table.format.writer_settings import FOR_OUR_READERS
+from lockprovider.table.format.writer_settings import UNORDERED
 from soak.lists import Crowd, follow, read_by_hudi_rs, read_ours, serve
 
 if TYPE_CHECKING:
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.soak
 PROCESSES = 12
-LOOKS = {None: (read_ours, read_by_hudi_rs, follow, serve), FOR_OUR_READERS: (read_ours, serve)}
+LOOKS = {None: (read_ours, read_by_hudi_rs, follow, serve), UNORDERED: (read_ours, serve)}
 
 
-@pytest.mark.parametrize("appears", LOOKS, ids=["in order", "for our readers"])
+@pytest.mark.parametrize("visibility", LOOKS, ids=["ordered", "unordered"])
 def test_no_commit_of_processes_that_die_or_stand_still_is_lost_doubled_or_half_there(
     seaweedfs: SeaweedFS,
-    appears: str | None,
+    visibility: str | None,
     seed: int,
     request: pytest.FixtureRequest,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    crowd = Crowd(seaweedfs, seed, appears)
-    wrong = crowd.live(PROCESSES, LOOKS[appears], float(request.config.getoption("--soak")) * 60 / 2)
+    crowd = Crowd(seaweedfs, seed, visibility)
+    wrong = crowd.live(PROCESSES, LOOKS[visibility], float(request.config.getoption("--soak")) * 60 / 2)
     with capsys.disabled():
         print(crowd.report)  # noqa: T201
     assert wrong == {}

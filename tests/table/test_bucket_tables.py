@@ -294,7 +294,7 @@ def test_files_of_no_bucket_are_not_committed(table: Table) -> None:
 def test_append_of_a_reader_writes_its_rows_though_the_properties_have_changed(table: Table) -> None:
     handle = Table.open(table.url, settings=SETTINGS)
     upsert(handle, (1, "a", 0))
-    table.set_appears("for our readers")
+    table.set_visibility("unordered")
     assert handle.append(rows((2, "a", 0), (3, "b", 0)).to_reader()).inserted == 2
     assert {key for key, _, _ in content(table)} == {1, 2, 3}
 
@@ -302,7 +302,7 @@ def test_append_of_a_reader_writes_its_rows_though_the_properties_have_changed(t
 def test_transact_without_retries_runs_a_function_once_though_the_properties_have_changed(table: Table) -> None:
     handle, calls = Table.open(table.url, settings=SETTINGS), []
     upsert(handle, (1, "a", 0))
-    table.set_appears("for our readers")
+    table.set_visibility("unordered")
 
     def append(txn: TableTransaction) -> None:
         calls.append(1)

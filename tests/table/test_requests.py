@@ -79,7 +79,7 @@ def test_the_properties_are_read_by_whoever_decides_and_not_by_each_writer(tmp_p
     table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
     table.append(rows((1, "a", 1)))
     at_rest(table)
-    rewritten(Table.open(table.url).store, dutyMs=duty_ms)
+    rewritten(Table.open(table.url).store, combinerMs=duty_ms)
     asked.names.clear()
     txn = Transaction(table, pinned=False)
     txn.start()

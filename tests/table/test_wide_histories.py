@@ -137,7 +137,7 @@ class Wide(Ordinary):
         self.held = self.fresh()
 
     def change_properties(self) -> None:
-        self.fresh().set_appears(self.random.choice(["in order", "for our readers"]))
+        self.fresh().set_visibility(self.random.choice(["ordered", "unordered"]))
 
     def clean(self) -> None:
         self.fresh().clean(self.random.choice([KeepCommits(1), KeepCommits(3), KeepVersions(1), KeepHours(0)]))

@@ -30,13 +30,13 @@ from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import BUCKET, INDEX, READABLE_VERSIONS, TableConfig
 from lockprovider.table.format.shapes import reasons, way_on
 from lockprovider.table.format.writer_settings import (
-    APPEARANCES,
-    APPEARS_KEY,
+    VISIBILITIES,
+    VISIBILITY_KEY,
     ZONE_KEY,
-    appears,
     appears_at_once,
     says_listing_is_kept,
     unshared,
+    visibility,
 )
 from lockprovider.table.state.clock import clock_difference
 from lockprovider.table.timeline.timeline import ZONE_MS, drifts_ms
@@ -185,13 +185,13 @@ def properties(facts: Facts) -> _Found:
 
 def _appearance(config: TableConfig) -> _Found:
     """Who may miss commits."""
-    found = appears(config)
-    if found not in APPEARANCES:
-        what = f"{APPEARS_KEY}={found} is none of {' and '.join(map(repr, APPEARANCES))}: commits appear in order"
-        yield _WRONG, what, "`Table.set_appears('in order')`"
+    found = visibility(config)
+    if found not in VISIBILITIES:
+        what = f"{VISIBILITY_KEY}={found} is none of {' and '.join(map(repr, VISIBILITIES))}: commits appear in order"
+        yield _WRONG, what, "`Table.set_visibility('ordered')`"
     elif appears_at_once(config):
-        what = "commits appear for our readers only: incremental queries of JVM Hudi, and hudi-rs, may miss some"
-        yield _NOTE, what, "`Table.set_appears('in order')` before they read changes"
+        what = "commits are unordered: incremental queries of JVM Hudi, and hudi-rs, may miss some"
+        yield _NOTE, what, "`Table.set_visibility('ordered')` before they read changes"
 
 
 def _settings(config: TableConfig) -> _Found:

@@ -29,7 +29,7 @@ from lockprovider.table.format.properties import (
     own_rule,
     unknown_merge,
 )
-from lockprovider.table.format.writer_settings import APPEARS_KEY, shared, without_metadata_table
+from lockprovider.table.format.writer_settings import VISIBILITY_KEY, shared, without_metadata_table
 
 _ENGINE = "use the engine that made it"
 _KEYS = "hoodie.table.recordkey.fields"
@@ -95,7 +95,7 @@ KNOWN_PROPERTIES: tuple[Property, ...] = (
     Property("hoodie.bucket.index.num.buckets", "how many buckets a partition has"),
     Property(_HASH_FIELD, "the columns of the record key that tell the bucket"),
     Property("hoodie.bucket.index.partition.expressions", "none; others: read only"),
-    Property(APPEARS_KEY, "in which order commits appear (a property of this library)"),
+    Property(VISIBILITY_KEY, "in which order commits appear (a property of this library)"),
     # -- what makes rows another thing than the columns in the files
     Property(
         "hoodie.table.base.file.format",
@@ -203,7 +203,7 @@ KNOWN_PROPERTIES += tuple(
 _NAMED = {one.key: one for one in KNOWN_PROPERTIES if not one.key.endswith(".")}
 _BUCKETS = {key for key in _NAMED if key.startswith(_WRITERS)} - {"hoodie.index.type"}  # see `_of_index`
 _FAMILIES = tuple(sorted((one for one in KNOWN_PROPERTIES if one.key.endswith(".")), key=lambda one: -len(one.key)))
-_OURS = ("hoodie.", APPEARS_KEY.partition(".")[0] + ".")
+_OURS = ("hoodie.", VISIBILITY_KEY.partition(".")[0] + ".")
 
 
 @dataclass(frozen=True, slots=True)

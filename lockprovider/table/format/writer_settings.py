@@ -122,28 +122,28 @@ def unshared(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Setti
 
 # -- in which order commits appear: a property of ours, which JVM Hudi keeps -------------------------------------------
 
-APPEARS_KEY = "fsspec_cas.appears"
-APPEARANCES = IN_ORDER, FOR_OUR_READERS = ("in order", "for our readers")
+VISIBILITY_KEY = "fsspec_cas.visibility"
+VISIBILITIES = ORDERED, UNORDERED = ("ordered", "unordered")
 
 
-def appears(config: TableConfig) -> str:
+def visibility(config: TableConfig) -> str:
     """What the table says, whatever it is."""
-    return config.raw.get(APPEARS_KEY, IN_ORDER)
+    return config.raw.get(VISIBILITY_KEY, ORDERED)
 
 
 def appears_at_once(config: TableConfig) -> bool:
     """Whether those of one decision are put there at once. Where it is lost, or says neither, they appear in order."""
-    return appears(config) == FOR_OUR_READERS
+    return visibility(config) == UNORDERED
 
 
-def with_appearance(config: TableConfig, wanted: str) -> TableConfig:
+def with_visibility(config: TableConfig, wanted: str) -> TableConfig:
     """The properties that say so.
 
     Raises:
         InvalidInput: it is none of the two.
     """
-    if wanted not in APPEARANCES:
-        raise InvalidInput(f"appears={wanted!r} is none: use {' or '.join(map(repr, APPEARANCES))}")
-    others = {key: value for key, value in config.raw.items() if key != APPEARS_KEY}
-    said = {} if wanted == IN_ORDER else {APPEARS_KEY: wanted}
+    if wanted not in VISIBILITIES:
+        raise InvalidInput(f"visibility={wanted!r} is none: use {' or '.join(map(repr, VISIBILITIES))}")
+    others = {key: value for key, value in config.raw.items() if key != VISIBILITY_KEY}
+    said = {} if wanted == ORDERED else {VISIBILITY_KEY: wanted}
     return replace(config, raw=MappingProxyType(others | said))

@@ -25,7 +25,7 @@ from lockprovider.table.format.layout import BUCKET_RULES, METADATA_TABLE, TIMEL
 from lockprovider.table.format.metadata_table import STATISTICS
 from lockprovider.table.format.properties import BUCKETS, HASH_FIELD, PARTITIONS_KEY, TableConfig
 from lockprovider.table.format.shapes import check_writable
-from lockprovider.table.format.writer_settings import SettingChange, alone, shared, unshared, with_appearance
+from lockprovider.table.format.writer_settings import SettingChange, alone, shared, unshared, with_visibility
 from lockprovider.table.services import plans
 from lockprovider.table.spec import named_columns
 from lockprovider.table.state.context import keeps_listing
@@ -94,14 +94,14 @@ def _taken(config: TableConfig) -> tuple[SettingChange, ...]:
     return tuple(SettingChange(key, said, "") for key, said in sorted(config.raw.items()) if key not in left)
 
 
-def set_appears(table: TableContext, wanted: str) -> None:
-    """See `Table.set_appears`.
+def set_visibility(table: TableContext, wanted: str) -> None:
+    """See `Table.set_visibility`.
 
     What was decided before is there by then, and with the log all end that wait for a decision.
     """
-    with_appearance(table.config(), wanted)  # refused before the lock is asked for
+    with_visibility(table.config(), wanted)  # refused before the lock is asked for
     with table.lock.acquire() as lease:
-        plans.change_properties(table, lease, partial(with_appearance, wanted=wanted))
+        plans.change_properties(table, lease, partial(with_visibility, wanted=wanted))
 
 
 def _keeps(table: TableContext, config: TableConfig) -> bool:

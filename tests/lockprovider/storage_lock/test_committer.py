@@ -186,7 +186,7 @@ def test_the_lock_is_to_be_held_where_a_publish_by_the_way_would_not_do(store: S
             rewritten(store, expired=False, handed=False, validUntil=1)
         case _:
             pending = Lock(store).stage("second", os.urandom(10_000), sole=True)
-            fields = {"path": "second", "staged": pending.staged, "digest": pending.digest, "sole": True}
+            fields = {"path": "second", "staged": pending.staged, "digest": pending.digest, "unshared": True}
             rewritten(store, pending=fields)
     came = client(store).commit(intent, RULES)
     assert came == (Void() if what == "no log" else Hold())

@@ -283,7 +283,7 @@ def test_a_waiter_writes_itself_into_the_line_of_the_holder_and_changes_nothing_
     "data",
     [
         b'{"owner":"other","validUntil":1125899906842624,"expired":false}',
-        b'{"validUntil":1125899906842624,"expired":false,"owner":"other","line":["a"],"turnMs":5}',
+        b'{"validUntil":1125899906842624,"expired":false,"owner":"other","waiters":["a"],"turnMs":5}',
     ],
     ids=["as JVM Hudi writes it", "as nobody writes it"],
 )

@@ -12,7 +12,7 @@ from lockprovider import table as table_package
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.format import shapes
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
-from lockprovider.table.format.writer_settings import APPEARS_KEY, shared, without_metadata_table
+from lockprovider.table.format.writer_settings import VISIBILITY_KEY, shared, without_metadata_table
 
 STATS = ("column_stats", "files", "partition_stats")
 GOOD = TableConfig("t", ("id",), ("city",), ("ts",))
@@ -46,7 +46,7 @@ def test_every_property_on_the_list_is_one_of_hudi_or_a_family() -> None:
         "hoodie.timeline.path=elsewhere",
         "hoodie.table.storage.layout=lsm_tree",
         "hoodie.meta.fields.mode=SELECTIVE",
-        f"{APPEARS_KEY}.later=1",
+        f"{VISIBILITY_KEY}.later=1",
     ],
 )
 def test_table_whose_rows_could_be_wrong_is_refused_by_name_and_value(text: str) -> None:

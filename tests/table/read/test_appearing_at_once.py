@@ -22,7 +22,7 @@ from lockprovider.table import Table
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.format.writer_settings import APPEARS_KEY, FOR_OUR_READERS, IN_ORDER
+from lockprovider.table.format.writer_settings import ORDERED, UNORDERED, VISIBILITY_KEY
 from lockprovider.table.state.current import CurrentState
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -70,8 +70,8 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def race(folder: Path, threads: ThreadPoolExecutor, appears: str) -> Race:
-    made = Table.create(str(folder / "t"), replace(SPEC, appears=appears), settings=SETTINGS)
+def race(folder: Path, threads: ThreadPoolExecutor, visibility: str) -> Race:
+    made = Table.create(str(folder / "t"), replace(SPEC, visibility=visibility), settings=SETTINGS)
     upsert(made, (1, "a", 1))
     upsert(made, (2, "b", 1))  # by now the lock has a log
     backend = Holding()
@@ -94,7 +94,7 @@ def opened(table: Table) -> Table:
 def test_readers_see_neither_of_two_until_the_earlier_is_there_and_both_then(
     tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
-    before = race(tmp_path, threads, FOR_OUR_READERS)
+    before = race(tmp_path, threads, UNORDERED)
     table, backend = before.table, before.backend
     until(lambda: before.is_there)
     try:
@@ -121,7 +121,7 @@ def test_without_the_rule_the_later_one_is_seen_alone(
     tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the test above does see it."""
-    before = race(tmp_path, threads, FOR_OUR_READERS)
+    before = race(tmp_path, threads, UNORDERED)
     until(lambda: before.is_there)
     monkeypatch.setattr(CurrentState, "visible", lambda self, *, noted=False: self.listed())
     try:
@@ -134,7 +134,7 @@ def test_without_the_rule_the_later_one_is_seen_alone(
 
 
 def test_in_order_the_later_one_waits_for_the_earlier(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
-    before = race(tmp_path, threads, IN_ORDER)
+    before = race(tmp_path, threads, ORDERED)
     until(lambda: before.backend.waits == 2)  # both writers are at the earlier one
     try:
         assert not before.is_there
@@ -146,15 +146,15 @@ def test_in_order_the_later_one_waits_for_the_earlier(tmp_path: Path, threads: T
 
 def test_a_table_says_in_which_order_its_commits_appear_and_the_doctor_who_may_miss_some(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
-    assert APPEARS_KEY not in table.config().raw
-    table.set_appears(FOR_OUR_READERS)
-    assert table.config().raw[APPEARS_KEY] == FOR_OUR_READERS
+    assert VISIBILITY_KEY not in table.config().raw
+    table.set_visibility(UNORDERED)
+    assert table.config().raw[VISIBILITY_KEY] == UNORDERED
     upsert(table, (1, "a", 1))
-    said = [one for _, _, found in diagnose(opened(table)) for one in found if "for our readers" in one.what]
+    said = [one for _, _, found in diagnose(opened(table)) for one in found if "unordered" in one.what]
     assert [(finding.rule, finding.state) for finding in said] == [("R4", "note")]
-    table.set_appears(IN_ORDER)
-    assert APPEARS_KEY not in opened(table).config().raw
-    with pytest.raises(InvalidInput, match="appears='soon' is none"):
-        table.set_appears("soon")
-    with pytest.raises(InvalidRecords, match="appears='soon' is none"):
-        replace(SPEC, appears="soon")
+    table.set_visibility(ORDERED)
+    assert VISIBILITY_KEY not in opened(table).config().raw
+    with pytest.raises(InvalidInput, match="visibility='soon' is none"):
+        table.set_visibility("soon")
+    with pytest.raises(InvalidRecords, match="visibility='soon' is none"):
+        replace(SPEC, visibility="soon")

@@ -58,7 +58,7 @@ VERBS: dict[str, Callable[[Table, str], Any]] = {
     "adopt_bucket_index": lambda table, _: table.adopt_bucket_index(2, ["id"]),
     "share": lambda table, _: table.share(),
     "unshare": lambda table, _: table.unshare(),
-    "set_appears": lambda table, _: table.set_appears("for our readers"),
+    "set_visibility": lambda table, _: table.set_visibility("unordered"),
     "retire_metadata_table": lambda table, _: table.retire_metadata_table(),
     "timeline": lambda table, _: table.timeline(),
     "listed_timeline": lambda table, _: table.listed_timeline(),

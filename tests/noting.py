@@ -85,4 +85,6 @@ def rewritten(store: Store, **fields: object) -> None:
     """The lock record with these fields in place of its own, as another client would write it."""
     content = store.read(HUDI_LOCK_PATH)
     data = json.dumps(json.loads(content.data) | fields).encode()
+    read = json.loads(LockRecord.decode(data).encode())
+    assert {name for name, value in fields.items() if value} <= read.keys(), "a field that nobody reads tests nothing"
     store.put_if_match(HUDI_LOCK_PATH, data, content.version).unwrap()

@@ -285,7 +285,7 @@ def of_other_zones(drifts: Mapping[str, int]) -> list[str]:
 # What a reader takes of the timeline that it lists: never a commit without those that were decided before it.
 #
 # Where commits are unordered (`VISIBILITY_KEY`), a listing may show a later one and not an earlier one. So a reader
-# reads the lock record, and then lists. What may not be there yet is named by the record; the first of these that is not
+# reads the lock record, and then lists. The record names what may not be there yet; the first of these that is not
 # listed, and all that completes later, is left for the next look.
 #
 # What is later than all in the log that the reader knows was decided after that, and something before it may be missing

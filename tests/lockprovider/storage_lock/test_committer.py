@@ -183,7 +183,7 @@ def test_the_lock_is_to_be_held_where_a_publish_by_the_way_would_not_do(store: S
         case "no log":
             Lock(store, settings=SETTINGS).acquire().release()
         case "held until it lapsed":
-            rewritten(store, expired=False, handed=False, validUntil=1)
+            rewritten(store, expired=False, releasedPending=False, validUntil=1)
         case _:
             pending = Lock(store).stage("second", os.urandom(10_000), sole=True)
             fields = {"path": "second", "staged": pending.staged, "digest": pending.digest, "unshared": True}
@@ -269,7 +269,7 @@ def test_one_that_holds_the_lock_is_waited_for_and_decides_nothing_meanwhile(sto
 
 def test_one_that_waits_to_hold_the_lock_goes_first(store: Store) -> None:
     clock = ManualClock(record(store).epoch / 1000 + 1)
-    rewritten(store, line=["another"], freedMs=clock.now_ms())
+    rewritten(store, waiters=["another"], freedMs=clock.now_ms())
     waiting = started(client(store, clock), wanted(store, "second"), timeout_s=1000)
     Lock(store, settings=SETTINGS, world=clock).acquire(0).release()
     assert waiting.result(SOON_S) == Void(), "the log has ended meanwhile"
@@ -277,7 +277,7 @@ def test_one_that_waits_to_hold_the_lock_goes_first(store: Store) -> None:
 
 def test_one_that_stands_in_the_line_and_does_not_come_is_not_waited_for_longer_than_that(store: Store) -> None:
     clock = ManualClock(record(store).epoch / 1000 + 1)
-    rewritten(store, line=["another"], freedMs=clock.now_ms())
+    rewritten(store, waiters=["another"], freedMs=clock.now_ms())
     waiting = started(client(store, clock), wanted(store, "second"), timeout_s=1000)
     assert not waiting.done()
     clock.advance(LONGEST_S + 0.1)

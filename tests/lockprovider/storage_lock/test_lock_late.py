@@ -133,7 +133,7 @@ def test_what_the_holder_has_removed_is_not_put_back_by_its_own_renewal(store: S
     decided(store, is_there=True)
     _, lease = took(store)
     store.delete("second.1")
-    rewritten(store, line=["another", "one more"])
+    rewritten(store, waiters=["another", "one more"])
     while not lease.renew():  # the first is refused, for somebody has joined the line
         lease.check()
     lease.release()

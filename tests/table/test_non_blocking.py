@@ -47,9 +47,10 @@ from lockprovider.table.format.service_metadata import (
 from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.services import anchors
 from lockprovider.table.timeline import conflict, retention
+from lockprovider.table.timeline.conflict import non_blocking
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
-from lockprovider.table.transaction import proposal, transaction
+from lockprovider.table.transaction import transaction
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -415,7 +416,7 @@ def test_n5_twin_that_does_not_look_loses_its_rows(table: Table, monkeypatch: py
     table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1)))
     txn = begun(another(table), (1, "a", "y", 2))
     overwritten(table, (4, "a", "over", 1))
-    monkeypatch.setattr(proposal, "non_blocking", lambda *_: None)
+    monkeypatch.setattr(transaction, "non_blocking", lambda *_: None)
     txn.commit()
     assert seen(table) == [(4, "a", "over", 1)]
 
@@ -521,10 +522,11 @@ def test_n7_an_ordinary_writer_gives_way_to_a_log_and_no_step_is_lost(table: Tab
     assert seen(table) == [(1, "a", "11", 6)]
 
 
-def test_n7_twin_that_reads_and_writes_blindly_loses_a_step(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n7_twin_that_reads_and_writes_blindly_loses_a_step(table: Table) -> None:
     table.upsert(rows((1, "a", "0", 1)))
-    monkeypatch.setattr(proposal.Proposal, "rule", lambda *_: proposal.non_blocking)
-    one, two = Transaction(ordinary(table)), Transaction(ordinary(table))
+    wrong = ordinary(table)
+    wrong.settings = replace(wrong.settings, resolution=non_blocking)
+    one, two = Transaction(wrong), Transaction(wrong)
     for txn in (one, two):
         count_up(table, txn)
     one.commit()

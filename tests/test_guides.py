@@ -1,4 +1,7 @@
-"""The guides are followed from top to bottom, each in a folder of its own that stands for the bucket."""
+"""The guides are followed from top to bottom, each in a folder of its own that stands for the bucket.
+
+The guide with Spark is followed by `table/engines/spark/test_guide_in_spark.py`.
+"""
 
 from __future__ import annotations
 
@@ -112,17 +115,6 @@ def test_guide_can_be_followed(guide: str, here: Path) -> None:
     follow(guide, here, names)
     for name in [name for name in names if name.startswith("test_")]:
         names[name]()
-
-
-def test_guide_with_spark_can_be_followed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockprovider.table.engines.java import spark_session
-
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    spark = spark_session("guides", cores=1, attempts=1)
-    try:
-        follow(WITH_SPARK, here, {"spark": spark})
-    finally:
-        spark.stop()
 
 
 @pytest.mark.parametrize("guide", GUIDES)

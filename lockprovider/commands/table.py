@@ -204,7 +204,7 @@ def _info(arguments: Any) -> CommandAnswer:
         "bucket_by": list(config.bucket_by),
         "columns": {field.name: str(field.type) for field in table.schema(now)},
         "commits": len(now.writes),
-        "archived_up_to": reach(table.archived).begin or None,
+        "archived_up_to": reach(table.knowledge).begin or None,
         "pending_writes": list(now.pending_writes),
         "savepoints": sorted(i.begin for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed),
         "last_commit": last[0].file_name if last else None,

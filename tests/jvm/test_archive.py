@@ -48,7 +48,7 @@ def completed(table: Table) -> dict[str, bytes]:
 def levels(table: Table) -> set[int]:
     return {
         span.level
-        for name in archive_index.read_history(table.archived).files
+        for name in archive_index.read_history(table.knowledge).files
         if (span := parse_file(name)) is not None
     }
 
@@ -126,7 +126,7 @@ def test_a_table_that_nobody_has_archived_for_long_is_read_equal_by_all(hudi: Hu
     before = content(table)
     assert len(table.archive().instants) > 20
     assert theirs(hudi, table) == content(table) == before
-    assert len(hudi.archived(table.url)) == len(archive_index.instants_since(table.archived, "0"))
+    assert len(hudi.archived(table.url)) == len(archive_index.instants_since(table.knowledge, "0"))
 
 
 @pytest.mark.parametrize("step", ["_point", "remove_archived"])

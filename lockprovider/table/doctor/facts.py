@@ -169,7 +169,7 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
     plain, backup = _read(table, PROPERTIES), _read(table, PROPERTIES_BACKUP)
     if plain is None and backup is None and not timeline.instants:
         raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
-    beats_ms, beats_now_ms = last_beats(store, table.memory, table.world)
+    beats_ms, beats_now_ms = last_beats(store, table.knowledge, table.world)
     # By the clock of this machine, or the store's if that is ahead: it is a report, nothing is done by it.
     now_ms = max(table.world.now_ms(), beats_now_ms)
     fault, note, lockless = _lock(table, timeline)
@@ -308,8 +308,8 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
     sizes = {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
     done = [i.begin for i in timeline.instants if i.is_completed]
     try:
-        files = archive_index.read_history(table.archived).files
-        known = archive_index.instants_since(table.archived, min(done, default="~"))
+        files = archive_index.read_history(table.knowledge).files
+        known = archive_index.instants_since(table.knowledge, min(done, default="~"))
     except Corrupt as error:
         return str(error), (), ()
     lost = [name for name, size in files.items() if sizes.get(name) != size]

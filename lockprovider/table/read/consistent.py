@@ -109,7 +109,7 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
         return known
     now = table.current.visible(noted=as_of is None)
     seen = unless_stale(table, now, partial(snapshot_by, table, now, as_of))
-    return seen if as_of is not None else table.memory.found(seen)
+    return seen if as_of is not None else table.knowledge.found(seen)
 
 
 def snapshot_by(

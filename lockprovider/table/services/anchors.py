@@ -46,7 +46,7 @@ def anchor(table: TableContext, partitions: Collection[str]) -> None:
         InvalidRecords: a new partition is inside another one, or around one.
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
-    if _all_there(table, table.memory.slices, partitions):
+    if _all_there(table, table.knowledge.files_seen_last, partitions):
         return
     if _all_there(table, table.current.current_files(table.now().timeline), partitions):
         return
@@ -68,7 +68,7 @@ def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collect
 
 
 def _all_there(table: TableContext, seen: Snapshot | None, partitions: Collection[str]) -> bool:
-    config = table.memory.config or table.config()
+    config = table.knowledge.config or table.config()
     return seen is not None and not bare_buckets(seen, partitions, index_of(config).buckets)
 
 

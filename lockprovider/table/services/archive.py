@@ -78,7 +78,7 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
         planned = archival_plan(_facts(table), keep, at_most=len(now.instants))
         return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
     earliest = _earliest(table, now)
-    if not surplus(now, earliest, keep) and archive_index.reach(table.archived).begin < now.first_active:
+    if not surplus(now, earliest, keep) and archive_index.reach(table.knowledge).begin < now.first_active:
         return ArchiveResult(())  # also nothing that a dead archiver has left
     if _may_have_dead(now):
         rollback.sweep(table)
@@ -100,7 +100,7 @@ def archive_if_due(table: TableContext) -> None:
         What `archive` raises.
     """
     keep = table.settings.archival
-    if len(table.memory.latest.writes) > keep.most:
+    if len(table.knowledge.latest.writes) > keep.most:
         archive(table, keep)
 
 

@@ -35,7 +35,7 @@ from lockprovider.table.format.lsm import (
     table_of,
 )
 from lockprovider.table.state import archive_index
-from lockprovider.table.state.archive_index import History
+from lockprovider.table.state.knowledge import History
 from lockprovider.table.timeline.archival import BESIDES, Archivable
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -50,14 +50,14 @@ _MANIFESTS = 3  # that stay, for readers who are at it (`hoodie.timeline.manifes
 
 def settle(table: TableContext, lease: Lease) -> History:
     """The archive, once what was decided under an earlier lease is part of it."""
-    history, there = archive_index.read_history(table.archived), _listed(table)
+    history, there = archive_index.read_history(table.knowledge), _listed(table)
     later = sorted(number for number in _numbers(there) if number > history.number)
     if history.number and history.version is None:
         _point(table, history.number, None)  # a JVM writer died between its two steps, or we before the first one
     if later and _holds(table, history, later[-1], there):
         lease.check()
         _point(table, later[-1], history.version)
-        return archive_index.read_history(table.archived)
+        return archive_index.read_history(table.knowledge)
     return history
 
 
@@ -72,7 +72,7 @@ def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]
     name = HistoryFile(begins[0], begins[-1], 0).name
     rows = table_of(instants)
     size = _put(table, name, encode_file(rows, archive_index.summary(rows.to_pylist(), streams=True)))
-    history = archive_index.read_history(table.archived)
+    history = archive_index.read_history(table.knowledge)
     _decide(table, lease, history, {**history.files, name: size})
 
 
@@ -80,7 +80,7 @@ def compact(table: TableContext, lease: Lease) -> None:
     """Merge the oldest files of each level that has ten, from below; and remove what is not needed any more."""
     merged = 0
     for level in range(_LEVELS):
-        history = archive_index.read_history(table.archived)
+        history = archive_index.read_history(table.knowledge)
         batch = _batch(history.files, level)
         if not batch:
             break
@@ -99,7 +99,7 @@ def _batch(files: Manifest, level: int) -> list[str]:
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
     digest, seen, parts = Digest(), set[tuple[str, str, str]](), []
     for name in batch:
-        file = archive_index.open_file(table.archived, name, history.files[name])
+        file = archive_index.open_file(table.knowledge, name, history.files[name])
         digest = digest.plus(archive_index.digest_of_file(file, name, history.files[name], streams=True))
         parts.append(_new_rows(file.read(SCHEMA.names).cast(SCHEMA), seen))
     spans = [span for name in batch if (span := parse_file(name)) is not None]
@@ -170,7 +170,7 @@ def _holds(table: TableContext, history: History, number: int, there: dict[str, 
             return False
         added = [name for name in files if name not in history.files]
         fresh = [name for name in added if (span := parse_file(name)) is not None and span.level == 0]
-        names = [one for name in fresh for one in archive_index.names_in(table.archived, name, files[name])]
+        names = [one for name in fresh for one in archive_index.names_in(table.knowledge, name, files[name])]
     except (Corrupt, ObjectNotFound):
         return False
     return bool(added) and {one for one in names if parse_instant(one) is not None} <= table.listed_timeline().names
@@ -179,7 +179,7 @@ def _holds(table: TableContext, history: History, number: int, there: dict[str, 
 def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
     """Remove all manifests but the newest, and the files that none of those names."""
     there = _listed(table)
-    number = archive_index.read_history(table.archived).number
+    number = archive_index.read_history(table.knowledge).number
     kept = sorted((one for one in _numbers(there) if one <= number), reverse=True)[:keep]
     gone = [manifest_path(one) for one in _numbers(there) if one not in kept]
     if not gone:
@@ -209,7 +209,7 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
     may = (i for i in now.instants if i.is_completed and (i.changes_rows or i.action in BESIDES))
     done = [instant for instant in may if instant.begin not in kept]
     oldest = min((instant.begin for instant in done), default="~")
-    there = {instant.file_name for instant in archive_index.instants_since(table.archived, oldest)}
+    there = {instant.file_name for instant in archive_index.instants_since(table.knowledge, oldest)}
     remove_archived(table, lease, [_whole(now, instant) for instant in done if instant.file_name in there])
 
 

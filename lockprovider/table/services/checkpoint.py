@@ -18,8 +18,8 @@ from lockprovider.table.format.layout import data_file_at
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.as_of import has_gone_stale
-from lockprovider.table.state.cache import KnownView
 from lockprovider.table.state.checkpoint import Checkpoint
+from lockprovider.table.state.knowledge import TableView
 from lockprovider.table.timeline.view import FileSlice
 
 if TYPE_CHECKING:
@@ -82,14 +82,13 @@ def _write(table: TableContext, number: int) -> None:
         _merge(table, slices)
 
 
-def _seen(table: TableContext, record: LockRecord | None) -> KnownView | None:
+def _seen(table: TableContext, record: LockRecord | None) -> TableView | None:
     """The table by this record, with all its files; None if that is not to be known."""
-    log = None if record is None or not record.tells_all else record.log
-    seen = table.current.known(log)
-    if log is None or seen is None or seen.slices is not None:
+    seen = table.current.known(record)
+    if seen is None or seen.slices is not None:
         return seen
     snapshot = table.snapshot_of(seen.timeline)
     now = table.lock.look()  # others may have removed files while they were listed; then the log has ended
-    if now is None or now.log is None or now.log.name != log.name or has_gone_stale(table, seen.timeline):
+    if now is None or now.log is None or now.log.name != seen.log or has_gone_stale(table, seen.timeline):
         return None
-    return replace(seen, slices={one.group: one for one in table.memory.found(snapshot).slices})
+    return replace(seen, slices={one.group: one for one in table.knowledge.found(snapshot).slices})

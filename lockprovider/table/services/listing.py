@@ -16,6 +16,7 @@ Source: Hudi `HoodieBackedTableMetadataWriter`, `BaseHoodieWriteClient.commitSta
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from lockprovider.table.errors import Aborted
 from lockprovider.table.format.instant import after
 from lockprovider.table.format.layout import METADATA_TABLE, hfile_at
 from lockprovider.table.format.metadata_table import OWN_TIMELINE, FilesRecord, ListingCommit
+from lockprovider.table.state.knowledge import SeenListing
 from lockprovider.table.state.metadata_table import compacted_at, own_schema, own_slices, own_timeline, uncompacted
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
@@ -52,17 +54,15 @@ def begin_listing(
         CasError: the store failed.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
-    own = None
-    if again or log is None or table.memory.listing_seen != log.name:
+    own, seen = None, table.knowledge.listing
+    if again or log is None or seen.log != log.name:
         own = own_timeline(table.store)
-        table.memory.listing_seen = "" if log is None else log.name
-        table.memory.listing_logs = uncompacted(own)
         compacted = compacted_at(own)
-        if table.memory.listing_schema is None or table.memory.listing_schema[0] != compacted:
-            table.memory.listing_schema = compacted, own_schema(table.store, own_slices(table.store, own))
-    schema = None if table.memory.listing_schema is None else table.memory.listing_schema[1]
-    commit = ListingCommit.of(begin, records, schema)
-    table.memory.listing_logs += 1
+        schema = seen.schema if seen.compacted == compacted else ""
+        schema = schema or own_schema(table.store, own_slices(table.store, own))
+        seen = SeenListing("" if log is None else log.name, compacted, schema, uncompacted(own))
+    commit = ListingCommit.of(begin, records, seen.schema)
+    table.knowledge.listing = replace(seen, logs=seen.logs + 1)
     latest = "" if own is None else own.latest_time  # what came since in this log is older than `now`
     completion = now.next_time(now_ms, max(commit.begin, latest))
     former = () if own is None else tuple(instant for instant in own.instants if instant.begin == commit.begin)

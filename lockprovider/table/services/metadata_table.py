@@ -10,6 +10,7 @@ Source: Hudi `HoodieTableMetadataUtil.deleteMetadataTable`, `HoodieTableConfig`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lockprovider.table.format.instant import Action
@@ -93,12 +94,13 @@ def compact_if_due(table: TableContext) -> None:
         HistoryGone, Corrupt, UnsupportedTable: the metadata table cannot be read.
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
-    if table.memory.listing_logs < MOST_LOGS:
+    if table.knowledge.listing.logs < MOST_LOGS:
         return
     with table.lock.acquire() as lease:
         own = own_timeline(table.store)
-        table.memory.listing_logs = uncompacted(own)  # others may have done it
-        if table.memory.listing_logs >= MOST_LOGS and table.config().named_metadata == (LISTING,):
+        count = uncompacted(own)  # others may have done it
+        table.knowledge.listing = replace(table.knowledge.listing, logs=count)
+        if count >= MOST_LOGS and table.config().named_metadata == (LISTING,):
             compact(table, lease, own)
 
 
@@ -123,7 +125,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
             lease.publish(done.completed_path(both.next_time(table.clock.now_ms(), begin)), done.completed)
     finally:
         table.store.delete(heartbeat_path(begin))
-    table.memory.listing_logs = 0
+    table.knowledge.listing = replace(table.knowledge.listing, logs=0)
     table.tell("listing_compacted", begin, log_files=len(slices[0].logs))
     _remove_old(table, own)
     return begin

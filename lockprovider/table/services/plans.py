@@ -138,7 +138,7 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
         return {}
     prefix, now_s = f"{TIMELINE}/", table.world.monotonic_s()
     found = {entry.path.removeprefix(prefix): entry.modified_ms or 0 for entry in table.store.list(prefix)}
-    mine = {name: now_ms - round((now_s - done_s) * 1000) for name, done_s in table.memory.committed_s.items()}
+    mine = {name: now_ms - round((now_s - done_s) * 1000) for name, done_s in table.knowledge.committed_s.items()}
     return found | {name: max(ms, found.get(name, 0)) for name, ms in mine.items()}
 
 
@@ -200,11 +200,11 @@ def dead_among(table: TableContext, pending: Iterable[str]) -> tuple[str, ...]:
 
 def silent(table: TableContext) -> tuple[str, ...]:
     """The begin times whose heartbeats are too old, pending or not."""
-    beats_ms, now_ms = last_beats(table.store, table.memory, table.world)
+    beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
 
 
 def _dead(table: TableContext, suspects: Iterable[str], made_ms: Mapping[str, int]) -> tuple[str, ...]:
     asked = tuple(suspects)
-    beats_ms, now_ms = last_beats(table.store, table.memory, table.world, asked)
+    beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world, asked)
     return dead(asked, {**made_ms, **beats_ms}, now_ms, table.settings.heartbeat)

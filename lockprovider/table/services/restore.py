@@ -133,7 +133,7 @@ def _check_savepoints(table: TableContext, now: Timeline, plan: RestorePlan) -> 
 
 def _check_archive(table: TableContext, target: Instant) -> None:
     """Archival goes by begin times: what began before the target may have completed after it."""
-    reached = archive_index.reach(table.archived).completion
+    reached = archive_index.reach(table.knowledge).completion
     if reached > (target.completion or ""):
         raise HistoryGone(
             f"a commit that completed at {reached}, after {target.begin}, was archived, and cannot be taken back; "

@@ -172,7 +172,7 @@ def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
     between. So where JVM writers are at work a heartbeat outlives its instant. What cannot be removed now stays.
     """
     with contextlib.suppress(CasError):
-        beats_ms, now_ms = last_beats(table.store, table.memory, table.world)
+        beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
         oldest_ms = now_ms - round(max(_STAYS_S, table.settings.heartbeat.tolerance_s) * 1000)
         pending = {*timeline.pending(*Action)}
         table.lock.discard(

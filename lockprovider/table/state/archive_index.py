@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from fsspec_cas import ObjectNotFound, Version
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import HISTORY
 from lockprovider.table.format.lsm import (
@@ -33,6 +32,7 @@ from lockprovider.table.format.lsm import (
     parse_manifest_name,
 )
 from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream, decode_commit
+from lockprovider.table.state.knowledge import History, TableKnowledge
 from lockprovider.table.state.parallel import Stale, look_again
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -43,107 +43,84 @@ _LEAST_MOST_BYTES, _MOST_TIMES = 2 << 30, 64  # of one file, decoded: as many by
 _BATCH_ROWS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """What the archive is made of.
-
-    `number` is the manifest's, 0 if nothing was archived; `version` that of the file which says so, None if there is no
-    such file: a JVM writer removes it before it writes it anew.
-    """
-
-    number: int = 0
-    files: Manifest = field(default_factory=dict)
-    version: Version | None = None
-
-
-class Archive:
-    """A table's archive, and what was read of it. Thread-safe: what is known is replaced as a whole."""
-
-    def __init__(self, place: TablePlace) -> None:
-        self.place = place
-        self.latest = History()
-        self.digests: Mapping[str, Digest] = {}
-        self.completions: Mapping[str, Mapping[str, str]] = {}
-
-
-def read_history(archive: Archive) -> History:
+def read_history(table: TableKnowledge) -> History:
     """The archive now: one request while it has not changed since the last look.
 
     Raises:
         Corrupt: its manifest cannot be understood.
     """
-    return look_again(partial(_look, archive))
+    return look_again(partial(_look, table))
 
 
-def _look(archive: Archive) -> History:
-    number, version = _number(archive)
-    known = archive.latest
+def _look(table: TableKnowledge) -> History:
+    number, version = _number(table)
+    known = table.history
     if number != known.number:
-        files = _manifest(archive, number) if number else {}
-        known = archive.latest = History(number, files, version)
+        files = _manifest(table, number) if number else {}
+        known = table.history = History(number, files, version)
     return replace(known, version=version)
 
 
-def _number(archive: Archive) -> tuple[int, Version | None]:
+def _number(table: TableKnowledge) -> tuple[int, Version | None]:
     with contextlib.suppress(ObjectNotFound, ValueError):
-        found = archive.place.store.read(VERSION_FILE)
+        found = table.place.store.read(VERSION_FILE)
         return int(found.data), found.version
-    names = (entry.path.rpartition("/")[2] for entry in archive.place.store.list(f"{HISTORY}/manifest_"))
+    names = (entry.path.rpartition("/")[2] for entry in table.place.store.list(f"{HISTORY}/manifest_"))
     numbers = (number for name in names if (number := parse_manifest_name(name)) is not None)
     return max(numbers, default=0), None
 
 
-def _manifest(archive: Archive, number: int) -> Manifest:
+def _manifest(table: TableKnowledge, number: int) -> Manifest:
     path = manifest_path(number)
-    content = archive.place.store.read_or_none(path)
+    content = table.place.store.read_or_none(path)
     if content is None:  # others have archived so often meanwhile that it was removed, or it is lost
         raise Stale(Corrupt(f"{VERSION_FILE} says {number}, and there is no {path}; restore the file"))
     return decode_manifest(content.data, path)
 
 
-def reach(archive: Archive) -> Digest:
+def reach(table: TableKnowledge) -> Digest:
     """How far the archive reaches: the greatest times of its writes, by begin and by completion; both may be empty.
 
     Raises:
         Corrupt: a file of it cannot be understood, or is gone.
     """
-    return _digest(archive, streams=False)
+    return _digest(table, streams=False)
 
 
-def last_archived_batches(archive: Archive) -> list[tuple[Instant, dict[str, int]]]:
+def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str, int]]]:
     """Of each stream its last archived batch, by the commit that it is in, newest first."""
     by_commit: dict[Instant, dict[str, int]] = {}
-    for stream, (batch, name) in (_digest(archive, streams=True).streams or {}).items():
+    for stream, (batch, name) in (_digest(table, streams=True).streams or {}).items():
         if (instant := parse_instant(name)) is not None:
             by_commit.setdefault(instant, {})[stream] = batch
     return sorted(by_commit.items(), key=lambda found: found[0].completion or "", reverse=True)
 
 
-def tells_of_all(archive: Archive, mine: Timeline, now: Timeline) -> bool:
+def tells_of_all(table: TableKnowledge, mine: Timeline, now: Timeline) -> bool:
     """Whether all writes that were archived since `mine` was listed are on it, complete, and the archive says so."""
     try:
-        names = {one.file_name for one in instants_since(archive, mine.first_active) if one.changes_rows}
+        names = {one.file_name for one in instants_since(table, mine.first_active) if one.changes_rows}
     except Corrupt:
         return False
     left = {i.file_name for i in mine.writes if i.begin < now.first_active} - now.written
     return left <= names <= mine.written
 
 
-def instants_since(archive: Archive, begin: str) -> tuple[Instant, ...]:
+def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
     """The archived instants that began at `begin` or later."""
-    spans = ((name, size, parse_file(name)) for name, size in read_history(archive).files.items())
+    spans = ((name, size, parse_file(name)) for name, size in read_history(table).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
-    found = (parse_instant(one) for name, size in late for one in names_in(archive, name, size))
+    found = (parse_instant(one) for name, size in late for one in names_in(table, name, size))
     return tuple(instant for instant in found if instant is not None and instant.begin >= begin)
 
 
-def completions(archive: Archive, begins: Collection[str]) -> dict[str, str]:
+def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
     """The completion times of archived writes, by begin time, of those among `begins` that it tells of."""
-    return look_again(partial(_completions, archive, begins))
+    return look_again(partial(_completions, table, begins))
 
 
-def _completions(archive: Archive, begins: Collection[str]) -> dict[str, str]:
-    history, known = read_history(archive), archive.completions
+def _completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
+    history, known = read_history(table), table.completions
     first, last = min(begins, default=""), max(begins, default="")
     found: dict[str, Mapping[str, str]] = {name: known[name] for name in history.files if name in known}
     for name, size in history.files.items():
@@ -151,22 +128,22 @@ def _completions(archive: Archive, begins: Collection[str]) -> dict[str, str]:
         if name in found or (span is not None and (span.greatest < first or span.least > last)):
             continue
         try:
-            done = (parse_instant(one) for one in names_in(archive, name, size))
+            done = (parse_instant(one) for one in names_in(table, name, size))
         except Corrupt as error:
-            if read_history(archive).number == history.number:
+            if read_history(table).number == history.number:
                 raise
             raise Stale(error) from error
         found[name] = {i.begin: i.completion or "" for i in done if i is not None and i.changes_rows}
-    archive.completions = found
+    table.completions = found
     return {begin: times[begin] for times in found.values() for begin in begins if begin in times}
 
 
-def names_in(archive: Archive, name: str, size: int) -> list[str]:
+def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
     """The names that the completed files had of the instants in one file of the archive."""
-    return [_name(row) for row in _rows(open_file(archive, name, size), _TIMES, name, size)]
+    return [_name(row) for row in _rows(open_file(table, name, size), _TIMES, name, size)]
 
 
-def open_file(archive: Archive, name: str, size: int) -> pq.ParquetFile:
+def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
     """One file of the archive.
 
     Raises:
@@ -174,7 +151,7 @@ def open_file(archive: Archive, name: str, size: int) -> pq.ParquetFile:
     """
     path = f"{HISTORY}/{name}"
     try:
-        file, filesystem = archive.place.source(path, size)
+        file, filesystem = table.place.source(path, size)
         found = pq.ParquetFile(file, filesystem=filesystem)
     except (ObjectNotFound, FileNotFoundError) as error:
         raise Corrupt(f"{path} is part of the archive, and is not there; restore the file") from error
@@ -186,28 +163,28 @@ def open_file(archive: Archive, name: str, size: int) -> pq.ParquetFile:
     return found
 
 
-def _digest(archive: Archive, *, streams: bool) -> Digest:
+def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
     """Of all files; those that are merged while they are read are gone, and in the file that they were merged into."""
-    return look_again(partial(_digest_now, archive, streams=streams))
+    return look_again(partial(_digest_now, table, streams=streams))
 
 
-def _digest_now(archive: Archive, *, streams: bool) -> Digest:
-    history = read_history(archive)
+def _digest_now(table: TableKnowledge, *, streams: bool) -> Digest:
+    history = read_history(table)
     try:
-        return _digest_of(archive, history, streams=streams)
+        return _digest_of(table, history, streams=streams)
     except Corrupt as error:
-        if read_history(archive).number == history.number:
+        if read_history(table).number == history.number:
             raise
         raise Stale(error) from error
 
 
-def _digest_of(archive: Archive, history: History, *, streams: bool) -> Digest:
-    known = archive.digests
+def _digest_of(table: TableKnowledge, history: History, *, streams: bool) -> Digest:
+    known = table.digests
     found = {name: known[name] for name in history.files if name in known}
     for name, size in history.files.items():
         if name not in found or (streams and found[name].streams is None):
-            found[name] = digest_of_file(open_file(archive, name, size), name, size, streams=streams)
-    archive.digests = found
+            found[name] = digest_of_file(open_file(table, name, size), name, size, streams=streams)
+    table.digests = found
     total = Digest()
     for one in found.values():
         total = total.plus(one)

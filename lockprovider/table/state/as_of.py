@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def reached(table: TableContext) -> Reached:
     """The last completion time that was archived, if it is asked for."""
-    return lambda: reach(table.archived).completion
+    return lambda: reach(table.knowledge).completion
 
 
 def snapshot_of_version(table: TableContext, now: Timeline, given: TableVersion) -> Snapshot:
@@ -86,7 +86,7 @@ def refuse_archived(table: TableContext, start: str, order: Order) -> str:
 
     Of archived writes the view knows only that they were completed, so it cannot tell a time between them.
     """
-    found = reach(table.archived)
+    found = reach(table.knowledge)
     reached = found.completion if order is Order.COMPLETION else found.begin
     if start < reached:
         raise HistoryGone(f"commits up to {reached} were archived; ask for a later time than {start}")

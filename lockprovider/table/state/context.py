@@ -28,12 +28,11 @@ from lockprovider.table.format.shapes import check_readable, check_writable
 from lockprovider.table.format.writer_settings import says_listing_is_kept
 from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
-from lockprovider.table.state.archive_index import Archive
-from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.clock import TimelineClock
-from lockprovider.table.state.current import CurrentState, TableView
+from lockprovider.table.state.current import CurrentState
 from lockprovider.table.state.events import LOGGED, WARNED, EventKind, TableEvent, Watcher, nobody
 from lockprovider.table.state.fence import Fence, batches_back, refuse_noted
+from lockprovider.table.state.knowledge import TableKnowledge, TableView
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 
@@ -73,10 +72,8 @@ class TableContext:
         self._watcher = watcher
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
         self.clock = TimelineClock(store, url, self.world)
-        self.memory = Memory()
-        self.archived = Archive(self.place)
-        by_metadata = self.settings.read_from_metadata
-        self.current = CurrentState(store, url, self._lock, self.memory, self.archived, by_metadata=by_metadata)
+        self.knowledge = TableKnowledge(self.place)
+        self.current = CurrentState(self._lock, self.knowledge, by_metadata=self.settings.read_from_metadata)
         self.fence: Fence | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -264,7 +261,7 @@ class TableContext:
     def may_look_for_dead(self) -> bool:
         """Whether this writer looks for dead ones again: not at each of its commits."""
         every_s = self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD
-        return self.memory.may_look_for_dead(self.world.monotonic_s(), every_s)
+        return self.knowledge.may_look_for_dead(self.world.monotonic_s(), every_s)
 
     def run_inline_services(self) -> None:
         """What follows a commit in the same process: nothing, where rows are not rewritten. A `Table` does more."""

@@ -17,14 +17,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
 
 import pyarrow as pa
 
-from fsspec_cas import Entry, ObjectNotFound, Store, Version
-from lockprovider import Lock, LockRecord, Log, MalformedRecord
+from fsspec_cas import Content, Entry, ObjectNotFound
+from lockprovider import Lock, LockRecord, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound, TableReplaced, UnsupportedTable
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant, parse_instant
@@ -44,9 +44,9 @@ from lockprovider.table.format.schema import (
 from lockprovider.table.format.shapes import check_readable
 from lockprovider.table.format.writer_settings import appears_at_once
 from lockprovider.table.state import checkpoint
-from lockprovider.table.state.archive_index import Archive, completions, reach
-from lockprovider.table.state.cache import KnownView, Memory
+from lockprovider.table.state.archive_index import completions, reach
 from lockprovider.table.state.checkpoint import Checkpoint
+from lockprovider.table.state.knowledge import SeenProperties, TableKnowledge, TableView
 from lockprovider.table.state.metadata_table import listed_files
 from lockprovider.table.state.parallel import Stale, at_once, look_again
 from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
@@ -64,40 +64,15 @@ _LOOKED_S = 60.0
 _OLD = 8  # that began before them: asked for one by one
 
 
-@dataclass(frozen=True, slots=True)
-class TableView:
-    """The table at one moment. `log` is the name of the lock's log then, None if there was none; `place` the one in it.
-
-    Not `listed`: by that log. Then all who have committed are there, and what others have pending is not known.
-    `latest_begin`: of all that was seen completed, also of what is left out because one before it is not there.
-    `is_combined`: somebody was on duty, who decides what others ask for. `has_guests`: JVM writers were seen of late.
-    """
-
-    timeline: Timeline
-    config: TableConfig
-    log: str | None
-    place: int
-    listed: bool
-    latest_begin: str
-    is_combined: bool = False
-    has_guests: bool = False
-
-
 class CurrentState:
-    """Of one open table, whose memory it goes by and adds to. Thread-safe."""
+    """Of one open table: it goes by what is known of it, and adds to that. Thread-safe."""
 
-    def __init__(
-        self, store: Store, url: str, lock: Lock, memory: Memory, archive: Archive, *, by_metadata: bool = False
-    ) -> None:
+    def __init__(self, lock: Lock, knowledge: TableKnowledge, *, by_metadata: bool = False) -> None:
         self._by_metadata = by_metadata
-        self._archive = archive
-        self._store = store
-        self._url = url
+        self._knowledge = knowledge
+        self._store = knowledge.place.store
+        self._url = knowledge.place.url
         self._lock = lock
-        self._memory = memory
-        self._config: tuple[Version, TableConfig] | None = None
-        self._config_read: tuple[float, TableConfig | None] = (0.0, None)  # when that was begun
-        self._looked_s: float | None = None  # at the last commits, for those of writers without the lock
         self._world = lock.world
 
     # -- the properties ------------------------------------------------------------------------------------------------
@@ -117,21 +92,26 @@ class CurrentState:
 
     def config_since(self, monotonic_s: float) -> TableConfig:
         """The properties as they were after that moment, and not long ago: not every upgrade is made under the lock."""
-        began_s, config = self._config_read
-        is_fresh = began_s > monotonic_s and self._world.monotonic_s() - began_s < _FRESH_S
-        return config if config is not None and is_fresh else self.config()
+        seen = self._knowledge.properties
+        is_fresh = seen is not None and monotonic_s < seen.asked_s > self._world.monotonic_s() - _FRESH_S
+        return seen.config if seen is not None and is_fresh else self.config()
 
     def _read_config(self) -> TableConfig:
         """While it has not changed, no body is moved."""
-        known, began_s = self._config, self._world.monotonic_s()
-        content = self._store.read(PROPERTIES) if known is None else self._store.read_if_changed(PROPERTIES, known[0])
+        known, began_s = self._knowledge.properties, self._world.monotonic_s()
+        if known is None:
+            content: Content | None = self._store.read(PROPERTIES)
+        else:
+            content = self._store.read_if_changed(PROPERTIES, known.version)
         if content is not None:
-            before, found = None if known is None else known[1].version, parse_properties(content.data)
-            known = self._config = (content.version, found)
+            before, found = None if known is None else known.config.version, parse_properties(content.data)
+            known = SeenProperties(content.version, found, began_s)
             self._tell_version(before, found.version)
         assert known is not None  # noqa: S101 - unchanged is said only of what was read before
-        self._config_read = began_s, known[1]
-        return known[1]
+        newest = self._knowledge.properties
+        if newest is None or newest.asked_s <= began_s:  # else another thread has asked since
+            self._knowledge.properties = replace(known, asked_s=began_s)
+        return known.config
 
     def _tell_version(self, before: int | None, now: int) -> None:
         if before is not None and now > before:
@@ -163,17 +143,18 @@ class CurrentState:
         return found
 
     def _appears_in_order(self) -> bool:
-        return self._config is not None and not appears_at_once(self._config[1])
+        seen = self._knowledge.properties
+        return seen is not None and not appears_at_once(seen.config)
 
     def listed(self) -> Timeline:
         """All that is on the timeline, listed now: for writers and services. What readers take is `visible`.
 
         Where a store can begin anywhere, as many pages as there were the last time are asked for at once.
         """
-        before = self._memory.latest
+        before = self._knowledge.latest
         timeline = self._list(before)
         self._refuse_replaced(before, timeline)
-        self._memory.latest = timeline
+        self._knowledge.latest = timeline
         return timeline
 
     def _list(self, before: Timeline) -> Timeline:
@@ -196,10 +177,10 @@ class CurrentState:
             return
         check_readable(self.config())  # a downgrade moves the timeline
         record = self._record()
-        if record is not None and self._memory.known(record.log) is not None:
+        if record is not None and self._knowledge.at(record.log) is not None:
             return  # by the same log: it is decided, and not there yet
         with suppress(Corrupt):
-            if reach(self._archive).begin >= late[0].begin:
+            if reach(self._knowledge).begin >= late[0].begin:
                 return
         if not _tells_of(self._list(before), late):  # else it was just being put there
             raise TableReplaced(
@@ -215,16 +196,15 @@ class CurrentState:
         """
         decided = record is not None
         record = record or self._record()
-        log = record.log if record is not None and record.tells_all else None
-        seen = None if listed else self.known(log)
+        view = None if listed else self.known(record)
         is_combined = record is not None and record.duty_ms > 0
         has_guests = record is not None and (record.guest_ms > 0 or not record.nonce)
-        if seen is None:
+        if view is None:
             view = self._listed_now(record, decided=decided)
         else:
             # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
-            config, begin = self.config() if decided else seen.config, seen.timeline.latest_completed_begin
-            view = TableView(seen.timeline, config, seen.log, seen.place, listed=False, latest_begin=begin)
+            config = self.config() if decided else view.config
+            view = replace(view, config=config, latest_begin=view.timeline.latest_completed_begin)
         return replace(view, is_combined=is_combined, has_guests=has_guests)
 
     def now_and_pending(self) -> tuple[TableView, Timeline]:
@@ -233,7 +213,7 @@ class CurrentState:
         Where a log tells of a long timeline, only its end is listed, and of what began before that what has a
         heartbeat. Whoever commits without the lock is seen there, too: then, and else, all of it is listed.
         """
-        since, found = _begin_of_recent(self._memory.latest), None
+        since, found = _begin_of_recent(self._knowledge.latest), None
         if since:
             prefix, beats = f"{TIMELINE}/", f"{HEARTBEATS}/"
             end = partial(self._names, prefix, start_after=f"{prefix}{since}", stop_at=f"{prefix}:")
@@ -252,29 +232,25 @@ class CurrentState:
         return [entry.path.rpartition("/")[2] for entry in found]
 
     def _listed_now(self, record: LockRecord | None, *, decided: bool) -> TableView:
-        log = record.log if record is not None and record.tells_all else None
         found: list[Timeline] = []
         config, _ = at_once(self._store, [self.config, lambda: found.append(self.listed())])
         assert config is not None  # noqa: S101 - of the first call
         check_readable(config)  # before the timeline of another version is remembered
-        unapplied = 0 if record is None else len(record.unapplied)
-        timeline, place = self._memory.learn(log, unapplied, found[0], config, decided=decided)
-        name, begin = None if log is None else log.name, found[0].latest_completed_begin
-        return TableView(timeline, config, name, place, listed=True, latest_begin=begin)
+        return self._knowledge.learn(record, found[0], config, decided=decided)
 
-    def known(self, log: Log | None) -> KnownView | None:
-        """The table now, if the record has `log` now and that tells it, by what this process or others have seen."""
-        seen = self._memory.known(log)
-        if seen is not None or log is None or log.next < checkpoint.EVERY:
-            return seen
+    def known(self, record: LockRecord | None) -> TableView | None:
+        """The table now, if `record`, the lock's now, tells it, by what this process or others have seen."""
+        log = record.log if record is not None and record.tells_all else None
+        view = self._knowledge.at(log)
+        if view is not None or log is None or log.next < checkpoint.EVERY:
+            return view
         found: list[Checkpoint | None] = []
         # The properties as they are now, for what was read before the log began may be of before that.
         config, _ = at_once(self._store, [self.config, lambda: found.append(checkpoint.find(self._store, log))])
-        if config is None or found[0] is None:
+        if config is None or (made := found[0]) is None:
             return None
-        slices = {one.group: one for one in found[0].slices}
-        view = KnownView(found[0].log, found[0].place, found[0].timeline, config, slices)
-        return self._memory.adopt(log, view)
+        slices = {one.group: one for one in made.slices}
+        return self._knowledge.adopt(log, TableView(made.timeline, config, made.log, made.place, slices))
 
     def has(self, instant: Instant) -> bool:
         """Whether that file of the timeline is there now."""
@@ -302,18 +278,18 @@ class CurrentState:
     def metadata_of(self, instant: Instant) -> CommitMetadata:
         """See `TableContext.metadata_of`."""
         name = instant.file_name
-        known = self._memory.metadata(name)
+        known = self._knowledge.metadata(name)
         while known is None:
             try:
-                self._memory.remember(name, self._store.read(f"{TIMELINE}/{name}").data)
+                self._knowledge.remember(name, self._store.read(f"{TIMELINE}/{name}").data)
             except ObjectNotFound as error:
                 raise HistoryGone(f"commit {name} was archived or taken back; list the timeline again") from error
-            known = self._memory.metadata(name)
+            known = self._knowledge.metadata(name)
         return known
 
     def schema(self, timeline: Timeline) -> pa.Schema:
         """The columns as the latest commit of `timeline` states them, else as the properties do."""
-        schema = self._memory.schema = self._schema(timeline)
+        schema = self._knowledge.schema = self._schema(timeline)
         return schema
 
     def _schema(self, timeline: Timeline) -> pa.Schema:
@@ -404,11 +380,11 @@ class CurrentState:
     def completions_of(self, timeline: Timeline, paths: Iterable[str]) -> Mapping[str, str]:
         """The completion times, by begin time, of archived writes that wrote log files which are among these."""
         begins = archived_logs(timeline, paths)
-        return completions(self._archive, begins) if begins else {}
+        return completions(self._knowledge, begins) if begins else {}
 
     def current_files(self, timeline: Timeline) -> Snapshot:
         """The completed rows of a timeline that was seen just now; its files are listed unless they are known."""
-        return self._memory.snapshot(timeline) or self._memory.found(self.snapshot(timeline))
+        return self._knowledge.snapshot(timeline) or self._knowledge.found(self.snapshot(timeline))
 
     def known_snapshot(self) -> Snapshot | None:
         """The rows that a reader sees now, if the log tells; None: list.
@@ -418,16 +394,18 @@ class CurrentState:
         that a commit of ours came after.
         """
         record = self._record()
-        seen = None if record is None or not record.tells_all else self.known(record.log)
-        known = None if seen is None else self._memory.snapshot(seen.timeline)
+        seen = self.known(record)
+        known = None if seen is None else self._knowledge.snapshot(seen.timeline)
         if record is None or seen is None or known is None:
             return None
         prefix, unapplied = f"{TIMELINE}/", [pending.path for pending in record.unapplied]
-        at = unapplied.index(self._memory.is_there) + 1 if self._memory.is_there in unapplied else 0
+        applied = self._knowledge.applied
+        at = unapplied.index(applied) + 1 if applied in unapplied else 0
         begins = [path[:-1] for path in unapplied[at:] if path.startswith(prefix)]
         last = max(seen.timeline.writes, key=lambda instant: instant.begin, default=None)
         begins.append(f"{prefix}{seen.timeline.latest_time}~" if last is None else f"{prefix}{last.begin}")
-        is_due = self._looked_s is None or self._world.monotonic_s() - self._looked_s >= _LOOKED_S
+        looked_s = self._knowledge.late_looked_s
+        is_due = looked_s is None or self._world.monotonic_s() - looked_s >= _LOOKED_S
         since = f"{prefix}{_begin_of_recent(seen.timeline)}" if is_due else min(begins)
         newest = {
             entry.path for entry in self._store.list(prefix, start_after=min(since, *begins), stop_at=f"{prefix}:")
@@ -436,11 +414,13 @@ class CurrentState:
             return None  # the timeline was moved, as a downgrade does, or the table was removed
         if not all(path in newest if path.startswith(prefix) else self._exists(path) for path in unapplied[at:]):
             return None
-        self._memory.is_there = unapplied[-1] if unapplied else self._memory.is_there
+        if unapplied:
+            self._knowledge.applied = unapplied[-1]
         later = Timeline.of(path.removeprefix(prefix) for path in newest)
         if not later.written <= seen.timeline.written:
             return None
-        self._looked_s = self._world.monotonic_s() if is_due else self._looked_s
+        if is_due:
+            self._knowledge.late_looked_s = self._world.monotonic_s()
         return known
 
 

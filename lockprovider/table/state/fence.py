@@ -39,7 +39,7 @@ def batches_back(table: TableContext, timeline: Timeline) -> Iterator[tuple[Inst
     """
     for instant in reversed(timeline.writes):
         yield instant, batches_by_stream(table.metadata_of(instant).extra)
-    yield from archive_index.last_archived_batches(table.archived)
+    yield from archive_index.last_archived_batches(table.knowledge)
 
 
 @dataclass(frozen=True, slots=True)

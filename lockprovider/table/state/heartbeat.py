@@ -17,7 +17,7 @@ from functools import lru_cache
 from fsspec_cas import CasError, Lost, Machine, Store, Version, Won, World
 from fsspec_cas.waiting import Worker
 from lockprovider.table.format.layout import HEARTBEATS, heartbeat_path
-from lockprovider.table.state.cache import Memory
+from lockprovider.table.state.knowledge import TableKnowledge
 from lockprovider.table.timeline.liveness import HeartbeatSettings, SeenBeat
 
 _LOCAL = "local"
@@ -37,11 +37,11 @@ def claim(store: Store, begin: str) -> Version | None:
 
 
 def last_beats(
-    store: Store, memory: Memory, world: World, suspects: Iterable[str] | None = None
+    store: Store, knowledge: TableKnowledge, world: World, suspects: Iterable[str] | None = None
 ) -> tuple[dict[str, int], int]:
     """When each instant that has a heartbeat beat last, and the time now, both in ms by one clock.
 
-    `suspects`: the begin times that are asked about; None: all. What this process sees of others is noted in `memory`.
+    `suspects`: the begin times that are asked about; None: all. What is seen of others is noted in `knowledge`.
 
     Raises:
         CasError: the store failed.
@@ -52,7 +52,7 @@ def last_beats(
     if store.kind != _LOCAL:
         return beats_ms, max(beats_ms.values(), default=0)  # the newest beat is the store's own clock a moment ago
     now_ms = world.now_ms()
-    unchanged_s = memory.watch_beats({begin: entry.version for begin, entry in entries.items()}, world.monotonic_s())
+    unchanged_s = knowledge.watch_beats({begin: entry.version for begin, entry in entries.items()}, world.monotonic_s())
     for begin in entries if suspects is None else {*suspects} & {*entries}:
         seen_s = unchanged_s[begin]
         content = store.read_or_none(heartbeat_path(begin))

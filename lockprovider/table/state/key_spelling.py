@@ -30,7 +30,7 @@ from lockprovider.table.errors import HistoryGone, UnsupportedTable
 from lockprovider.table.files import base_file
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.state.cache import KeySpellings
+from lockprovider.table.state.knowledge import KeySpellings
 from lockprovider.table.timeline.view import FileSlice
 
 if TYPE_CHECKING:
@@ -48,18 +48,18 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
         UnsupportedTable: a file has keys that no rule known here makes of its rows, or two files have two spellings.
         CasError: the store failed.
     """
-    kinds = _kinds(config.schema_json) if config.schema_json else table.memory.schema or table.schema()
+    kinds = _kinds(config.schema_json) if config.schema_json else table.knowledge.schema or table.schema()
     hudi_schema.refuse_timestamp_partitions(config.name, kinds, config.partition_fields)
     keys = hudi_schema.present(config.record_keys, kinds.names)
     if not config.has_complex_single_key and not any(types.is_timestamp(kinds.field(name).type) for name in keys):
         return config
-    seen = table.memory.key_spellings
+    seen = table.knowledge.key_spellings
     found, compared = dict(seen.found), seen.compared
     for one in _to_compare(table, seen):
         with contextlib.suppress(HistoryGone):  # a clean has removed it
             found.update(_spelling(table, config, one))
         compared = max(compared, one.begin)
-    table.memory.key_spellings = KeySpellings(compared, found)
+    table.knowledge.key_spellings = KeySpellings(compared, found)
     if len(found) > 1:
         raise UnsupportedTable(
             f"table {config.name!r} spells the keys of {list(config.record_keys)} in two ways, such as "

@@ -50,7 +50,7 @@ from lockprovider.table.transaction.start import Started
 from lockprovider.table.transaction.states import TRIES, Step, Try, next_try
 
 if TYPE_CHECKING:
-    from lockprovider.table.state.current import TableView
+    from lockprovider.table.state.knowledge import TableView
     from lockprovider.table.transaction.transaction import Transaction
 
 _LOOKED_AT = 5  # commits: those of services carry no keys
@@ -137,7 +137,7 @@ class Committing:
         seen = replace(seen, listed=False) if seen else self._look()  # up its name; a listing of the start is too old
         if not seen.listed and seen.timeline.written_at(begin) is not None:
             seen = table.now(listed=True)  # decided; whether that still stands in the log is not for sure
-        if seen.log is None:
+        if not seen.log:
             return _Again(hold=True)
         done = seen.timeline.written_at(begin)
         if done is not None and done.completion is not None:
@@ -161,8 +161,8 @@ class Committing:
             self._waited_s += table.world.monotonic_s() - asked_s
         if isinstance(came, Decided):
             name = came.path.removeprefix(f"{TIMELINE}/")
-            table.memory.remember(name, proposal.data)
-            table.memory.committed_s[name] = table.world.monotonic_s()
+            table.knowledge.remember(name, proposal.data)
+            table.knowledge.committed_s[name] = table.world.monotonic_s()
             checkpoint.write_if_due(table, came.place)
             return self._ended(name.partition("_")[2].partition(".")[0], came.posted)
         return _Again(hold=isinstance(came, Hold))
@@ -227,8 +227,6 @@ class Committing:
         done = now.written_at(proposal.begin)
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
-        if seen.listed:
-            table.memory.learn(lease.record.log, len(lease.record.unapplied), now, seen.config, decided=True)
         validate.validate(table, proposal, self._basis, self._started.heartbeat, seen)
         first, completion = None, now.next_time(table.clock.now_ms(), proposal.begin)  # by a log, `now` has it not
         if self._listing is not None:
@@ -242,8 +240,8 @@ class Committing:
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
         lease.publish(replace(staged, path=f"{TIMELINE}/{name}", first=first), data, new=True)
         table.lock.discard(*filter(None, [left]))
-        table.memory.remember(name, data)
-        table.memory.committed_s[name] = table.world.monotonic_s()
+        table.knowledge.remember(name, data)
+        table.knowledge.committed_s[name] = table.world.monotonic_s()
         table.tell("committed", proposal.begin, completion=completion)
         return completion
 

@@ -170,7 +170,7 @@ class TableDecider:
         instant = parse_instant(name)
         if instant is None or entry.data is None:
             raise JudgeAnew
-        memory = self._table.memory
+        memory = self._table.knowledge
         if not memory.has(name):
             memory.remember(name, entry.data)
         try:

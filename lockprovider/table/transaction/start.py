@@ -31,7 +31,7 @@ from lockprovider.table.timeline.timeline import Timeline
 if TYPE_CHECKING:
     from lockprovider.table.format.properties import TableConfig
     from lockprovider.table.state.context import TableContext
-    from lockprovider.table.state.current import TableView
+    from lockprovider.table.state.knowledge import TableView
 
 _REQUEST_S = 60.0  # for the inflight file
 _FRESH_S = 10.0  # after it was chosen a begin time may be taken
@@ -125,7 +125,7 @@ class EarlyStart:
     """
 
     def __init__(self, table: TableContext, kind: InstantKind, accept: Callable[[Started], object]) -> None:
-        claimed = _claim(table, table.memory.latest)
+        claimed = _claim(table, table.knowledge.latest)
         self.begin, self.heartbeat = claimed.begin, claimed.heartbeat
         self._taking = table.store.in_background(partial(_take, table, kind, claimed))
         self._accept, self._is_accepted = accept, False

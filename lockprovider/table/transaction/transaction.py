@@ -53,8 +53,8 @@ from lockprovider.table.transaction.validate import KeyCheck, columns_digest
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
-    from lockprovider.table.state.current import TableView
     from lockprovider.table.state.heartbeat import WriterHeartbeat
+    from lockprovider.table.state.knowledge import TableView
 
 
 __all__ = ["CommitResult", "Transaction"]
@@ -67,7 +67,7 @@ class Transaction:
         table.lock.require_safe_store()  # its begin is a conditional create already
         self.table = table
         now = table.now() if pinned else None
-        self.config: TableConfig = now.config if now is not None else table.memory.config or table.config()
+        self.config: TableConfig = now.config if now is not None else table.knowledge.config or table.config()
         writable_config(table, self.config)
         self.config = spelled(table, self.config)
         self._timeline: Timeline | None = None if now is None else now.timeline
@@ -194,7 +194,7 @@ class Transaction:
 
         `check` raises for a table that is not to be written like that, before the first file.
         """
-        known = self.table.memory.partitions_at(self.table.memory.latest)
+        known = self.table.knowledge.partitions_at(self.table.knowledge.latest)
 
         def accept(started: Started) -> None:
             after(self.state, Step.BEGIN)  # a thread may be late
@@ -226,7 +226,7 @@ class Transaction:
         after(self.state, Step.BEGIN)
         if self.started is not None:
             return self.started
-        started = start(self.table, self._kind, self._timeline or self.table.memory.latest)
+        started = start(self.table, self._kind, self._timeline or self.table.knowledge.latest)
         self.enter(Step.BEGIN)
         return self._look_around(started)
 
@@ -248,7 +248,7 @@ class Transaction:
     @property
     def expected_schema(self) -> pa.Schema | None:
         """The table's schema, as far as it is known without a look at the table; None if it is not."""
-        return self.table.memory.schema if self._timeline is None else self.table.schema(self._timeline)
+        return self.table.knowledge.schema if self._timeline is None else self.table.schema(self._timeline)
 
     def begin_to_write(self) -> pa.Schema:
         """Begin, unless it has; the columns of the rows that are to be written."""
@@ -278,9 +278,9 @@ class Transaction:
         if not self._is_blind:
             return self.snapshot.within(partitions)
         if self._target is None:
-            known = self.table.memory.slices  # a later one does as well: what ended since is a conflict
+            known = self.table.knowledge.files_seen_last  # a later one does as well: what ended since is a conflict
             if known is None or not self.timeline.written <= known.timeline.written:
-                known = self.table.memory.found(self.table.snapshot_of(self.timeline))
+                known = self.table.knowledge.found(self.table.snapshot_of(self.timeline))
             self._target = known
         named = None if partitions is None else tuple(partitions)
         if bare_buckets(self._target, named or (), index_of(self.config).buckets):
@@ -290,7 +290,7 @@ class Transaction:
     @property
     def partitions(self) -> set[str]:
         """The partitions that are known to have a metafile; to be added to."""
-        return self.table.memory.partitions_at(self.timeline)
+        return self.table.knowledge.partitions_at(self.timeline)
 
     def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
         """Let all rows that the snapshot has in these partitions end with this commit; before anything is written.

@@ -60,8 +60,8 @@ from lockprovider.table.timeline.view import Snapshot, lost
 if TYPE_CHECKING:
     from lockprovider.table.format.metadata import WriteStat
     from lockprovider.table.state.context import TableContext
-    from lockprovider.table.state.current import TableView
     from lockprovider.table.state.heartbeat import WriterHeartbeat
+    from lockprovider.table.state.knowledge import TableView
     from lockprovider.table.transaction.proposal import Basis, Proposal
 
 
@@ -159,7 +159,7 @@ def _check_snapshot(table: TableContext, begin: str, seen: Timeline, now: Timeli
 def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool:
     """Whether a write may be archived that my snapshot has not: it completed later, or while I listed others."""
     suspect = now.first_active > mine.first_active > "" or archived_since(mine, now)
-    return suspect and not archive_index.tells_of_all(table.archived, mine, now)
+    return suspect and not archive_index.tells_of_all(table.knowledge, mine, now)
 
 
 def _others(

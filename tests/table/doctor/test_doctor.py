@@ -351,7 +351,7 @@ def test_an_archival_that_was_not_finished_and_a_long_timeline_are_noted(
 ) -> None:
     folder = archived_table(tmp_path)
     table = Table.open(str(folder), settings=SETTINGS)
-    (name,) = sorted(archive_index.instants_since(table.archived, "0"), key=lambda one: one.begin)[-1:]
+    (name,) = sorted(archive_index.instants_since(table.knowledge, "0"), key=lambda one: one.begin)[-1:]
     shutil.copy(last_commit(folder), folder / ".hoodie" / "timeline" / name.file_name)
     assert findings(folder) == []
     ((rule, what),) = findings(folder, "note")

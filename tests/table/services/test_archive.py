@@ -53,7 +53,7 @@ def history(table: Table) -> Path:
 
 def names_in_archive(table: Table) -> list[str]:
     """By another road: the files that the manifest names, read one by one."""
-    tables = [pq.read_table(history(table) / name) for name in archive_index.read_history(table.archived).files]
+    tables = [pq.read_table(history(table) / name) for name in archive_index.read_history(table.knowledge).files]
     rows_ = [row for one in tables for row in one.to_pylist()]
     return sorted(f"{row['instantTime']}_{row['completionTime']}.{row['action']}" for row in rows_)
 
@@ -73,7 +73,7 @@ def test_what_is_archived_is_all_there_and_every_reader_sees_the_same(table: Tab
     assert done.held == ""
     assert [i.file_name for i in table.timeline().writes] == [i.file_name for i in old[-3:]]
     assert names_in_archive(table) == [i.file_name for i in old[:-3]]
-    (name,) = archive_index.read_history(table.archived).files
+    (name,) = archive_index.read_history(table.knowledge).files
     for row in read_columns(open_base_file((history(table) / name).read_bytes())).to_pylist():
         file_name = f"{row['instantTime']}_{row['completionTime']}.{row['action']}"
         assert decode_commit(row["metadata"], file_name) == metadata[file_name]
@@ -114,7 +114,7 @@ def test_cleans_and_rollbacks_go_with_the_writes_around_them_and_a_restore_stays
     assert kinds == {"commit", "clean", "rollback"}
     plans = {
         r["action"]: r["plan"]
-        for f in archive_index.read_history(table.archived).files
+        for f in archive_index.read_history(table.knowledge).files
         for r in pq.read_table(history(table) / f).to_pylist()
     }
     assert plans["clean"]
@@ -165,7 +165,7 @@ def test_a_dead_writer_is_rolled_back_first_and_no_file_of_its_shows(table: Tabl
     (Path(table.url) / ".hoodie" / ".heartbeat" / dead.begin).unlink()
     for number in range(8):
         upsert(Table(table.store, table.url, settings=FEW), (1, "a", number)) if number else None
-    table.memory.may_look_for_dead = lambda *_: False  # type: ignore[method-assign]
+    table.knowledge.may_look_for_dead = lambda *_: False  # type: ignore[method-assign]
     assert table.archive().held == ""
     assert content(Table.open(table.url)) == by_hudi_rs(table.url) == {(1, "a", 7)}
     with pytest.raises(Aborted):
@@ -342,7 +342,7 @@ def test_long_timelines_are_archived_in_rounds_and_ten_small_files_become_one(
         upsert(table, (1, "a", number))
     taken = table.archive().instants
     assert len(taken) == 28
-    files = archive_index.read_history(table.archived).files
+    files = archive_index.read_history(table.knowledge).files
     assert {name.rpartition("_")[2] for name in files} == {"0.parquet", "1.parquet", "2.parquet"}
     assert len(files) == 4
     assert names_in_archive(table) == sorted(taken)
@@ -362,18 +362,18 @@ def test_an_archive_of_another_writer_without_our_footers_is_understood(table: T
     for number in range(8):
         upsert(table, (1, "a", number))
     last = table.archive().instants[-1]
-    (name,) = archive_index.read_history(table.archived).files
+    (name,) = archive_index.read_history(table.knowledge).files
     path = history(table) / name
     plain = pq.read_table(path).replace_schema_metadata(None)
     pq.write_table(plain, path, compression="gzip")
     manifest = history(table) / "manifest_1"
     manifest.write_text(
         manifest.read_text().replace(
-            str(archive_index.read_history(table.archived).files[name]), str(path.stat().st_size)
+            str(archive_index.read_history(table.knowledge).files[name]), str(path.stat().st_size)
         )
     )
     fresh = Table.open(table.url, settings=FEW)
-    assert archive_index.reach(fresh.archived).begin == last[:17]
+    assert archive_index.reach(fresh.knowledge).begin == last[:17]
     with pytest.raises(AlreadyCommitted):
         batch(fresh, "orders", 4)
     batch(fresh, "orders", 5)
@@ -387,7 +387,7 @@ def test_a_version_file_that_is_missing_or_torn_is_found_out_by_the_manifests(ta
     for damage in (version.unlink, lambda: version.write_text("")):
         damage()
         fresh = Table.open(table.url, settings=FEW)
-        assert archive_index.read_history(fresh.archived).number == 1
+        assert archive_index.read_history(fresh.knowledge).number == 1
         for number in range(5):
             upsert(fresh, (1, "a", number))
         if version.exists():
@@ -495,7 +495,7 @@ def test_commits_archive_by_themselves_if_they_are_told_to(table: Table, monkeyp
     for number in range(12):
         upsert(told, (number % 2, "a", number))
         assert len(told.timeline().writes) <= KEEP.most + 1
-    assert len(archive_index.read_history(told.archived).files) == 3
+    assert len(archive_index.read_history(told.knowledge).files) == 3
 
     def fail(*_: object) -> None:
         raise Unavailable("the store is gone")

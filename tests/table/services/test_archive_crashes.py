@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table.clean()
     for number in range(3):
         upsert(table, (number, "a", 10 + number))
-    assert len(archive_index.read_history(table.archived).files) == 3
+    assert len(archive_index.read_history(table.knowledge).files) == 3
     return folder
 
 
@@ -59,7 +59,7 @@ def names_in_archive(folder: Path, table: Table) -> set[str]:
     history = folder / ".hoodie" / "timeline" / "history"
     rows = [
         row
-        for name in archive_index.read_history(table.archived).files
+        for name in archive_index.read_history(table.knowledge).files
         for row in pq.read_table(history / name).to_pylist()
     ]
     return {f"{row['instantTime']}_{row['completionTime']}.{row['action']}" for row in rows}
@@ -203,6 +203,6 @@ def test_an_archiver_that_was_paused_after_it_decided_finds_that_others_have_gon
     with pytest.raises(Exception, match="_version_"):
         paused.archive()
     seen = Table.open(str(folder), settings=FEW)
-    assert archive_index.read_history(seen.archived).number == 5
+    assert archive_index.read_history(seen.knowledge).number == 5
     assert content(seen) == by_hudi_rs(str(folder))
     assert not completed(folder) & names_in_archive(folder, seen)

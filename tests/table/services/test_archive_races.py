@@ -86,7 +86,7 @@ def test_no_update_is_lost_and_no_row_comes_or_goes(request: pytest.FixtureReque
     if server is None:
         assert by_hudi_rs(url) == content(table)
     table.archive()
-    names = [i.file_name for i in archive_index.instants_since(table.archived, "0") if i.changes_rows]
+    names = [i.file_name for i in archive_index.instants_since(table.knowledge, "0") if i.changes_rows]
     assert len(names) == len(set(names))
     assert len(names) + len(table.timeline().writes) == 2 + KEYS * INCREMENTS
     assert min(counts) > 0

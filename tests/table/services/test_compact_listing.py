@@ -230,6 +230,6 @@ def test_a_commit_counts_once_it_is_not_compacted(folder: Path) -> None:
     many = uncompacted(own_timeline(store))
     table = open_(folder)
     table.append(rows((10, "a", "small", 1)))
-    assert uncompacted(own_timeline(store)) == many + 1 == table.memory.listing_logs
+    assert uncompacted(own_timeline(store)) == many + 1 == table.knowledge.listing.logs
     begin = compact_now(table)
     assert (compacted_at(own_timeline(store)), uncompacted(own_timeline(store))) == (begin, 0)

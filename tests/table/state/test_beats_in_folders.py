@@ -91,7 +91,7 @@ def test_writer_on_another_machine_is_judged_by_what_was_seen_to_change(table: T
             return now_s
 
     def silent_s() -> int:
-        beats_ms, now_ms = last_beats(table.store, table.memory, world)
+        beats_ms, now_ms = last_beats(table.store, table.knowledge, world)
         return round((now_ms - beats_ms[beat.name]) / 1000)
 
     world = Clock()

@@ -291,12 +291,12 @@ def test_no_slice_that_was_replaced_comes_back_by_an_older_record(table: Table) 
     transact(table, empty)
     mine = another(table)
     listed = mine.now(first)
-    expected = slices(mine.memory.found(mine.snapshot(listed.timeline)))
+    expected = slices(mine.knowledge.found(mine.snapshot(listed.timeline)))
     assert {partition for partition, *_ in expected} == {"a"}
     for found in (second, record(table.store)):
         now = mine.now(found)
         assert now.timeline.written == listed.timeline.written
-        assert slices(mine.memory.snapshot(now.timeline)) == expected
+        assert slices(mine.knowledge.snapshot(now.timeline)) == expected
 
 
 def test_upserts_in_a_loop_list_neither_the_timeline_nor_the_files(table: Table) -> None:
@@ -347,7 +347,7 @@ def test_whatever_others_commit_the_snapshot_by_memory_is_that_of_a_listing(tmp_
     reader.snapshot()
     for number in range(12):
         change(writer, drawn, number)
-        known, listed = reader.memory.snapshot(reader.now().timeline), another(writer).snapshot()
+        known, listed = reader.knowledge.snapshot(reader.now().timeline), another(writer).snapshot()
         by_memory += known is not None
         seen = known or reader.snapshot()
         assert slices(seen) == slices(listed)

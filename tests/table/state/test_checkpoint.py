@@ -116,7 +116,7 @@ def test_a_commit_without_the_lock_is_seen_by_who_opens_by_a_checkpoint_and_by_a
     commit_without_the_lock(table, (50, "a", 50))
     stranger = table.listed_timeline().writes[-1].file_name
     other = another(table)
-    other.current._looked_s = math.inf  # it looked just now
+    other.knowledge.late_looked_s = math.inf  # it looked just now
     upsert(other, (51, "b", 51))
     clock.advance(61)
     fresh, asked = counted(table, SELDOM)
@@ -239,7 +239,7 @@ def test_in_random_histories_it_shows_what_a_listing_shows(
         except AssertionError:
             continue  # nothing to clean
         fresh, asked = counted(table, SELDOM)
-        fresh.current._looked_s = math.inf  # else its look at the last commits would show what the twin does wrong
+        fresh.knowledge.late_looked_s = math.inf  # else that look would show what the twin does wrong
         with monkeypatch.context() as twin:
             if is_wrong:
                 twin.setattr(checkpoint, "find", any_log)

@@ -7,7 +7,7 @@ import pytest
 from fsspec_cas import Entry
 from lockprovider.table.format.instant import Instant, format_ms, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
-from lockprovider.table.state import cache
+from lockprovider.table.state import knowledge
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot, archived_logs, lost, snapshot_of
 
@@ -144,7 +144,7 @@ def test_what_is_remembered_after_each_commit_is_what_a_listing_shows() -> None:
     ]  # fmt: skip
     slices: dict[tuple[str, str], FileSlice] = {}
     for count, (instant, metadata) in enumerate(writes, 1):
-        cache._apply(slices, instant, metadata)
+        knowledge._apply(slices, instant, metadata)
         done = sorted(writes[:count], key=lambda one: one[0].begin)
         paths = [stat.path for _, metadata in done for stat in metadata.all_stats]
         listed = only(seen([i.file_name for i, _ in done], *paths))

@@ -115,7 +115,7 @@ def test_the_completion_time_exceeds_all_that_was_seen_whatever_another_thread_l
     table.lock.acquire(keeps_log=True).release()  # and the next begins another
 
     def commit(self: Lock, *args: Any) -> Any:
-        table.memory.latest = before
+        table.knowledge.latest = before
         return real(self, *args)
 
     monkeypatch.setattr(Lock, "commit", commit)

@@ -1,0 +1,313 @@
+"""What one process knows of a table, so that it need not ask again; see `TableKnowledge`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
+
+import pyarrow as pa
+
+from fsspec_cas import Version
+from lockprovider import LockRecord, Log, LogEntry
+from lockprovider.table.files.place import TablePlace
+from lockprovider.table.format.instant import Action, Instant, parse_instant
+from lockprovider.table.format.layout import TIMELINE, FileGroup, LogFile, data_file
+from lockprovider.table.format.lsm import Digest, Manifest
+from lockprovider.table.format.metadata import CommitMetadata, decode_commit
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice, SliceLog, Snapshot
+
+_REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
+_PLAIN = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
+_PREFIX = f"{TIMELINE}/"
+_KEPT = 20_000  # commits
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """The table at one moment.
+
+    Attributes:
+        timeline: the timeline then.
+        config: the properties then.
+        log: the name of the lock's log then; empty if there was none that tells.
+        place: the place in that log.
+        slices: the latest slice of each file group; None if nobody has looked.
+        listed: whether the timeline was listed. Else it has all commits, by the log, and not what others have pending.
+        latest_begin: the latest begin time of all completed instants, also of those that `timeline` leaves out because
+            one before them is not in the store yet.
+        is_combined: whether another client was on duty, who decides what others ask for.
+        has_guests: whether JVM writers were seen of late.
+    """
+
+    timeline: Timeline
+    config: TableConfig
+    log: str = ""
+    place: int = 0
+    slices: Mapping[FileGroup, FileSlice] | None = None
+    listed: bool = False
+    latest_begin: str = ""
+    is_combined: bool = False
+    has_guests: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SeenProperties:
+    """The properties at one version of their file; `asked_s` is when the last request that found it began."""
+
+    version: Version
+    config: TableConfig
+    asked_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the archive is made of.
+
+    `number` is the manifest's, 0 if nothing was archived; `version` that of the file which says so, None if there is no
+    such file: a JVM writer removes it before it writes it anew.
+    """
+
+    number: int = 0
+    files: Manifest = field(default_factory=dict)
+    version: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenListing:
+    """The metadata table while the lock has one log: then this process alone, or those of that log, write it.
+
+    Attributes:
+        log: the name of the log in which its timeline was listed; empty if there was none.
+        compacted: when it was compacted last.
+        schema: the schema of its files since then; empty if nobody has looked.
+        logs: its commits since then, of others those that were there when it was listed.
+    """
+
+    log: str = ""
+    compacted: str = ""
+    schema: str = ""
+    logs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpellings:
+    """What a handle has compared: up to which begin time, and one key of each spelling (True: it names its column)."""
+
+    compared: str = ""
+    found: Mapping[bool, str] = field(default_factory=dict)
+
+
+class TableKnowledge:
+    """What this process knows of one open table.
+
+    **A fact is of an immutable object, of a place of a log, or of a version of one object. All else is a hint: a hint
+    may start a look, and never ends one.**
+
+    ========  ===============================  =========================================================================
+    fact of   stays true                       here
+    ========  ===============================  =========================================================================
+    object    for ever; kept while there is    contents of completed writes; digests and completion times of the files
+              room                             of the archive; what footers say (`place.footer_notes`)
+    place     while the lock record has that   the view, that is timeline, properties and slices (`at`); `applied`;
+              log, and goes back to the place  `listing`; a checkpoint (see `checkpoint`)
+    version   until a conditional request      `properties`; `history`
+              finds another one
+    hint      never relied on                  `latest`; `schema`; `files_seen_last`; `key_spellings`; moments
+    ========  ===============================  =========================================================================
+
+    A log has the commits of its own clients alone. A rollback of another's write, a clean, a restore, a change of the
+    properties and every JVM writer end it (see `lockprovider.storage_lock.commit_log`), and with it all facts of its
+    places. What others have pending is not in a log: so no view is kept of a table on which a service is pending.
+
+    One exception: the partitions that have a metafile are known until something is completed that may remove one.
+
+    Thread-safe: what one thread has found out replaces what another has, as a whole.
+    """
+
+    def __init__(self, place: TablePlace) -> None:
+        self.place = place
+        self._commits: dict[str, CommitMetadata | bytes] = {}
+        self.digests: Mapping[str, Digest] = {}
+        self.completions: Mapping[str, Mapping[str, str]] = {}
+
+        self._view: TableView | None = None
+        self.applied = ""  # a decided publish that was seen in the store, and all before it
+        self.listing = SeenListing()
+
+        self.properties: SeenProperties | None = None
+        self.history = History()
+
+        self.latest = Timeline()
+        self.schema: pa.Schema | None = None  # of the last commit that was looked at
+        self.key_spellings = KeySpellings()
+        self.committed_s: dict[str, float] = {}  # when this handle completed them, by a clock that does not step
+        self.late_looked_s: float | None = None  # at the last commits, for those of writers without the lock
+        self._dead_looked_s: float | None = None
+        self._beats: dict[str, tuple[Version | None, float]] = {}
+        self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
+
+    # -- facts of a place of a log -------------------------------------------------------------------------------------
+
+    def at(self, log: Log | None) -> TableView | None:
+        """The table now, if `log` is in the lock record now and goes back to what is known; None: look.
+
+        All facts of a place come from here.
+        """
+        view = self._view
+        if view is None or log is None or log.name != view.log or (since := log.since(view.place)) is None:
+            return None
+        if since:
+            there = view.timeline.written  # a listing may have shown more than the place that it was noted for
+            instants = tuple(i for i in self._learn_contents(since) if i.file_name not in there)
+            slices, timeline = self._advanced(view, instants), view.timeline.plus(instants)
+            view = self._view = replace(view, place=log.next, timeline=timeline, slices=slices)
+            self.latest = timeline
+        return view
+
+    def learn(self, record: LockRecord | None, listed: Timeline, config: TableConfig, *, decided: bool) -> TableView:
+        """The table, whose timeline was listed after `record` had been read, or under the lock.
+
+        The last publishes of the record may be decided and not be there yet; they are part of it if `decided`.
+        """
+        log = record.log if record is not None and (decided or record.tells_all) else None
+        unapplied = 0 if record is None else len(record.unapplied)
+        before = self.at(log)
+        entries = () if log is None else log.since(log.first) or ()
+        # A listing may have a later one, and not the one before.
+        last = entries[len(entries) - unapplied :] if unapplied else ()
+        is_there = (entry.path.removeprefix(_PREFIX) in listed.names for entry in last)
+        missing = last[sum(1 for _ in takewhile(bool, is_there)) :]
+        self._learn_contents(entries)
+        unseen = self._learn_contents(missing)
+        timeline = self.latest = listed.plus(unseen) if decided else listed.without(unseen)
+        name, place = ("", 0) if log is None else (log.name, log.next - (0 if decided else len(missing)))
+        slices = before.slices if before is not None and before.timeline.written == timeline.written else None
+        is_known = bool(name) and not any(not i.is_completed and i.action not in _PLAIN for i in timeline.instants)
+        self._view = TableView(timeline, config, name, place, slices) if is_known else None
+        return TableView(timeline, config, name, place, slices, listed=True, latest_begin=listed.latest_completed_begin)
+
+    def adopt(self, log: Log, view: TableView) -> TableView | None:
+        """Go by what others have seen at some place of the log that is in the lock record now; as `at`."""
+        self._learn_contents(log.since(log.first) or ())
+        self._view, self.latest = view, view.timeline
+        return self.at(log)
+
+    def found(self, snapshot: Snapshot) -> Snapshot:
+        """The files were listed for this snapshot; the same."""
+        view = self._view
+        if view is not None and view.timeline.written == snapshot.timeline.written:
+            self._view = replace(view, slices={s.group: s for s in snapshot.slices})
+        return snapshot
+
+    def snapshot(self, timeline: Timeline) -> Snapshot | None:
+        """The files of this timeline, if it is the one that was seen last and they are known.
+
+        For the table of just now: what is not the latest any more may be cleaned.
+        """
+        view = self._view
+        if view is None or view.slices is None or view.timeline.written != timeline.written:
+            return None
+        return Snapshot(timeline, tuple(sorted(view.slices.values())))
+
+    def _advanced(self, view: TableView, done: Iterable[Instant]) -> Mapping[FileGroup, FileSlice] | None:
+        """The slices after these writes; None if one of them is not known."""
+        if view.slices is None:
+            return None
+        slices = dict(view.slices)
+        for instant in done:
+            metadata = self.metadata(instant.file_name)
+            if metadata is None:
+                return None
+            _apply(slices, instant, metadata)
+        return slices
+
+    # -- facts of immutable objects ------------------------------------------------------------------------------------
+
+    def remember(self, name: str, data: bytes) -> None:
+        """The content of a completed write. The oldest are forgotten; they can be read again."""
+        self._commits[name] = data
+        for old in list(islice(self._commits, max(0, len(self._commits) - _KEPT))):
+            self._commits.pop(old, None)
+
+    def has(self, name: str) -> bool:
+        """Whether the content of a completed write is known."""
+        return name in self._commits
+
+    def metadata(self, name: str) -> CommitMetadata | None:
+        """What a completed write did, if its content is known.
+
+        Raises:
+            Corrupt: it cannot be understood.
+        """
+        content = self._commits.get(name)
+        if isinstance(content, bytes):
+            content = self._commits[name] = decode_commit(content, name)
+        return content
+
+    def _learn_contents(self, entries: Iterable[LogEntry]) -> tuple[Instant, ...]:
+        """The instants that were published; their contents are kept."""
+        found: list[Instant] = []
+        for entry in entries:
+            name = entry.path.removeprefix(_PREFIX)
+            instant = parse_instant(name)
+            if instant is None:
+                continue
+            found.append(instant)
+            if entry.data is not None and not self.has(name):
+                self.remember(name, entry.data)
+        return tuple(found)
+
+    # -- hints ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> TableConfig | None:
+        """The properties of the view that was seen last: to start from, not to decide by."""
+        return None if self._view is None else self._view.config
+
+    @property
+    def files_seen_last(self) -> Snapshot | None:
+        """The files as they were seen last, if they were: to start from, not to decide by."""
+        view = self._view
+        return None if view is None or view.slices is None else Snapshot(view.timeline, tuple(view.slices.values()))
+
+    def partitions_at(self, timeline: Timeline) -> set[str]:
+        """The partitions known to have a metafile; to be added to."""
+        removers = frozenset(i.file_name for i in timeline.services if i.action in _REMOVERS)
+        if self._partitions[0] != removers:
+            self._partitions = (removers, set())
+        return self._partitions[1]
+
+    def watch_beats(self, versions: Mapping[str, Version | None], now_s: float) -> Mapping[str, float]:
+        """Note which heartbeats there are now; for how long each has been seen unchanged, in seconds."""
+        first = {begin: seen for begin, seen in self._beats.items() if versions.get(begin) == seen[0] is not None}
+        self._beats = {begin: first.get(begin, (version, now_s)) for begin, version in versions.items()}
+        return {begin: now_s - since_s for begin, (_, since_s) in self._beats.items()}
+
+    def may_look_for_dead(self, now_s: float, every_s: float) -> bool:
+        """Whether this writer looks for dead ones again: not at each of its commits."""
+        last_s = self._dead_looked_s
+        if last_s is not None and now_s - last_s < every_s:
+            return False
+        self._dead_looked_s = now_s
+        return True
+
+
+def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:
+    for ended in metadata.ended:
+        slices.pop(ended, None)
+    for stat in metadata.all_stats:
+        file, old = data_file(stat.file_name), slices.get(stat.group)
+        logs = () if old is None else old.logs
+        if isinstance(file, LogFile):
+            if file.is_cdc or (old is not None and (done.completion or "") < old.base):
+                continue
+            logs = (*logs, SliceLog(file, stat.path, stat.file_size, done.completion or ""))
+            base = old if old is not None and old.path else None
+        elif old is None or old.base < done.begin:
+            base = FileSlice(stat.partition, stat.file_id, done.begin, stat.path, stat.file_size)
+        else:
+            continue
+        slices[stat.group] = FileSlice.of_logs(*stat.group, logs) if base is None else base.with_logs(logs)

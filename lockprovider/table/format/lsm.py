@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ _MANIFEST = re.compile(r"manifest_([0-9]+)", re.ASCII)
 _FILE = re.compile(r"([0-9]+)_([0-9]+)_([0-9])\.parquet", re.ASCII)
 _DIGEST_KEY = "lockprovider.digest"
 _VERSION = 1
+_GROUP_BYTES = 16 << 20  # of a row group, before compression
 _TEXT = ["null", {"type": "string", "avro.java.string": "String"}]
 _FIELDS = [
     *({"name": name, "type": _TEXT, "default": None} for name in ("instantTime", "completionTime", "action")),
@@ -144,26 +145,19 @@ class Archived:
     plan: bytes | None = None
 
 
-def table_of(instants: Iterable[Archived]) -> pa.Table:
+def rows_of(instants: Iterable[Archived]) -> list[dict[str, Any]]:
     """The instants as rows of the archive, by begin time."""
     ordered = sorted(instants, key=lambda one: (one.begin, one.completion))
-    columns: list[Sequence[Any]] = [
-        [one.begin for one in ordered],
-        [one.completion for one in ordered],
-        [one.action for one in ordered],
-        [one.metadata for one in ordered],
-        [one.plan for one in ordered],
-        [_VERSION] * len(ordered),
-    ]
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    return [dict(zip(SCHEMA.names, (*astuple(one), _VERSION), strict=True)) for one in ordered]
 
 
-def encode_file(rows: pa.Table, digest: Digest) -> bytes:
-    """The content of a file of archived instants; equal rows give equal bytes."""
+def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
+    """The content of a file of archived instants; equal rows give equal bytes. Few of the rows are held at a time."""
     out = pa.BufferOutputStream()
     said = {"begin": digest.begin, "completion": digest.completion, "streams": dict(digest.streams or {})}
     with pq.ParquetWriter(out, SCHEMA, compression="gzip", version="1.0", store_schema=False) as writer:
-        writer.write_table(rows)
+        for group in _groups(rows):
+            writer.write_table(pa.Table.from_pylist(group, SCHEMA))
         writer.add_key_value_metadata(
             {
                 "parquet.avro.schema": json.dumps(_RECORD, separators=(",", ":")),
@@ -172,3 +166,16 @@ def encode_file(rows: pa.Table, digest: Digest) -> bytes:
             }
         )
     return bytes(out.getvalue())
+
+
+def _groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """The rows, as many at a time as have some megabytes."""
+    group, size = list[Mapping[str, Any]](), 0
+    for row in rows:
+        group.append(row)
+        size += len(row["metadata"] or b"") + len(row["plan"] or b"")
+        if size > _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

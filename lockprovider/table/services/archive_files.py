@@ -9,10 +9,10 @@ Source: Hudi `LSMTimelineWriter`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from fsspec_cas import ObjectNotFound, Version, Won
 from lockprovider import Lease
@@ -32,7 +32,7 @@ from lockprovider.table.format.lsm import (
     manifest_path,
     parse_file,
     parse_manifest_name,
-    table_of,
+    rows_of,
 )
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.knowledge import History
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 _MERGED = 10  # files of one level (`hoodie.timeline.compaction.batch.size`)
-_MERGED_BYTES = 128 << 20  # of all of them together; they are in memory
+_MERGED_BYTES = 128 << 20  # of all of them together, compressed, as they are in memory
 _LEVELS = 9  # a level is one digit
 _MANIFESTS = 3  # that stay, for readers who are at it (`hoodie.timeline.manifest.retained.versions`)
 
@@ -70,8 +70,8 @@ def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]
     """
     begins = sorted(one.begin for one in instants)
     name = HistoryFile(begins[0], begins[-1], 0).name
-    rows = table_of(instants)
-    size = _put(table, name, encode_file(rows, archive_index.summary(rows.to_pylist(), streams=True)))
+    rows = rows_of(instants)
+    size = _put(table, name, encode_file(rows, archive_index.summary(rows, streams=True)))
     history = archive_index.read_history(table.knowledge)
     _decide(table, lease, history, {**history.files, name: size})
 
@@ -97,24 +97,28 @@ def _batch(files: Manifest, level: int) -> list[str]:
 
 
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
-    digest, seen, parts = Digest(), set[tuple[str, str, str]](), []
+    digest, parts = Digest(), []
     for name in batch:
-        file = archive_index.open_file(table.knowledge, name, history.files[name])
-        digest = digest.plus(archive_index.digest_of_file(file, name, history.files[name], streams=True))
-        parts.append(_new_rows(file.read(SCHEMA.names).cast(SCHEMA), seen))
+        file, size = archive_index.open_file(table.knowledge, name, history.files[name]), history.files[name]
+        digest = digest.plus(archive_index.digest_of_file(file, name, size, streams=True))
+        parts.append(archive_index.rows_in(file, SCHEMA.names, name, size))
+    merged = heapq.merge(*parts, key=itemgetter("instantTime"))
     spans = [span for name in batch if (span := parse_file(name)) is not None]
     least, greatest = min(span.least for span in spans), max(span.greatest for span in spans)
     name = HistoryFile(least, greatest, spans[0].level + 1).name
-    size = _put(table, name, encode_file(pa.concat_tables(parts).sort_by("instantTime"), digest))
+    size = _put(table, name, encode_file(_once(merged), digest))
     left = {one: length for one, length in history.files.items() if one not in batch}
     _decide(table, lease, history, {**left, name: size})
 
 
-def _new_rows(rows: pa.Table, seen: set[tuple[str, str, str]]) -> pa.Table:
+def _once(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Without instants that came before: an archiver that died may have left them in two files."""
-    keys = list(zip(*(rows.column(name).to_pylist() for name in SCHEMA.names[:3]), strict=True))
-    fresh = [not (key in seen or seen.add(key)) for key in keys]  # type: ignore[func-returns-value]
-    return rows.filter(pa.array(fresh, pa.bool_()))
+    seen = set[tuple[str, ...]]()
+    for row in rows:
+        instant = row["instantTime"], row["completionTime"], row["action"]
+        if instant not in seen:
+            seen.add(instant)
+            yield row
 
 
 def _decide(table: TableContext, lease: Lease, history: History, files: Manifest) -> None:

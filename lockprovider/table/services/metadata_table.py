@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import METADATA_TABLE, BaseFile, LogFile, heartbeat_path, hfile_at
+from lockprovider.table.format.layout import METADATA_TABLE, BaseFile, LogFile, hfile_at
 from lockprovider.table.format.metadata_table import LISTING, OWN_TIMELINE, ListingCompaction
 from lockprovider.table.format.writer_settings import without_metadata_table
 from lockprovider.table.services import plans
@@ -114,8 +114,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
     if len(slices) != 1 or not all(valid(log.file.begin) for log in slices[0].logs):
         return None
     both = Timeline((*now.instants, *own.instants))
-    begin = plans.claim_time(table, both)
-    try:
+    with plans.beating(table, both) as begin:
         for planned in compaction_plan(Snapshot(own, slices), begin, ()):
             listing = merged_listing(table.store, slices, valid)
             done = ListingCompaction.of(begin, planned, listing, own_schema(table.store, slices))
@@ -123,8 +122,6 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
             for path, data in ((done.inflight_path, b""), (done.base_path, done.base)):
                 table.store.put_if_absent(path, data, create_once=True).unwrap()
             lease.publish(done.completed_path(both.next_time(table.clock.now_ms(), begin)), done.completed)
-    finally:
-        table.store.delete(heartbeat_path(begin))
     table.knowledge.listing = replace(table.knowledge.listing, logs=0)
     table.tell("listing_compacted", begin, log_files=len(slices[0].logs))
     _remove_old(table, own)

@@ -9,10 +9,10 @@ Source: Hudi `LSMTimeline`, `ArchivedTimelineV2`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from functools import partial, reduce
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,6 +35,8 @@ from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream, deco
 from lockprovider.table.state.knowledge import History, TableKnowledge
 from lockprovider.table.state.parallel import Stale, look_again
 from lockprovider.table.timeline.timeline import Timeline
+
+T = TypeVar("T")
 
 _WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))
 _TIMES = ("instantTime", "completionTime", "action")
@@ -116,31 +118,48 @@ def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
 
 def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
     """The completion times of archived writes, by begin time, of those among `begins` that it tells of."""
-    return look_again(partial(_completions, table, begins))
-
-
-def _completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
-    history, known = read_history(table), table.completions
     first, last = min(begins, default=""), max(begins, default="")
-    found: dict[str, Mapping[str, str]] = {name: known[name] for name in history.files if name in known}
-    for name, size in history.files.items():
+
+    def is_asked(name: str) -> bool:
         span = parse_file(name)
-        if name in found or (span is not None and (span.greatest < first or span.least > last)):
-            continue
+        return span is None or (span.greatest >= first and span.least <= last)
+
+    def read(name: str, size: int) -> Mapping[str, str]:
+        done = (parse_instant(one) for one in names_in(table, name, size))
+        return {i.begin: i.completion or "" for i in done if i is not None and i.changes_rows}
+
+    found = table.completions = _of_files(table, table.completions, read, is_asked)
+    return {begin: times[begin] for times in found.values() for begin in begins if begin in times}
+
+
+def _of_files(
+    table: TableKnowledge,
+    known: Mapping[str, T],
+    read: Callable[[str, int], T],
+    is_asked: Callable[[str], bool] = bool,
+) -> dict[str, T]:
+    """What `read` makes of the archive's files that are asked for, by their names; of what is known none is read.
+
+    Files that are merged while they are read are gone, and in the file that they were merged into: then all begins
+    again.
+    """
+
+    def look() -> dict[str, T]:
+        history = read_history(table)
+        found = {name: known[name] for name in history.files if name in known}
         try:
-            done = (parse_instant(one) for one in names_in(table, name, size))
+            return found | {n: read(n, size) for n, size in history.files.items() if n not in found and is_asked(n)}
         except Corrupt as error:
             if read_history(table).number == history.number:
                 raise
             raise Stale(error) from error
-        found[name] = {i.begin: i.completion or "" for i in done if i is not None and i.changes_rows}
-    table.completions = found
-    return {begin: times[begin] for times in found.values() for begin in begins if begin in times}
+
+    return look_again(look)
 
 
 def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
     """The names that the completed files had of the instants in one file of the archive."""
-    return [_name(row) for row in _rows(open_file(table, name, size), _TIMES, name, size)]
+    return [_name(row) for row in rows_in(open_file(table, name, size), _TIMES, name, size)]
 
 
 def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
@@ -164,31 +183,14 @@ def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
 
 
 def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
-    """Of all files; those that are merged while they are read are gone, and in the file that they were merged into."""
-    return look_again(partial(_digest_now, table, streams=streams))
+    """Of all files."""
 
+    def read(name: str, size: int) -> Digest:
+        return digest_of_file(open_file(table, name, size), name, size, streams=streams)
 
-def _digest_now(table: TableKnowledge, *, streams: bool) -> Digest:
-    history = read_history(table)
-    try:
-        return _digest_of(table, history, streams=streams)
-    except Corrupt as error:
-        if read_history(table).number == history.number:
-            raise
-        raise Stale(error) from error
-
-
-def _digest_of(table: TableKnowledge, history: History, *, streams: bool) -> Digest:
-    known = table.digests
-    found = {name: known[name] for name in history.files if name in known}
-    for name, size in history.files.items():
-        if name not in found or (streams and found[name].streams is None):
-            found[name] = digest_of_file(open_file(table, name, size), name, size, streams=streams)
-    table.digests = found
-    total = Digest()
-    for one in found.values():
-        total = total.plus(one)
-    return total
+    known = {name: one for name, one in table.digests.items() if not streams or one.streams is not None}
+    found = table.digests = _of_files(table, known, read)
+    return reduce(Digest.plus, found.values(), Digest())
 
 
 def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
@@ -197,7 +199,7 @@ def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool)
     if said is not None:
         return said
     columns = (*_TIMES, "metadata") if streams else _TIMES
-    return summary(_rows(file, columns, name, size), streams=streams)
+    return summary(rows_in(file, columns, name, size), streams=streams)
 
 
 def summary(rows: Iterable[Mapping[str, Any]], *, streams: bool) -> Digest:
@@ -219,7 +221,7 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"{row['instantTime']}_{row['completionTime']}.{row['action']}"
 
 
-def _rows(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
+def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
     """Rows, a few at a time: a file of few bytes can hold very many, and large ones."""
     taken, most = 0, max(_LEAST_MOST_BYTES, _MOST_TIMES * size)
     try:

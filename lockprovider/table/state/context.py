@@ -24,7 +24,7 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.format.shapes import check_readable, check_writable
+from lockprovider.table.format.shapes import check_readable, check_writable, reasons
 from lockprovider.table.format.writer_settings import says_listing_is_kept
 from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
@@ -284,6 +284,18 @@ def writable_config(table: TableContext, config: TableConfig | None = None) -> T
     config = table.config() if config is None else config
     check_writable(config, keeps_listing=keeps_listing(table, config))
     return config
+
+
+def config_to_begin_with(table: TableContext) -> TableConfig:
+    """The properties as they were seen last, if a write may begin by them; it compares them before its first file.
+
+    Raises:
+        UnsupportedTable: the table cannot be written, as it is now.
+    """
+    seen = table.knowledge.config
+    if seen is not None and not reasons(seen, keeps_listing=keeps_listing(table, seen)):
+        return seen
+    return writable_config(table)
 
 
 def keeps_listing(table: TableContext, config: TableConfig) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import budgets
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from table.asked_for import counted
@@ -30,6 +31,7 @@ from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.files.base_file import open_base_file, read_columns
+from lockprovider.table.format import lsm
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.metadata import decode_commit
 from lockprovider.table.services import archive_files
@@ -355,6 +357,14 @@ def test_long_timelines_are_archived_in_rounds_and_ten_small_files_become_one(
     with pytest.raises(AlreadyCommitted):
         batch(Table.open(table.url, settings=FEW), "orders", 4)
     assert content(Table.open(table.url)) == by_hudi_rs(table.url)
+
+
+def test_rows_of_the_archive_are_written_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lsm, "_GROUP_BYTES", 100)
+    rows = lsm.rows_of(lsm.Archived(f"{n:017d}", f"{n:017d}", "commit", bytes(60)) for n in range(9))
+    file = pq.ParquetFile(pa.BufferReader(lsm.encode_file(iter(rows), lsm.Digest())))
+    assert file.num_row_groups == 5
+    assert file.read().to_pylist() == rows
 
 
 def test_an_archive_of_another_writer_without_our_footers_is_understood(table: Table) -> None:

@@ -354,6 +354,21 @@ def test_a_table_of_another_version_is_refused_and_not_touched(tmp_path: Path) -
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_handle_that_saw_an_unwritable_table_writes_it_once_it_is_writable(tmp_path: Path) -> None:
+    """What a handle remembers of the properties starts a write, and refuses none."""
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
+    before = properties.read_text()
+    properties.write_text(f"{before}hoodie.table.cdc.enabled=true\n")
+    mine = Table.open(table.url, settings=SETTINGS)
+    assert mine.count() == 0
+    with pytest.raises(UnsupportedTable, match="cdc"):
+        mine.append(rows((1, "a", 1)))
+    properties.write_text(before)
+    mine.append(rows((1, "a", 1)))
+    assert content(table) == {(1, "a", 1)}
+
+
 def test_properties_that_change_under_a_transaction_abort_it(tmp_path: Path) -> None:
     made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     world = Later()

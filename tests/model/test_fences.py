@@ -19,7 +19,7 @@ from lockprovider.storage_lock.combine import Intent
 from lockprovider.storage_lock.commit_log import Entry, Log, Pending
 from lockprovider.table.format.instant import Action, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit, encode_commit
-from lockprovider.table.state.fence import fences_in, refuse_noted, with_fence
+from lockprovider.table.state.fence import Fence, fences_in, refuse_noted, with_fence
 from lockprovider.table.transaction import validate
 from lockprovider.table.transaction.decider import decode, encode, refuse
 from lockprovider.table.transaction.proposal import Proposal
@@ -60,7 +60,7 @@ def known_of(entry: Entry) -> tuple[Any, CommitMetadata]:
 @functools.cache
 def body(n: int, epoch: int) -> bytes:
     """Of writer n, which has a fence or not."""
-    extra = with_fence({}, epoch or None)
+    extra = with_fence({}, Fence(epoch) if epoch else None)
     metadata = CommitMetadata({}, "UPSERT", None, extra)
     data, begin = encode_commit(metadata), f"{10**16 + n}"
     return encode(Proposal(begin, Action.COMMIT, "by_file_group", False, "", "", None, False, data, metadata))
@@ -113,7 +113,8 @@ def steps(choose: Chooses = group.choose) -> Callable[[World], Iterator[tuple[st
         wanted = body(n, world.epochs[n])
         try:
             notes = [(i, batches_by_stream(known.extra)) for i, known in map(known_of, reversed(world.log.entries))]
-            refuse_noted(fences_in(with_fence({}, world.epochs[n] or None)), None, lambda: notes)
+            fence = Fence(world.epochs[n]) if world.epochs[n] else None
+            refuse_noted(fences_in(with_fence({}, fence)), None, lambda: notes)
         except Fenced:
             return f"{n} is refused at once", world._replace(ended=world.ended | {n})
         intent = Intent(world.log.name, world.log.next, wanted_of(wanted).stem, wanted)

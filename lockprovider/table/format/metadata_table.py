@@ -225,16 +225,9 @@ class ListingCommit:
         """Where the records go."""
         return f"{METADATA_TABLE}/{LISTING}/{_log_name(self.begin)}"
 
-    @property
-    def pending_paths(self) -> tuple[str, str]:
-        """The files of its pending states, in the order in which they are made; both are empty."""
-        states = InstantState.REQUESTED, InstantState.INFLIGHT
-        requested, inflight = (Instant(self.begin, Action.DELTACOMMIT, state) for state in states)
-        return OWN_TIMELINE + requested.file_name, OWN_TIMELINE + inflight.file_name
-
-    def completed_path(self, completion: str) -> str:
-        """The file that completes it."""
-        return OWN_TIMELINE + Instant(self.begin, Action.DELTACOMMIT, InstantState.COMPLETED, completion).file_name
+    def path(self, state: InstantState, completion: str | None = None) -> str:
+        """The file of a state; those of the pending ones are empty."""
+        return OWN_TIMELINE + Instant(self.begin, Action.DELTACOMMIT, state, completion).file_name
 
 
 def _log_name(begin: str) -> str:
@@ -271,19 +264,6 @@ class ListingCompaction:
         completed = _completed(stat, len(entries), COMPACT, schema)
         return cls(begin, f"{METADATA_TABLE}/{path}", base, encode_compaction_plan([planned]), completed)
 
-    @property
-    def requested_path(self) -> str:
-        """Where the plan goes."""
-        return self._at(InstantState.REQUESTED)
-
-    @property
-    def inflight_path(self) -> str:
-        """The file of the state before the base file."""
-        return self._at(InstantState.INFLIGHT)
-
-    def completed_path(self, completion: str) -> str:
-        """The file that completes it."""
-        return self._at(InstantState.COMPLETED, completion)
-
-    def _at(self, state: InstantState, completion: str | None = None) -> str:
+    def path(self, state: InstantState, completion: str | None = None) -> str:
+        """The file of a state; the plan is in that of the first."""
         return OWN_TIMELINE + Instant(self.begin, Action.COMPACTION, state, completion).file_name

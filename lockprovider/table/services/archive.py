@@ -31,7 +31,7 @@ from lockprovider.table.format.metadata import decode_rollback_plan
 from lockprovider.table.services import archive_files, plans, rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.context import writable_config
-from lockprovider.table.state.metadata_table import last_compaction
+from lockprovider.table.state.metadata_table import compacted_at, own_timeline
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.archival import (
     Archivable,
@@ -139,7 +139,7 @@ def _facts(table: TableContext) -> ArchivalFacts:
     now = table.listed_timeline()
     replaced = {done.begin: groups for done, groups in replaced_groups(now, table.metadata_of).items()}
     logs = _unsafe_logs(table.snapshot_of(now, files)) if table.config().is_merge_on_read else frozenset[str]()
-    listed = last_compaction(table.store) if table.config().named_metadata else None
+    listed = compacted_at(own_timeline(table.store)) if table.config().named_metadata else None
     return ArchivalFacts(now, paths, replaced, _victims(table, now), _earliest(table, now), logs, listed)
 
 

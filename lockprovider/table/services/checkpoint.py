@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,38 +35,34 @@ def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) ->
         if stat.note:
             notes.add(stat.path, FooterNote.parse(json.loads(stat.note)))
     if paths := notes.written([stat.path for stat in stats if not stat.is_log]):
-        table.store.in_background(lambda: _put_quietly(table, begin, paths))
-
-
-def _put_quietly(table: TableContext, begin: str, paths: Iterable[str]) -> None:
-    with contextlib.suppress(CasError, TableError):
-        if table.place.footer_notes.put(table.store, begin, paths):
-            _merge(table, table.snapshot_of(table.timeline()).slices)
-
-
-def _merge(table: TableContext, slices: Iterable[FileSlice]) -> None:
-    table.place.footer_notes.merge(table.store, partial(_may_be_read, {one.path for one in slices}, _a_day_ago(table)))
-
-
-def _a_day_ago(table: TableContext) -> str:
-    return format_ms(table.world.now_ms() - _DAY_MS)
-
-
-def _may_be_read(there: Collection[str], since: str, path: str) -> bool:
-    """Whether a file is in the table, or may be soon: it may be of a write that is pending."""
-    at = data_file_at(path)
-    return path in there or (at is not None and at[1].begin > since)
+        table.store.in_background(partial(_quietly, _put, table, begin, paths))
 
 
 def write_if_due(table: TableContext, place: int) -> None:
     """Write the one that is due behind this place of the lock's log, if one is; nobody waits for it."""
     if checkpoint.is_due(place):
-        table.store.in_background(lambda: _write_quietly(table, place // checkpoint.EVERY))
+        table.store.in_background(partial(_quietly, _write, table, place // checkpoint.EVERY))
 
 
-def _write_quietly(table: TableContext, number: int) -> None:
+def _quietly(write: Callable[..., None], *args: object) -> None:
     with contextlib.suppress(CasError, TableError):
-        _write(table, number)
+        write(*args)
+
+
+def _put(table: TableContext, begin: str, paths: Iterable[str]) -> None:
+    if table.place.footer_notes.put(table.store, begin, paths):
+        _merge(table, table.snapshot_of(table.timeline()).slices)
+
+
+def _merge(table: TableContext, slices: Iterable[FileSlice]) -> None:
+    """Keep what is said of files that are in the table, or may be soon: they may be of a write that is pending."""
+    there, since = {one.path for one in slices}, format_ms(table.world.now_ms() - _DAY_MS)
+
+    def is_kept(path: str) -> bool:
+        at = data_file_at(path)
+        return path in there or (at is not None and at[1].begin > since)
+
+    table.place.footer_notes.merge(table.store, is_kept)
 
 
 def _write(table: TableContext, number: int) -> None:

@@ -131,10 +131,9 @@ def _listed(table: TableContext) -> tuple[tuple[str, ...], Timeline]:
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
     """None if somebody else completed it."""
     started_s = table.world.monotonic_s()
-    for partition, names in plan.files.items():
-        if checked_path(partition).partition("/")[0] != META:
-            for name in names:
-                table.store.delete(join(partition, name))
+    parts = plan.files.items()
+    kept = {partition for partition, _ in parts if checked_path(partition).partition("/")[0] == META}
+    table.store.delete_all([join(part, name) for part, names in parts if part not in kept for name in names])
     took_ms = round((table.world.monotonic_s() - started_s) * 1000)
     with table.lock.acquire() as lease:
         now = table.listed_timeline()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from fsspec_cas import AlreadyExists
 from lockprovider import Lease, Pending
 from lockprovider.table.errors import Aborted
-from lockprovider.table.format.instant import after
+from lockprovider.table.format.instant import InstantState, after
 from lockprovider.table.format.layout import METADATA_TABLE, hfile_at
 from lockprovider.table.format.metadata_table import OWN_TIMELINE, FilesRecord, ListingCommit
 from lockprovider.table.state.knowledge import SeenListing
@@ -68,7 +68,7 @@ def begin_listing(
     former = () if own is None else tuple(instant for instant in own.instants if instant.begin == commit.begin)
     if again and former:
         unlist(table, commit.begin)
-    requested, inflight = commit.pending_paths
+    requested, inflight = commit.path(InstantState.REQUESTED), commit.path(InstantState.INFLIGHT)
     puts = [(inflight, b""), (commit.log_path, commit.log)]
     try:
         _create(table, requested, b"")  # first: by it a JVM writer finds the others, and removes them
@@ -76,7 +76,7 @@ def begin_listing(
     except AlreadyExists as error:
         said = f"instant {commit.begin} is in the metadata table already, of a former try; begin again"
         raise Aborted(said) from error
-    return Pending.of_bytes(commit.completed_path(completion), commit.completed), after(completion)
+    return Pending.of_bytes(commit.path(InstantState.COMPLETED, completion), commit.completed), after(completion)
 
 
 def _create(table: TableContext, path: str, data: bytes) -> None:
@@ -95,9 +95,8 @@ def unlist(table: TableContext, begin: str) -> None:
     for instant in (i for i in states if i.is_completed):
         table.store.delete(OWN_TIMELINE + instant.file_name)
     root = f"{METADATA_TABLE}/"
-    for entry in table.store.list(root) if states else ():
-        found = hfile_at(entry.path.removeprefix(root))
-        if found is not None and found[1].begin == begin:
-            table.store.delete(entry.path)
+    paths = [entry.path for entry in table.store.list(root)] if states else []
+    found = ((path, hfile_at(path.removeprefix(root))) for path in paths)
+    table.store.delete_all([path for path, file in found if file is not None and file[1].begin == begin])
     for name in sorted(i.file_name for i in states if not i.is_completed):  # inflight first
         table.store.delete(OWN_TIMELINE + name)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.instant import Action, InstantState
 from lockprovider.table.format.layout import METADATA_TABLE, BaseFile, LogFile, hfile_at
 from lockprovider.table.format.metadata_table import LISTING, OWN_TIMELINE, ListingCompaction
 from lockprovider.table.format.writer_settings import without_metadata_table
@@ -57,8 +57,7 @@ def retire(table: TableContext, lease: Lease) -> int:
     """The same, under a lock that is held, by one that knows that no pending write can be completed."""
     plans.change_properties(table, lease, without_metadata_table)
     entries = table.store.list(f"{METADATA_TABLE}/")
-    for entry in entries:
-        table.store.delete(entry.path)
+    table.store.delete_all([entry.path for entry in entries])
     return len(entries)
 
 
@@ -118,10 +117,11 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
         for planned in compaction_plan(Snapshot(own, slices), begin, ()):
             listing = merged_listing(table.store, slices, valid)
             done = ListingCompaction.of(begin, planned, listing, own_schema(table.store, slices))
-            lease.publish(done.requested_path, done.plan)
-            for path, data in ((done.inflight_path, b""), (done.base_path, done.base)):
+            lease.publish(done.path(InstantState.REQUESTED), done.plan)
+            for path, data in ((done.path(InstantState.INFLIGHT), b""), (done.base_path, done.base)):
                 table.store.put_if_absent(path, data, create_once=True).unwrap()
-            lease.publish(done.completed_path(both.next_time(table.clock.now_ms(), begin)), done.completed)
+            completion = both.next_time(table.clock.now_ms(), begin)
+            lease.publish(done.path(InstantState.COMPLETED, completion), done.completed)
     table.knowledge.listing = replace(table.knowledge.listing, logs=0)
     table.tell("listing_compacted", begin, log_files=len(slices[0].logs))
     _remove_old(table, own)
@@ -130,9 +130,8 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
 
 def _taken_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
     """Of one who died; the timeline without it. The plan goes last, as others find the rest by it."""
-    for path, found in _files(table):
-        if isinstance(found, BaseFile) and found.begin == begin:
-            table.store.delete(path)
+    written = (path for path, found in _files(table) if isinstance(found, BaseFile) and found.begin == begin)
+    table.store.delete_all(list(written))
     states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]
     for instant in sorted(states, key=lambda i: i.file_name):  # inflight first
         table.store.delete(OWN_TIMELINE + instant.file_name)

@@ -178,10 +178,8 @@ def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
 
 def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> None:
     """Remove these files of an instant, and its markers."""
-    for path in files:
-        table.store.delete(path)
-    for entry in table.store.list(f"{markers_dir(victim)}/"):
-        table.store.delete(entry.path)
+    table.store.delete_all(files)
+    table.store.delete_all([entry.path for entry in table.store.list(f"{markers_dir(victim)}/")])
 
 
 def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str, ...]:

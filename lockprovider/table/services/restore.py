@@ -152,8 +152,7 @@ def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan)
         lease.check()
         _take_back(table, now, victim, files.get(victim, ()))
     late = plans.files_by_begin(table)  # of tasks that wrote on until they saw that their instant is gone
-    for path in (path for victim, _ in plan.victims for path in late.get(victim, ())):
-        table.store.delete(path)
+    table.store.delete_all([path for victim, _ in plan.victims for path in late.get(victim, ())])
     took_ms = round((table.world.monotonic_s() - started_s) * 1000)
     data = encode_restore(begin, plan.victims, files, took_ms)
     plans.complete(table, lease, begin, Action.RESTORE, data)

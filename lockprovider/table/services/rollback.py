@@ -78,7 +78,7 @@ def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bo
     listed = table.store.list(prefix, start_after=prefix + begin, stop_at=f"{prefix}:")
     now = Timeline.of(entry.path.removeprefix(prefix) for entry in listed)  # a rollback begins after its victim
     pending = now.pending_files(begin)
-    if not pending or now.written_at(begin) is not None or _planned_for(table, now, begin) is not None:
+    if not pending or now.written_at(begin) is not None or planned_for(table, now, begin) is not None:
         return False
     table.store.delete_all(files)
     for name in reversed(pending):  # last, and the requested state after the other: until then it counts as pending
@@ -89,19 +89,14 @@ def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bo
 
 def _in_good_hands(table: TableContext, now: Timeline, victim: str) -> bool:
     """Whether somebody alive is rolling it back: JVM writers do that without the lock, and fail if we get ahead."""
-    planned = _planned_for(table, now, victim)
+    planned = planned_for(table, now, victim)
     return planned is not None and planned not in plans.dead_plans(table, now, Action.ROLLBACK)
-
-
-def is_planned(table: TableContext, timeline: Timeline, begin: str) -> bool:
-    """Whether a rollback that is not completed names this instant."""
-    return any(victim_of(table, planned).begin == begin for planned in timeline.pending_rollbacks if planned > begin)
 
 
 def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fenced: bool) -> None:
     """`fenced`: the victim is another's, who may wake up and commit once our lease has lapsed."""
     files = files_of(table, victim)
-    begin = _planned_for(table, now, victim)
+    begin = planned_for(table, now, victim)
     if begin is None:
         named = Victim(victim, (now.pending_action(victim) or Action.COMMIT).value)
         begin = plan_rollback(table, now, named, files, lease if fenced else None)
@@ -113,8 +108,7 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
     for name in reversed(now.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
     # A task that still wrote either saw that the instant is gone, and withdrew its file, or the file is there now.
-    for path in files_of(table, victim):
-        table.store.delete(path)
+    table.store.delete_all(files_of(table, victim))
     table.store.delete(heartbeat_path(victim))
     plans.complete(table, lease, begin, Action.ROLLBACK, encode_rollback(begin, named, files))
     table.store.delete(heartbeat_path(begin))
@@ -127,9 +121,10 @@ def plan_rollback(table: TableContext, now: Timeline, victim: Victim, files: Seq
     return begin
 
 
-def _planned_for(table: TableContext, now: Timeline, victim: str) -> str | None:
-    """The begin time of a pending rollback of this victim, left by a cleaner that died."""
-    return next((begin for begin in now.pending_rollbacks if victim_of(table, begin).begin == victim), None)
+def planned_for(table: TableContext, now: Timeline, victim: str) -> str | None:
+    """The begin time of a pending rollback of this victim; it began after it. None if there is none."""
+    later = (begin for begin in now.pending_rollbacks if begin > victim)
+    return next((begin for begin in later if victim_of(table, begin).begin == victim), None)
 
 
 def victim_of(table: TableContext, begin: str) -> Victim:

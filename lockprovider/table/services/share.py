@@ -64,8 +64,7 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
     with table.lock.acquire() as lease:
         plans.change_properties(table, lease, change)
         for folder in STATISTICS if keeps else ():  # after they are named no more
-            for entry in table.store.list(f"{METADATA_TABLE}/{folder}/"):
-                table.store.delete(entry.path)
+            table.store.delete_all([entry.path for entry in table.store.list(f"{METADATA_TABLE}/{folder}/")])
     return done
 
 

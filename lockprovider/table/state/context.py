@@ -254,14 +254,13 @@ class TableContext:
         """The table now, listed only where the lock's log does not tell it; see `CurrentState.now`."""
         return self.current.now(record, listed=listed)
 
-    def has(self, instant: Instant) -> bool:
-        """Whether that file of the timeline is there now."""
-        return self.current.has(instant)
-
     def may_look_for_dead(self) -> bool:
-        """Whether this writer looks for dead ones again: not at each of its commits."""
-        every_s = self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD
-        return self.knowledge.may_look_for_dead(self.world.monotonic_s(), every_s)
+        """Whether this writer looks for dead ones again, which is noted: not at each of its commits."""
+        now_s, last_s = self.world.monotonic_s(), self.knowledge.dead_looked_s
+        if last_s is not None and now_s - last_s < self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD:
+            return False
+        self.knowledge.dead_looked_s = now_s
+        return True
 
     def run_inline_services(self) -> None:
         """What follows a commit in the same process: nothing, where rows are not rewritten. A `Table` does more."""

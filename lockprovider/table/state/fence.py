@@ -81,16 +81,9 @@ class Fence:
             )
 
 
-def with_fence(extra: Mapping[str, str], fence: Any) -> Mapping[str, str]:
-    """A commit's extra metadata that says this fence, too; None is none.
-
-    Raises:
-        InvalidInput: the fence has no epoch.
-    """
-    if fence is None:
-        return extra
-    found = Fence.of(fence)
-    return {**extra, **noted(extra, found.stream, found.epoch)}
+def with_fence(extra: Mapping[str, str], fence: Fence | None) -> Mapping[str, str]:
+    """A commit's extra metadata that says this fence, too; None is none."""
+    return extra if fence is None else {**extra, **noted(extra, fence.stream, fence.epoch)}
 
 
 def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:

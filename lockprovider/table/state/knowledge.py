@@ -145,7 +145,7 @@ class TableKnowledge:
         self.key_spellings = KeySpellings()
         self.committed_s: dict[str, float] = {}  # when this handle completed them, by a clock that does not step
         self.late_looked_s: float | None = None  # at the last commits, for those of writers without the lock
-        self._dead_looked_s: float | None = None
+        self.dead_looked_s: float | None = None  # for writers that are dead
         self._beats: dict[str, tuple[Version | None, float]] = {}
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
 
@@ -285,14 +285,6 @@ class TableKnowledge:
         first = {begin: seen for begin, seen in self._beats.items() if versions.get(begin) == seen[0] is not None}
         self._beats = {begin: first.get(begin, (version, now_s)) for begin, version in versions.items()}
         return {begin: now_s - since_s for begin, (_, since_s) in self._beats.items()}
-
-    def may_look_for_dead(self, now_s: float, every_s: float) -> bool:
-        """Whether this writer looks for dead ones again: not at each of its commits."""
-        last_s = self._dead_looked_s
-        if last_s is not None and now_s - last_s < every_s:
-            return False
-        self._dead_looked_s = now_s
-        return True
 
 
 def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:

@@ -106,11 +106,6 @@ def own_timeline(store: Store) -> Timeline:
     return Timeline.of(entry.path.removeprefix(OWN_TIMELINE) for entry in store.list(OWN_TIMELINE))
 
 
-def last_compaction(store: Store) -> str:
-    """When it was compacted last; empty if it never was."""
-    return compacted_at(own_timeline(store))
-
-
 def _of_blocks(blocks: Iterable[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:
     paths = {id(block): path for block, path in blocks}
     for block in effective(block for block, _ in blocks):

@@ -101,15 +101,12 @@ def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:
 
     They stay on it, so that their files are not taken for archived ones.
     """
-    return Timeline(tuple(i if _stays(i, keep) else _pending_again(i) for i in timeline.instants))
 
+    def then(instant: Instant) -> Instant:
+        stays = not (instant.is_completed and instant.changes_rows) or keep(instant)
+        return instant if stays else replace(instant, state=InstantState.INFLIGHT, completion=None)
 
-def _stays(instant: Instant, keep: Callable[[Instant], bool]) -> bool:
-    return not (instant.is_completed and instant.changes_rows) or keep(instant)
-
-
-def _pending_again(instant: Instant) -> Instant:
-    return replace(instant, state=InstantState.INFLIGHT, completion=None)
+    return Timeline(tuple(map(then, timeline.instants)))
 
 
 @dataclass(frozen=True, slots=True)

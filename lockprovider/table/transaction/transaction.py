@@ -167,7 +167,7 @@ class Transaction:
         self.extra.update(batch_id.note(self.extra))
         done = batch_id.committed_by(batches_back(self.table, self.timeline))
         # What is decided, and not there yet, may not come to be: then the commit finds out, under the lock.
-        if done is not None and (done.file_name not in self.timeline.names or self.table.has(done)):
+        if done is not None and (done.file_name not in self.timeline.names or self.table.current.has(done)):
             raise batch_id.found_in(done)
 
     # -- its start: see `start` ----------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from lockprovider.table import (
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.instant import Action
+from lockprovider.table.format.metadata import Victim
 from lockprovider.table.format.service_metadata import RestorePlan, encode_restore_plan
 from lockprovider.table.services import listing
 from lockprovider.table.services.restore import finish_restore
@@ -201,7 +202,7 @@ def test_a_restore_that_was_left_ends_the_listing(folder: Path) -> None:
     table = open_(folder)
     target = table.timeline().writes[-1].begin
     done = table.upsert(rows((1, "a", "mine", 5)))
-    plan = encode_restore_plan(RestorePlan(target, ((done.instant, "commit"),)))
+    plan = encode_restore_plan(RestorePlan(target, (Victim(done.instant, "commit"),)))
     (folder / ".hoodie" / "timeline" / "20991122040000000.restore.requested").write_bytes(plan)
     finish_restore(table, "20991122040000000")
     assert content(folder) == BEFORE

@@ -37,6 +37,7 @@ from lockprovider.table.format.service_metadata import decode_restore
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.heartbeat import last_beats
 from lockprovider.table.state.metadata_table import ListingDifferences, differences, listed_files
+from lockprovider.table.state.parallel import files_below
 from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
@@ -163,8 +164,7 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
     """
     store = table.store
     files = tuple(table.data_files())  # before the timeline: then a file without an instant never gets one
-    prefix = f"{TIMELINE}/"
-    entries = {entry.path.removeprefix(prefix): entry for entry in store.list(prefix)}
+    entries = files_below(store, TIMELINE)
     timeline = Timeline.of(entries)
     plain, backup = _read(table, PROPERTIES), _read(table, PROPERTIES_BACKUP)
     if plain is None and backup is None and not timeline.instants:
@@ -305,7 +305,7 @@ def _is_of(name: str, begins: tuple[str, ...]) -> bool:
 
 def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """What is wrong with the archive, what is in it that is on the timeline, too, and which writes that hides."""
-    sizes = {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
+    sizes = {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
     done = [i.begin for i in timeline.instants if i.is_completed]
     try:
         files = archive_index.read_history(table.knowledge).files

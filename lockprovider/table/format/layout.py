@@ -374,3 +374,10 @@ def data_file_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
     partition, _, name = path.rpartition("/")
     file = data_file(name)
     return None if file is None or partition.partition("/")[0] == META else (partition, file)
+
+
+def data_files_in(paths: Iterable[str]) -> Iterator[tuple[FileGroup, BaseFile | LogFile, str]]:
+    """The base and log files among these paths: the file group, what the name says, the path."""
+    for path in paths:
+        if (at := data_file_at(path)) is not None:
+            yield (at[0], at[1].file_id), at[1], path

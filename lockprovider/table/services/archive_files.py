@@ -36,6 +36,7 @@ from lockprovider.table.format.lsm import (
 )
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.knowledge import History
+from lockprovider.table.state.parallel import files_below
 from lockprovider.table.timeline.archival import BESIDES, Archivable
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -155,7 +156,7 @@ def _drop_checksum(table: TableContext, name: str) -> None:
 
 def _listed(table: TableContext) -> dict[str, int]:
     """Sizes in bytes by name."""
-    return {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
+    return {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
 
 
 def _numbers(there: dict[str, int]) -> list[int]:

@@ -23,6 +23,7 @@ from lockprovider.table.format.metadata_table import FilesRecord, written_files
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
 from lockprovider.table.services import listing
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim, last_beats
+from lockprovider.table.state.parallel import files_below
 from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.retention import KeepHours, Policy
 from lockprovider.table.timeline.timeline import Timeline
@@ -136,8 +137,8 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
     """
     if not isinstance(policy, KeepHours):
         return {}
-    prefix, now_s = f"{TIMELINE}/", table.world.monotonic_s()
-    found = {entry.path.removeprefix(prefix): entry.modified_ms or 0 for entry in table.store.list(prefix)}
+    now_s = table.world.monotonic_s()
+    found = {name: entry.modified_ms or 0 for name, entry in files_below(table.store, TIMELINE).items()}
     mine = {name: now_ms - round((now_s - done_s) * 1000) for name, done_s in table.knowledge.committed_s.items()}
     return found | {name: max(ms, found.get(name, 0)) for name, ms in mine.items()}
 

@@ -28,6 +28,7 @@ from lockprovider.table.services.plans import dead_among
 from lockprovider.table.state.checkpoint import remove_ended
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.heartbeat import last_beats
+from lockprovider.table.state.parallel import files_below
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -74,15 +75,13 @@ def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bo
     Raises:
         CasError: the store failed; may be repeated.
     """
-    prefix = f"{TIMELINE}/"
-    listed = table.store.list(prefix, start_after=prefix + begin, stop_at=f"{prefix}:")
-    now = Timeline.of(entry.path.removeprefix(prefix) for entry in listed)  # a rollback begins after its victim
+    now = Timeline.of(files_below(table.store, TIMELINE, after=begin, until=":"))  # a rollback begins after its victim
     pending = now.pending_files(begin)
     if not pending or now.written_at(begin) is not None or planned_for(table, now, begin) is not None:
         return False
     table.store.delete_all(files)
     for name in reversed(pending):  # last, and the requested state after the other: until then it counts as pending
-        table.store.delete(prefix + name)
+        table.store.delete(f"{TIMELINE}/{name}")
     table.tell("rolled_back", begin)
     return True
 

@@ -30,6 +30,7 @@ from lockprovider.table.services import plans
 from lockprovider.table.spec import named_columns
 from lockprovider.table.state.context import keeps_listing
 from lockprovider.table.state.key_spelling import spelled
+from lockprovider.table.state.parallel import files_below
 from lockprovider.table.timeline.timeline import Timeline, drifts_ms, of_other_zones
 
 if TYPE_CHECKING:
@@ -117,8 +118,7 @@ def _changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> t
 
 def _check_zone(table: TableContext, config: TableConfig) -> None:
     """All times on the timeline are of UTC, by the store's clock."""
-    prefix = f"{TIMELINE}/"
-    written_ms = {entry.path.removeprefix(prefix): entry.modified_ms for entry in table.store.list(prefix)}
+    written_ms = {name: entry.modified_ms for name, entry in files_below(table.store, TIMELINE).items()}
     others = of_other_zones(drifts_ms(Timeline.of(written_ms), written_ms))
     if others:
         raise UnsupportedTable(

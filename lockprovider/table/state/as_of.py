@@ -6,9 +6,9 @@ Source: Hudi `HoodieTableFileSystemView`, time travel queries.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import HistoryGone, WriteConflict
@@ -17,7 +17,7 @@ from lockprovider.table.format.layout import TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.state.archive_index import reach
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.parallel import Stale, at_once
+from lockprovider.table.state.parallel import Stale, at_once, files_below
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import Order, Reached, TableVersion, moment_of_version
 from lockprovider.table.timeline.view import AsOf, Snapshot, lost, rewound
@@ -141,17 +141,14 @@ def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
     A clean that was planned before takes nothing that was the latest at `seen`. Also, whether `seen` may have holes:
     archival removes the oldest first, so that it has not begun to as long as the oldest is there.
     """
-    calls = [
-        partial(
-            table.store.list, f"{TIMELINE}/", start_after=f"{TIMELINE}/{seen.latest_time}~", stop_at=f"{TIMELINE}/:"
-        )
-    ]
+    after = f"{seen.latest_time}~"
+    calls: list[Callable[[], Collection[Any]]] = [partial(files_below, table.store, TIMELINE, after=after, until=":")]
     oldest = min((i for i in seen.writes if i.begin >= seen.first_active), key=lambda i: i.begin, default=None)
     if oldest is not None:
         calls.append(partial(table.store.list, f"{TIMELINE}/{oldest.file_name}"))
     newest, *first = at_once(table.store, calls)
-    later = Timeline.of(entry.path.rpartition("/")[2] for entry in newest)
-    if any(instant.action in (Action.CLEAN, Action.RESTORE) for instant in later.instants) or [] in first:
+    later = Timeline.of(newest).instants
+    if any(instant.action in (Action.CLEAN, Action.RESTORE) for instant in later) or not all(first):
         return True
     return bool(seen.pending(Action.RESTORE)) and not seen.written <= table.listed_timeline().written
 

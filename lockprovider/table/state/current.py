@@ -48,7 +48,7 @@ from lockprovider.table.state.archive_index import completions, reach
 from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.state.knowledge import SeenProperties, TableKnowledge, TableView
 from lockprovider.table.state.metadata_table import listed_files
-from lockprovider.table.state.parallel import Stale, at_once, look_again
+from lockprovider.table.state.parallel import Stale, at_once, files_below, look_again
 from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
 from lockprovider.table.timeline.view import Snapshot, archived_logs, ended_groups, snapshot_of
 
@@ -158,12 +158,12 @@ class CurrentState:
         return timeline
 
     def _list(self, before: Timeline) -> Timeline:
-        prefix = f"{TIMELINE}/"
         cuts = before.cuts(_PAGE) if self._store.kind in _SEEKING else ()
-        end = f"{prefix}:"  # all begin with digits; what comes behind is the archive
-        bounds: list[str | None] = [None, *(f"{prefix}{begin}" for begin in cuts), end]
-        parts = [partial(self._store.list, prefix, start_after=a, stop_at=b) for a, b in pairwise(bounds)]
-        return Timeline.of(entry.path.removeprefix(prefix) for part in at_once(self._store, parts) for entry in part)
+        parts = [partial(self._timeline, after=a, until=b) for a, b in pairwise(["", *cuts, ":"])]
+        return Timeline.of(chain.from_iterable(at_once(self._store, parts)))
+
+    def _timeline(self, *, after: str, until: str = ":") -> dict[str, Entry]:
+        return files_below(self._store, TIMELINE, after=after, until=until)
 
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
         """Return if it is the table that was seen `before`: it has a late write of then, or says what became of them.
@@ -215,21 +215,16 @@ class CurrentState:
         """
         since, found = _begin_of_recent(self._knowledge.latest), None
         if since:
-            prefix, beats = f"{TIMELINE}/", f"{HEARTBEATS}/"
-            end = partial(self._names, prefix, start_after=f"{prefix}{since}", stop_at=f"{prefix}:")
-            names, old = at_once(self._store, [end, partial(self._names, beats, stop_at=f"{beats}{since}")])
+            beats = partial(files_below, self._store, HEARTBEATS, until=since)
+            names, old = at_once(self._store, [partial(self._timeline, after=since), beats])
             if len(old) <= _OLD:
-                begun = at_once(self._store, [partial(self._names, f"{prefix}{begin}") for begin in old])
-                found = Timeline.of(chain(names, *begun))
+                begun = at_once(self._store, [partial(self._store.list, f"{TIMELINE}/{begin}") for begin in old])
+                found = Timeline.of(chain(names, (_name(entry.path) for one in begun for entry in one)))
         seen = self.now(listed=found is None)
         if not seen.listed and found is not None and found.written <= seen.timeline.written:
             return seen, found
         seen = seen if seen.listed else self.now(listed=True)
         return seen, seen.timeline
-
-    def _names(self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None) -> list[str]:
-        found = self._store.list(prefix, start_after=start_after, stop_at=stop_at)
-        return [entry.path.rpartition("/")[2] for entry in found]
 
     def _listed_now(self, record: LockRecord | None, *, decided: bool) -> TableView:
         found: list[Timeline] = []
@@ -398,26 +393,23 @@ class CurrentState:
         known = None if seen is None else self._knowledge.snapshot(seen.timeline)
         if record is None or seen is None or known is None:
             return None
-        prefix, unapplied = f"{TIMELINE}/", [pending.path for pending in record.unapplied]
+        unapplied = [pending.path for pending in record.unapplied]
         applied = self._knowledge.applied
         at = unapplied.index(applied) + 1 if applied in unapplied else 0
-        begins = [path[:-1] for path in unapplied[at:] if path.startswith(prefix)]
+        begins = [_name(path)[:-1] for path in unapplied[at:] if _is_on_timeline(path)]
         last = max(seen.timeline.writes, key=lambda instant: instant.begin, default=None)
-        begins.append(f"{prefix}{seen.timeline.latest_time}~" if last is None else f"{prefix}{last.begin}")
+        begins.append(f"{seen.timeline.latest_time}~" if last is None else last.begin)
         looked_s = self._knowledge.late_looked_s
         is_due = looked_s is None or self._world.monotonic_s() - looked_s >= _LOOKED_S
-        since = f"{prefix}{_begin_of_recent(seen.timeline)}" if is_due else min(begins)
-        newest = {
-            entry.path for entry in self._store.list(prefix, start_after=min(since, *begins), stop_at=f"{prefix}:")
-        }
-        if last is not None and f"{prefix}{last.file_name}" not in newest:
+        since = _begin_of_recent(seen.timeline) if is_due else min(begins)
+        newest = self._timeline(after=min(since, *begins))
+        if last is not None and last.file_name not in newest:
             return None  # the timeline was moved, as a downgrade does, or the table was removed
-        if not all(path in newest if path.startswith(prefix) else self._exists(path) for path in unapplied[at:]):
+        if not all(_name(path) in newest if _is_on_timeline(path) else self._exists(path) for path in unapplied[at:]):
             return None
         if unapplied:
             self._knowledge.applied = unapplied[-1]
-        later = Timeline.of(path.removeprefix(prefix) for path in newest)
-        if not later.written <= seen.timeline.written:
+        if not Timeline.of(newest).written <= seen.timeline.written:
             return None
         if is_due:
             self._knowledge.late_looked_s = self._world.monotonic_s()
@@ -450,4 +442,12 @@ def _decisions(record: LockRecord | None) -> Decisions:
 
 
 def _instant(path: str) -> Instant | None:
-    return parse_instant(path.removeprefix(f"{TIMELINE}/"))
+    return parse_instant(_name(path))
+
+
+def _name(path: str) -> str:
+    return path.removeprefix(f"{TIMELINE}/")
+
+
+def _is_on_timeline(path: str) -> bool:
+    return path.startswith(f"{TIMELINE}/")

@@ -18,6 +18,7 @@ from fsspec_cas import CasError, Lost, Machine, Store, Version, Won, World
 from fsspec_cas.waiting import Worker
 from lockprovider.table.format.layout import HEARTBEATS, heartbeat_path
 from lockprovider.table.state.knowledge import TableKnowledge
+from lockprovider.table.state.parallel import files_below
 from lockprovider.table.timeline.liveness import HeartbeatSettings, SeenBeat
 
 _LOCAL = "local"
@@ -46,8 +47,7 @@ def last_beats(
     Raises:
         CasError: the store failed.
     """
-    prefix = f"{HEARTBEATS}/"
-    entries = {entry.path.removeprefix(prefix): entry for entry in store.list(prefix)}
+    entries = files_below(store, HEARTBEATS)
     beats_ms = {begin: entry.modified_ms or 0 for begin, entry in entries.items()}
     if store.kind != _LOCAL:
         return beats_ms, max(beats_ms.values(), default=0)  # the newest beat is the store's own clock a moment ago

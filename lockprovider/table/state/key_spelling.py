@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -48,7 +47,8 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
         UnsupportedTable: a file has keys that no rule known here makes of its rows, or two files have two spellings.
         CasError: the store failed.
     """
-    kinds = _kinds(config.schema_json) if config.schema_json else table.knowledge.schema or table.schema()
+    stated = config.schema_json
+    kinds = hudi_schema.from_avro(stated) if stated else table.knowledge.schema or table.schema()
     hudi_schema.refuse_timestamp_partitions(config.name, kinds, config.partition_fields)
     keys = hudi_schema.present(config.record_keys, kinds.names)
     if not config.has_complex_single_key and not any(types.is_timestamp(kinds.field(name).type) for name in keys):
@@ -104,8 +104,3 @@ def _first_with_times(rows: pa.Table) -> int:
     times = [column for column in rows.columns if types.is_timestamp(column.type)]
     there = [all(value.is_valid for value in values) for values in zip(*times, strict=True)]
     return there.index(True) if True in there else 0
-
-
-@lru_cache(maxsize=64)
-def _kinds(schema_json: str) -> pa.Schema:
-    return hudi_schema.from_avro(schema_json)

@@ -30,7 +30,7 @@ from lockprovider.table.format.metadata_table import (
     merge_files,
     metadata_schema,
 )
-from lockprovider.table.state.parallel import at_once
+from lockprovider.table.state.parallel import at_once, files_below
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, snapshot_of
 
@@ -103,7 +103,7 @@ def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
 
 def own_timeline(store: Store) -> Timeline:
     """The metadata table's, listed now."""
-    return Timeline.of(entry.path.removeprefix(OWN_TIMELINE) for entry in store.list(OWN_TIMELINE))
+    return Timeline.of(files_below(store, OWN_TIMELINE.rstrip("/")))
 
 
 def _of_blocks(blocks: Iterable[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
 from typing import TypeVar
 
-from fsspec_cas import Store
+from fsspec_cas import Entry, Store
 from fsspec_cas.bridge.background import submit
 
 T = TypeVar("T")
@@ -37,6 +37,17 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
             yield from (one.result() for one in running)
         finally:
             threads.shutdown(cancel_futures=True)
+
+
+def files_below(store: Store, folder: str, *, after: str = "", until: str = "") -> dict[str, Entry]:
+    """The files below a folder by their names in it: those behind the name `after`, and before the name `until`.
+
+    On the timeline all names begin with digits, and `until=":"` leaves the archive out.
+    """
+    prefix = f"{folder}/"
+    start, stop = prefix + after if after else None, prefix + until if until else None
+    found = store.list(prefix, start_after=start, stop_at=stop)
+    return {entry.path.removeprefix(prefix): entry for entry in found}
 
 
 # Looking again from the start, when others have changed the table in the middle of a look.

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lockprovider.table.format.instant import Action, Instant
-from lockprovider.table.format.layout import FileGroup, data_file_at
+from lockprovider.table.format.layout import FileGroup, data_files_in
 from lockprovider.table.timeline.timeline import Timeline
 
 BESIDES = (Action.CLEAN, Action.ROLLBACK)  # archived with the writes that they are between
@@ -183,20 +183,15 @@ def _before(now: Timeline, begin: str) -> str:
 
 
 def _first_with_files(facts: ArchivalFacts) -> str:
-    there = {group for group, _ in _groups(facts.paths)}
+    there = {group for group, _, _ in data_files_in(facts.paths)}
     return min((begin for begin, ended in facts.replaced.items() if ended & there), default="")
 
 
 def _orphans(facts: ArchivalFacts) -> list[str]:
     """The begin times of files that are of no instant, of each once."""
     known = {instant.begin for instant in facts.now.instants if instant.changes_rows}
-    begins = {begin for _, begin in _groups(facts.paths)}
+    begins = {file.begin for _, file, _ in data_files_in(facts.paths)}
     return sorted(begin for begin in begins - known if begin > facts.now.first_active)
-
-
-def _groups(paths: Iterable[str]) -> Iterable[tuple[FileGroup, str]]:
-    for partition, file in filter(None, map(data_file_at, paths)):
-        yield (partition, file.file_id), file.begin
 
 
 def _with_all_files(now: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from lockprovider.table.format.instant import Instant, format_ms
-from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at, names_by_partition
+from lockprovider.table.format.layout import FileGroup, LogFile, data_files_in, names_by_partition
 from lockprovider.table.timeline.timeline import Timeline
 
 _HOUR_MS = 3_600_000
@@ -147,7 +147,7 @@ def _committed(
     """
     bases: dict[FileGroup, dict[str, list[str]]] = {}
     logs: list[tuple[FileGroup, str, str]] = []
-    for group, file, path in _files(paths):
+    for group, file, path in data_files_in(paths):
         if not now.visible(file.begin):
             continue
         if isinstance(file, LogFile):
@@ -163,13 +163,5 @@ def _committed(
 
 def _orphans(now: Timeline, paths: Iterable[str]) -> set[str]:
     known = {instant.begin for instant in now.instants}
-    found = ((file.begin, path) for _, file, path in _files(paths))
+    found = ((file.begin, path) for _, file, path in data_files_in(paths))
     return {path for begin, path in found if begin not in known and begin > now.first_active > ""}
-
-
-def _files(paths: Iterable[str]) -> Iterable[tuple[FileGroup, BaseFile | LogFile, str]]:
-    for path in paths:
-        at = data_file_at(path)
-        if at is not None:
-            partition, file = at
-            yield (partition, file.file_id), file, path

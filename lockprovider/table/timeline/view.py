@@ -24,7 +24,7 @@ from typing import Literal
 from fsspec_cas import Entry, InvalidInput
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
-from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at
+from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at, data_files_in
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.html import facts
 from lockprovider.table.timeline.timeline import Timeline
@@ -292,7 +292,7 @@ def snapshot_of(
 
 def archived_logs(timeline: Timeline, paths: Iterable[str]) -> frozenset[str]:
     """The begin times of log files whose completion times are not on the timeline any more."""
-    found = (at[1] for path in paths if (at := data_file_at(path)) is not None and isinstance(at[1], LogFile))
+    found = (file for _, file, _ in data_files_in(paths) if isinstance(file, LogFile))
     visible, known = timeline.visible, timeline.completions
     return frozenset(file.begin for file in found if file.begin not in known and visible(file.begin))
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -145,7 +144,8 @@ def run_clustering(
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     _check(table)
-    with _executing(table, begin, owned) as mine:
+    read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)
+    with executor.executing(table, begin, Action.CLUSTERING, read, is_ours, owned=owned) as mine:
         planned = mine.planned
         stats = _execute(table, begin, mine, run)
         completion = executor.complete(
@@ -227,14 +227,6 @@ def _plan_of(table: TableContext, begin: str, lease: Lease, files: list[Entry]) 
     planned = decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING))
     _give_way(table, lease, begin, table.snapshot_of(table.listed_timeline(), files), planned)
     return planned
-
-
-def _executing(
-    table: TableContext, begin: str, owned: WriterHeartbeat | None
-) -> AbstractContextManager[executor.Execution[ClusteringPlan]]:
-    return executor.executing(
-        table, begin, Action.CLUSTERING, partial(_plan_of, table, begin), partial(_is_ours, begin), owned=owned
-    )
 
 
 def _is_ours(begin: str, planned: ClusteringPlan, path: str) -> bool:

@@ -16,7 +16,6 @@ Source: Hudi `ScheduleCompactionActionExecutor`, `HoodieCompactor`, `BaseHoodieT
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -103,7 +102,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     _check(table)
-    with _executing(table, begin) as mine:
+    with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as mine:
         stats = _execute(table, begin, mine, run)
         completion = executor.complete(table, begin, Action.COMPACTION, mine, stats)
     table.tell("compacted", begin, file_groups=len(mine.planned))
@@ -138,10 +137,6 @@ def _planned(table: TableContext, now: Timeline) -> tuple[PlannedSlice, ...]:
 
 def _plan_of(table: TableContext, begin: str) -> tuple[PlannedSlice, ...]:
     return decode_compaction_plan(*plans.read_requested(table, begin, Action.COMPACTION))
-
-
-def _executing(table: TableContext, begin: str) -> AbstractContextManager[executor.Execution[tuple[PlannedSlice, ...]]]:
-    return executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours)
 
 
 def _is_ours(planned: tuple[PlannedSlice, ...], path: str) -> bool:

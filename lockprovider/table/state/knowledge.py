@@ -122,9 +122,11 @@ class TableKnowledge:
     properties and every JVM writer end it (see `lockprovider.storage_lock.commit_log`), and with it all facts of its
     places. What others have pending is not in a log: so no view is kept of a table on which a service is pending.
 
-    One exception: the partitions that have a metafile are known until something is completed that may remove one.
+    Two exceptions, each of which saves requests of every write. The partitions that have a metafile are known until
+    something is completed that may remove one. A blind write goes by the files that were seen last: its commit
+    conflicts with what has ended one of them since.
 
-    Thread-safe: what one thread has found out replaces what another has, as a whole.
+    Thread-safe: each attribute is replaced as a whole.
     """
 
     def __init__(self, place: TablePlace) -> None:

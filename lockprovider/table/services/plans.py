@@ -183,6 +183,12 @@ def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> No
     table.store.delete_all([entry.path for entry in table.store.list(f"{markers_dir(victim)}/")])
 
 
+def remove_pending(table: TableContext, now: Timeline, victim: str) -> None:
+    """Take the pending states of a write off the timeline, the requested one last: until then it counts as pending."""
+    for name in reversed(now.pending_files(victim)):
+        table.store.delete(f"{TIMELINE}/{name}")
+
+
 def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str, ...]:
     """The begin times of pending plans whose executor is dead; one without a heartbeat has as long as one with it."""
     planned = now.pending(action)

@@ -164,13 +164,10 @@ def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan)
 
 def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str, ...]) -> None:
     """The completed file first: with it the commit is gone for every reader."""
-    states = [instant for instant in now.instants if instant.begin == victim and instant.changes_rows]
-    for done in (instant for instant in states if instant.is_completed):
+    for done in (i for i in now.begun_at(victim) if i.is_completed and i.changes_rows):
         table.store.delete(f"{TIMELINE}/{done.file_name}")
     plans.remove_files(table, victim, files)
-    for state in (InstantState.INFLIGHT, InstantState.REQUESTED):
-        for instant in (instant for instant in states if instant.state is state):
-            table.store.delete(f"{TIMELINE}/{instant.file_name}")
+    plans.remove_pending(table, now, victim)
     table.store.delete(heartbeat_path(victim))
 
 

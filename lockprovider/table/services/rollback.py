@@ -76,12 +76,10 @@ def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bo
         CasError: the store failed; may be repeated.
     """
     now = Timeline.of(files_below(table.store, TIMELINE, after=begin, until=":"))  # a rollback begins after its victim
-    pending = now.pending_files(begin)
-    if not pending or now.written_at(begin) is not None or planned_for(table, now, begin) is not None:
+    if not now.pending_files(begin) or now.written_at(begin) is not None or planned_for(table, now, begin) is not None:
         return False
     table.store.delete_all(files)
-    for name in reversed(pending):  # last, and the requested state after the other: until then it counts as pending
-        table.store.delete(f"{TIMELINE}/{name}")
+    plans.remove_pending(table, now, begin)
     table.tell("rolled_back", begin)
     return True
 
@@ -103,9 +101,7 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
         named = victim_of(table, begin)
     listing.unlist(table, victim)  # while it is pending: what the metadata table alone has counts
     plans.remove_files(table, victim, files)
-    # Inflight first: from here on its writer, should it wake up, sees that it must not commit.
-    for name in reversed(now.pending_files(victim)):
-        table.store.delete(f"{TIMELINE}/{name}")
+    plans.remove_pending(table, now, victim)  # from here on its writer, should it wake up, sees that it must not commit
     # A task that still wrote either saw that the instant is gone, and withdrew its file, or the file is there now.
     table.store.delete_all(files_of(table, victim))
     table.store.delete(heartbeat_path(victim))

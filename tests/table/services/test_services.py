@@ -411,7 +411,7 @@ def test_a_plan_is_left_to_its_cleaner_while_that_lives_and_finished_by_the_next
 ) -> None:
     old_and_new(table)
     dead = Table.open(table.url, settings=SETTINGS)
-    monkeypatch.setattr(dead.store, "delete", _fails)
+    monkeypatch.setattr(dead.store, "delete_all", _fails)
     with pytest.raises(OSError, match="pulled"):
         dead.clean(KeepVersions(1))
     (planned,) = table.timeline().pending(Action.CLEAN)
@@ -535,7 +535,7 @@ def test_a_savepoint_that_needs_files_of_a_planned_clean_is_refused(
 ) -> None:
     begins = old_and_new(table)
     dead = Table.open(table.url, settings=SETTINGS)
-    monkeypatch.setattr(dead.store, "delete", _fails)
+    monkeypatch.setattr(dead.store, "delete_all", _fails)
     with pytest.raises(OSError, match="pulled"):
         dead.clean(KeepVersions(1))
     with pytest.raises(HistoryGone, match="about to remove"):

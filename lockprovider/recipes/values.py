@@ -8,7 +8,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import check_text, whole
-from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, check_fits
+from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, as_whole, check_fits
 from lockprovider.recipes.errors import MalformedObject
 
 UNNAMED = "~"  # what the names of producers begin with that nobody has named
@@ -58,13 +58,11 @@ def check_format(found: Mapping[str, Any], path: str, *known: int) -> None:
 
     Raises:
         MalformedObject: it does not.
-        KeyError: the object has no format.
+        KeyError, ValueError: the object has no format, or one that is no number.
     """
-    if type(found["format"]) is not int or found["format"] not in known:
+    if as_whole(found["format"], "format") not in known:
         versions = " and ".join(map(str, known))
-        raise MalformedObject(
-            f"{path!r} has format {found['format']!r}, this version knows {versions}: use a newer one"
-        )
+        raise MalformedObject(f"{path!r} has format {found['format']}, this version knows {versions}: use a newer one")
 
 
 def check_fence(fence: Any) -> int:

@@ -455,7 +455,7 @@ def test_a_newer_format_is_refused_and_unknown_fields_are_kept(store) -> None:
     with Election(store, PATH, **SOON).lead(timeout=0):
         assert json.loads(store.read(PATH).data)["colour"] == "red"
     store.update(PATH, lambda _: json.dumps({**fields, "format": 2}).encode())
-    with pytest.raises(MalformedObject, match="newer version"):
+    with pytest.raises(MalformedObject, match="newer one"):
         Election(store, PATH, **SOON).leader()
 
 

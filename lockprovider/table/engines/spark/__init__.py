@@ -1,4 +1,4 @@
-"""PySpark: rows are read and written on the executors; see `functions`, whose names this hands on.
+"""PySpark: rows are read and written on the executors; see `functions`, `merge_into` and `views` for the names here.
 
     from lockprovider.table.engines import spark as engine
 
@@ -7,24 +7,27 @@ May import: transaction, read, rewrite and below, and the engines' shared `scan`
 
 from lockprovider.table.engines.spark.functions import (
     Feed,
-    MatchedDelete,
-    MatchedUpdate,
-    NotMatchedInsert,
     append,
     changes,
+    cluster,
+    compact,
     delete,
     delete_where,
     insert,
     insert_overwrite,
-    merge,
-    merge_into,
     overwrite,
     read,
     upsert,
     write,
 )
-from lockprovider.table.engines.spark.services import cluster, compact
-from lockprovider.table.engines.spark.statements.views import register, sql
+from lockprovider.table.engines.spark.merge_into import (
+    MatchedDelete,
+    MatchedUpdate,
+    NotMatchedInsert,
+    merge,
+    merge_into,
+)
+from lockprovider.table.engines.spark.views import register, sql
 
 __all__ = [
     "Feed",

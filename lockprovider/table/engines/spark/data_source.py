@@ -7,8 +7,8 @@
 
 The options are those of `options.SparkOptions`. A loaded DataFrame, and a view, is the table as of its making: load it
 again to see later commits. `append` adds rows without looking for their keys; `overwrite` replaces the whole table in
-one commit. With Hudi's own options (`source.hudi_write`) a write makes the table where there is none, and upserts or
-deletes; rows that have to come together do so in one process then (`source.staged`), as a data source cannot shuffle
+one commit. With Hudi's own options (`options`) a write makes the table where there is none, and upserts or
+deletes; rows that have to come together do so in one process then (`staged`), as a data source cannot shuffle
 them: many of them are for the functions of the engine.
 
 Not promised: what needs a catalog in the JVM (MERGE, UPDATE, DELETE, catalog tables); typed errors (Spark hands on
@@ -30,8 +30,8 @@ from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
-from lockprovider.table.engines.spark.given import arrow_schema
-from lockprovider.table.engines.spark.options import SparkOptions
+from lockprovider.table.engines.spark.jobs import arrow_schema
+from lockprovider.table.engines.spark.options import HudiWrite, SparkOptions, WriteOperation, check_read
 from lockprovider.table.engines.spark.reader import (
     BatchReader,
     StreamReader,
@@ -39,8 +39,6 @@ from lockprovider.table.engines.spark.reader import (
     latest_completion,
     plain_columns,
 )
-from lockprovider.table.engines.spark.source.hudi_read import check_read
-from lockprovider.table.engines.spark.source.hudi_write import HudiWrite, WriteOperation
 from lockprovider.table.engines.spark.writer import BatchWriter, StreamWriter, WriteJob
 from lockprovider.table.timeline.versions import OPERATION
 

@@ -22,57 +22,37 @@ Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMerge
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.scan import Scan, planned, seen_by
 from lockprovider.table.engines.spark import jobs, tasks
-from lockprovider.table.engines.spark.given import refuse_unfit, session
-from lockprovider.table.engines.spark.merge_into import (
-    MatchedDelete,
-    MatchedUpdate,
-    NotMatchedInsert,
-    merge,
-    merge_into,
-)
-from lockprovider.table.engines.spark.session.native_reads import AUTO, NativeReads, folder_for_spark, read_scan
+from lockprovider.table.engines.spark.errors import typed_errors
+from lockprovider.table.engines.spark.native_reads import AUTO, NativeReads, folder_for_spark, read_scan
 from lockprovider.table.engines.writer import WritePlan, plan_for_tasks, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import changes_since
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Where
+from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_table, run_clustering
+from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
+from lockprovider.table.rewrite.executor import RewriteTask, Runner
 from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.versions import Order
 from lockprovider.table.timeline.view import given_partitions
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import AnyTransaction, CommitResult, Transaction, inside
-
-__all__ = [
-    "Feed",
-    "MatchedDelete",
-    "MatchedUpdate",
-    "NotMatchedInsert",
-    "append",
-    "changes",
-    "delete",
-    "delete_where",
-    "insert",
-    "insert_overwrite",
-    "merge",
-    "merge_into",
-    "overwrite",
-    "read",
-    "upsert",
-    "write",
-]
 
 
 @dataclass(frozen=True)
@@ -221,7 +201,7 @@ def read(
         as_of: a version, see `Table.scan`; not for a transaction.
         read_optimized: base files only; see `Table.scan`.
         native_reads: whether Spark's own reader reads the slices without log files (but not those that it would read
-            otherwise, see `session.native_reads`), with jars and credentials of its own. "auto": if the table is in a
+            otherwise, see `native_reads`), with jars and credentials of its own. "auto": if the table is in a
             local folder, and not through Spark Connect. True: at the table's URL. Another URL: there. Not with a filter
             that is no SQL text.
 
@@ -229,7 +209,7 @@ def read(
         InvalidInput: a column or time that does not exist, a filter that does not fit.
         HistoryGone: that moment cannot be read (any more).
     """
-    spark, (table, snapshot) = session(spark), seen_by(source, as_of)
+    spark, (table, snapshot) = jobs.session(spark), seen_by(source, as_of)
     schema = table.schema(snapshot.timeline)
     names = schema.names if columns is None else columns
     sql, where, needed = None, filter, [*names] or schema.names[:1]  # Arrow hands Spark no rows without columns
@@ -302,7 +282,7 @@ def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
     def split(planner: GroupWriter) -> DataFrame:
         if planner.config.bucket_index is not None:
             return jobs.keyed(planner, rows, None, whole=False)
-        refuse_unfit(planner, rows, "new")
+        jobs.refuse_unfit(planner, rows, "new")
         return rows
 
     return plan_for_tasks(txn, split)
@@ -362,7 +342,7 @@ def delete_where(
         InvalidRecords: the write was refused; pyspark's own errors for a condition that is no SQL.
     """
     txn = inside(txn)
-    spark, txn.operation = session(spark), "DELETE"
+    spark, txn.operation = jobs.session(spark), "DELETE"
     if not isinstance(where, str):
         raise InvalidInput(f"where={where!r} must be a condition in Spark SQL")
     plan = plan_for_tasks(txn, lambda planner: jobs.mentioned(where, planner.schema))
@@ -373,3 +353,52 @@ def delete_where(
     located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
     gone = located.alias(alias).where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
     txn.add(jobs.put(jobs.Steps(txn, "delete", 1), start_for_tasks(txn, schema), gone, numbered))
+
+
+def compact(spark: SparkSession, table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
+    """Merge log files into new base files, as `Table.compact`; with `instant` run that scheduled compaction only.
+
+    Raises:
+        UnsupportedTable, HistoryGone, Aborted, NotAcquired: as `Table.compact` and `Table.run_compaction`.
+    """
+    run = on_executors(jobs.session(spark))
+    return compact_table(table, run) if instant is None else (run_compaction(table, instant, run),)
+
+
+def cluster(
+    spark: SparkSession,
+    table: TableContext,
+    sort_by: Sequence[str] = (),
+    target_file_bytes: int = TARGET_FILE_BYTES,
+    small_file_bytes: int | None = None,
+    *,
+    instant: str | None = None,
+) -> tuple[ClusteringResult, ...]:
+    """Join small files, as `Table.cluster`; with `instant` run that scheduled clustering only, as its plan says.
+
+    A task holds what one of the new files does, and sorts in its own memory: an executor needs a few times
+    `target_file_bytes`.
+
+    Raises:
+        InvalidInput, UnsupportedTable, WriteConflict, HistoryGone, Aborted, NotAcquired: as `Table.cluster` and
+            `Table.run_clustering`.
+    """
+    rule, run = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes), on_executors(jobs.session(spark))
+    return cluster_table(table, rule, run) if instant is None else (run_clustering(table, instant, run),)
+
+
+def on_executors(spark: SparkSession) -> Runner:
+    """Where a plan's files are written: in one Spark job, one task each."""
+
+    def run(work: Sequence[RewriteTask]) -> Iterator[WriteStat]:
+        if not work:
+            return iter(())
+        with typed_errors(), jobs.described(spark, f"hudi: rewrite {len(work)} file slices"):
+            found = jobs.run_over(spark, list(work), _written, tasks.STATS).collect()
+        return (WriteStat(**row.asDict()) for row in found)
+
+    return run
+
+
+def _written(task: RewriteTask) -> pa.Table:
+    return tasks.stats_table(task.write())

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from fsspec_cas import InvalidInput, Machine
 from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.errors import typed_errors
-from lockprovider.table.engines.spark.given import refuse_unfit
-from lockprovider.table.engines.spark.session.batch_size import ended_by_rows
 from lockprovider.table.engines.spark.tasks import Sketch
+from lockprovider.table.errors import DoesNotFit, Misfit
 from lockprovider.table.files.base_file import of_keys
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import bucket as buckets
@@ -193,7 +206,7 @@ def keyed(
     the deletes count.
 
     Raises:
-        InvalidInput, DoesNotFit: as of `given.refuse_unfit`.
+        InvalidInput, DoesNotFit: as of `refuse_unfit`.
     """
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
     parts: list[DataFrame] = []
@@ -248,3 +261,129 @@ def _names(partitions: pa.DictionaryArray, found: pa.Array, numbers: Mapping[tup
     seen = [(paths[pair >> _BITS], pair & _LOW) for pair in there.tolist()]
     names = [numbers.get(pair, f"{tasks.NEW}{pair[1]}") for pair in seen]
     return pa.array(names, pa.string()).take(pa.array(places))
+
+
+RowsFor = Literal["new", "whole", "deletes", "valued deletes"]  # what rows are for; see `refuse_unfit`
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns in which Spark hands the rows of such a frame to Python.
+
+    Raises:
+        DoesNotFit: naming the columns of types that no table holds.
+    """
+    columns: list[pa.Field] = []
+    misfits: list[Misfit] = []
+    for field in schema.fields:
+        try:
+            found = to_arrow_schema(
+                StructType([field]), error_on_duplicated_field_names_in_struct=True, timezone="UTC"
+            ).field(0)
+        except (PySparkException, KeyError):  # what Arrow has no type for
+            found = None
+        if found is None or _has_variants(field.dataType):
+            misfits.append(_unheld(field))
+        else:
+            columns.append(found.with_metadata(None))
+    if misfits:
+        raise DoesNotFit(tuple(misfits))
+    return pa.schema(columns)
+
+
+def _unheld(field: StructField) -> Misfit:
+    kind = field.dataType.simpleString()
+    return Misfit(field.name, kind, "", f"{field.name}: Spark's {kind} fits no column of a table; cast it first")
+
+
+def _has_variants(kind: DataType) -> bool:
+    """Whether a value of Spark's `variant` is inside, which comes to Python as a struct of two binaries."""
+    match kind:
+        case ArrayType():
+            return _has_variants(kind.elementType)
+        case MapType():
+            return _has_variants(kind.keyType) or _has_variants(kind.valueType)
+        case StructType():
+            return any(_has_variants(field.dataType) for field in kind.fields)
+    return kind.typeName() == "variant"
+
+
+def refuse_unfit(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> pa.Schema:
+    """Return the frame's columns if it can be written.
+
+    Args:
+        writer: of the table.
+        rows: the frame.
+        use: `new` rows lack what is null; `whole` rows replace others, and have all columns; of `deletes` the columns
+            of key and partition count, of `valued deletes` the ordering column, too.
+        name: the argument's, for the error.
+
+    Raises:
+        InvalidInput: this is no frame of Spark.
+        DoesNotFit: naming the columns.
+    """
+    if not isinstance(rows, DataFrame):
+        raise InvalidInput(f"{name} is a {type(rows).__name__}, and must be a DataFrame of Spark")
+    if use in {"deletes", "valued deletes"}:
+        names = {*writer.config.identifying, *([writer.config.ordering_field] if use == "valued deletes" else [])}
+        schema = arrow_schema(StructType([field for field in rows.schema.fields if field.name in names]))
+        writer.deletes(schema.empty_table(), valued=use == "valued deletes")
+        return schema
+    schema = arrow_schema(rows.schema)
+    writer.plan(schema, "null" if use == "new" else "refuse")
+    return schema
+
+
+def session(spark: Any) -> SparkSession:
+    """The session that was given.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not isinstance(spark, SparkSession) and not type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise InvalidInput(f"spark is a {type(spark).__name__}, and must be a SparkSession")
+    return cast("SparkSession", spark)
+
+
+MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ROWS = 1000  # fewer cost Python as much as the JVM is spared
+_NO_LIMIT = str((1 << 31) - 1)  # Spark's own word for it
+_SMALL = (BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType)
+_SETTING = threading.Lock()
+
+
+@contextmanager
+def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
+    """While rows of this schema are handed to Python. Other queries of the session meanwhile have these batches, too.
+
+    Of several threads the first sets it and takes it back.
+    """
+    is_mine, before = False, None
+    if all(isinstance(field.dataType, _SMALL) for field in handed.fields):
+        with suppress(PySparkException), _SETTING:  # a server may forbid it
+            is_mine, before = _set(spark)
+    try:
+        yield
+    finally:
+        if is_mine:
+            with _SETTING:
+                _restore(spark, MOST_ROWS, before)
+                _restore(spark, MOST_BYTES, None)
+
+
+def _set(spark: SparkSession) -> tuple[bool, str | None]:
+    """Whether it was set now, and what the number of rows was before."""
+    if spark.conf.get(MOST_BYTES, None) is not None:
+        return False, None
+    before = spark.conf.get(MOST_ROWS, None)
+    spark.conf.set(MOST_BYTES, _NO_LIMIT)
+    if before is None or not 0 < int(before) <= ROWS:
+        spark.conf.set(MOST_ROWS, str(ROWS))
+    return True, before
+
+
+def _restore(spark: SparkSession, key: str, before: str | None) -> None:
+    if before is None:
+        spark.conf.unset(key)
+    else:
+        spark.conf.set(key, before)

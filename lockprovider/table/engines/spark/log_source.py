@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
-from lockprovider.table.engines.spark.options import count_option, json_option
+from lockprovider.table.engines.spark.options import Parser, count_option, json_option, parsed, text_option
 from lockprovider.wal import LogBatch, LogReader, MalformedObject, Position, Wal
 
 if TYPE_CHECKING:
@@ -47,12 +47,26 @@ COLUMNS = pa.schema(
     ]
 )
 _SLOTS_PER_TASK = 64
-_KNOWN = frozenset({"path", "storage_options", "starting", "max_slots", "reader"})
 
 
 def register_log(spark: SparkSession) -> None:
     """Make `format("lockprovider_wal")` known to a session."""
     spark.dataSource.register(LogSource)
+
+
+def _starting(name: str, text: str) -> str:
+    del name
+    if text not in {"earliest", "latest"}:
+        Position.parse(text)
+    return text
+
+
+_PARSERS: Mapping[str, Parser] = {
+    "storage_options": json_option,
+    "starting": _starting,
+    "max_slots": count_option,
+    "reader": text_option,
+}
 
 
 @dataclass(frozen=True)
@@ -73,15 +87,11 @@ class LogOptions:
             InvalidInput: an option is unknown, missing, or has a value that it cannot have.
         """
         known = {key.lower(): value for key, value in given.items()}
-        if strange := sorted(known.keys() - _KNOWN):
-            raise InvalidInput(f"options {strange} are not known; there are {sorted(_KNOWN)}")
+        if strange := sorted(known.keys() - {"path", *_PARSERS}):
+            raise InvalidInput(f"options {strange} are not known; there are {sorted({'path', *_PARSERS})}")
         if not known.get("path"):
             raise InvalidInput("no path: say load(url), or the option path")
-        starting = known.get("starting", "earliest")
-        if starting not in {"earliest", "latest"}:
-            Position.parse(starting)
-        options, slots = json_option(known.get("storage_options")), count_option("max_slots", known.get("max_slots"))
-        return cls(known["path"], options, starting, slots, known.get("reader"))
+        return cls(known["path"], **parsed(known, _PARSERS))
 
     def open(self) -> Wal:
         """Open the log."""

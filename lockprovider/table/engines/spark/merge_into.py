@@ -24,7 +24,6 @@ from pyspark.sql.types import StringType, StructType
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import jobs, tasks
-from lockprovider.table.engines.spark.given import arrow_schema, refuse_unfit
 from lockprovider.table.engines.writer import plan_for_tasks, start_for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
@@ -92,7 +91,7 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
         raise InvalidRecords("nothing to merge: give at least one clause")
 
     def split(planner: GroupWriter) -> DataFrame:
-        refuse_unfit(planner, source, "deletes", "source")
+        jobs.refuse_unfit(planner, source, "deletes", "source")
         for clause in clauses:
             _check(clause, planner)
         return source.mapInArrow(tasks.tagger(planner), _tagged_type(source))
@@ -186,7 +185,7 @@ def _changes(
     handed = chosen.select(tasks.CLAUSE, *tags, *structs)
     for name in filter(None, values):
         given = cast("StructType", handed.schema[name].dataType)
-        writer.plan(arrow_schema(given))
+        writer.plan(jobs.arrow_schema(given))
     kind = pa.schema([*tasks.change_schema(writer.schema), (tasks.GROUP, pa.string())])
     return handed.mapInArrow(tasks.merger(writer, values), from_arrow_schema(kind))
 

@@ -1,33 +1,137 @@
 """The options of the data source, which are text: what they mean, and what is refused.
 
 Options that nobody knows are refused: a misspelt one would be silently without effect. Those that start with `hoodie.`
-are Hudi's own: they tell what is read (`source.hudi_read`) or written (`source.hudi_write`), and how the writer behaves
-(`TableSettings.from_hudi`).
+are Hudi's own: they tell what is read or written, as below, and how the writer behaves (`TableSettings.from_hudi`).
+
+Of a read:
+
+    hoodie.datasource.query.type                        snapshot, read_optimized, incremental
+    hoodie.datasource.read.begin.instanttime            with incremental: what was committed after it (000: everything)
+    hoodie.datasource.read.end.instanttime              ... and until it
+    hoodie.datasource.query.incremental.format          latest_state
+    as.of.instant                                       the table as of a version
+    hoodie.datasource.streaming.startoffset             of a stream: earliest, latest or a version
+
+Their times are versions as elsewhere (`timeline.versions`), and in Hudi's forms, `2026-01-02 12:30:00` and
+`2026-01-02`, which are UTC here. Every other `hoodie.*` option of a read is refused, but for those that tell how a
+reader works inside, and those of a writer's lock, services and indexes, which `TableSettings.from_hudi` knows.
+
+Of a write:
+
+    hoodie.datasource.write.operation                   insert, bulk_insert, upsert, delete, insert_overwrite[_table]
+    hoodie.datasource.write.recordkey.field, .partitionpath.field, .precombine.field (hoodie.table.ordering.fields)
+    hoodie.datasource.write.table.type, .hive_style_partitioning, .partitionpath.urlencode, hoodie.table.name
+
+Where there is no table they make it; of one that is there they may say nothing else. A write that names the record key
+is an upsert unless it says otherwise, as in Hudi; without it is an insert, as elsewhere in Spark. Other options
+`hoodie.datasource.write.*` are refused: they would be without effect.
+
+Source: Hudi `DataSourceReadOptions`, `HoodieSqlCommonUtils.formatQueryInstant`, `DataSourceWriteOptions`,
+`HoodieTableConfig`, `HoodieSparkSqlWriter`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from enum import Enum
 from typing import Any
 
+import pyarrow as pa
+
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.spark.source import hudi_read
+from lockprovider import hudi_keys
+from lockprovider.table.format.properties import COPY_ON_WRITE, TableConfig
 from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
+from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.fence import Fence
 
 _HUDI = "hoodie."
-_READ = frozenset({"columns", "filter", "partitions", "as_of", "begin", "end", "changes", "read_optimized"})
-_STREAM = frozenset({"stream_id", "starting", "max_commits"})
-_WRITE = frozenset({"mergeschema", "if_exists", "fence"})
-_OURS = frozenset({"path", "storage_options", "checkpointlocation"}) | _READ | _STREAM | _WRITE
 _OF_CATALOGS = frozenset({"provider", "location"})  # what CREATE TABLE hands over
 _INSTEAD = "use save(url), and for a name in SQL a temporary view or register of lockprovider.table.engines.spark"
 _IF_EXISTS = ("append", "error", "ignore")
+
+Parser = Callable[[str, str], Any]  # of an option's name and text; raises InvalidInput
+
+
+def parsed(known: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:
+    """Parse the options that are given; the keys of `known` are in lower case.
+
+    Raises:
+        InvalidInput: an option has a value that it cannot have.
+    """
+    return {name: parse(name, known[name.lower()]) for name, parse in parsers.items() if name.lower() in known}
+
+
+def text_option(name: str, text: str) -> str:
+    """Any text."""
+    del name
+    return text
+
+
+def count_option(name: str, text: str) -> int:
+    """A count from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidInput(f"{name}={text} is no count: give a number from 1 on")
+    return int(text)
+
+
+def json_option(name: str, text: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"{name} is no JSON; write it with json.dumps") from error
+    if not isinstance(found, dict):
+        raise InvalidInput(f"{name} is no JSON object; write it with json.dumps of a dict")
+    return found
+
+
+def _names(name: str, text: str) -> tuple[str, ...]:
+    del name
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise InvalidInput(f"{name}={text} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _fence(name: str, text: str) -> Fence:
+    holder, _, epoch = text.rpartition(":")
+    return Fence.of((holder, count_option(name, epoch)))
+
+
+def _if_exists(name: str, text: str) -> str:
+    if text.lower() not in _IF_EXISTS:
+        raise InvalidInput(f"{name}={text.lower()} is none of {', '.join(_IF_EXISTS)}")
+    return text.lower()
+
+
+_PARSERS: Mapping[str, Parser] = {
+    "storage_options": json_option,
+    "columns": _names,
+    "filter": text_option,
+    "partitions": _names,
+    "as_of": text_option,
+    "begin": text_option,
+    "end": text_option,
+    "changes": _flag,
+    "read_optimized": _flag,
+    "stream_id": text_option,
+    "starting": text_option,
+    "max_commits": count_option,
+    "mergeSchema": _flag,
+    "if_exists": _if_exists,
+    "fence": _fence,
+}
+_KNOWN = frozenset({"path", "checkpointlocation", *map(str.lower, _PARSERS)})
 
 
 @dataclass(frozen=True)
@@ -83,11 +187,11 @@ class SparkOptions:
         if known.keys() >= _OF_CATALOGS:
             raise InvalidInput(f"a Python source cannot be a table of Spark's catalog: {_INSTEAD}")
         for key in sorted(known):
-            if key not in _OURS | hudi_read.OBEYED and not key.startswith(_HUDI):
-                alike = get_close_matches(key, _OURS | hudi_read.OBEYED, n=1)
+            if key not in _KNOWN | _OBEYED_BY_READS and not key.startswith(_HUDI):
+                alike = get_close_matches(key, _KNOWN | _OBEYED_BY_READS, n=1)
                 hint = f"did you mean {alike[0]}? There" if alike else "there"
-                raise InvalidInput(f"option {key} is not known; {hint} are {sorted(_OURS)} and Hudi's own")
-        known |= hudi_read.ours(known)
+                raise InvalidInput(f"option {key} is not known; {hint} are {sorted(_KNOWN)} and Hudi's own")
+        known |= _ours(known)
         if not known.get("path"):
             raise InvalidInput(
                 "no path: say load(url), save(url), or the option path; Spark does not tell a Python source where a "
@@ -95,27 +199,9 @@ class SparkOptions:
             )
         if ("begin" in known or "end" in known) and "as_of" in known:
             raise InvalidInput("begin and end tell what changed, as_of what was there: give one or the other")
-        found = cls(
-            url=known["path"],
-            storage_options=json_option(known.get("storage_options")),
-            columns=_names(known.get("columns")),
-            filter=known.get("filter"),
-            partitions=_names(known.get("partitions")),
-            as_of=known.get("as_of"),
-            begin=known.get("begin"),
-            end=known.get("end"),
-            changes=_flag("changes", known.get("changes", "false")),
-            read_optimized=_flag("read_optimized", known.get("read_optimized", "false")),
-            stream_id=known.get("stream_id"),
-            starting=known.get("starting", "earliest"),
-            max_commits=count_option("max_commits", known.get("max_commits")),
-            merge_schema=_flag("mergeSchema", known.get("mergeschema", "false")),
-            if_exists=known.get("if_exists", "append").lower(),
-            fence=_fence(known.get("fence")),
-            hudi={key: value for key, value in known.items() if key.startswith(_HUDI)},
-        )
-        if found.if_exists not in _IF_EXISTS:
-            raise InvalidInput(f"if_exists={found.if_exists} is none of {', '.join(_IF_EXISTS)}")
+        hudi = {key: value for key, value in known.items() if key.startswith(_HUDI)}
+        values = parsed(known, _PARSERS)
+        found = cls(known["path"], hudi=hudi, merge_schema=values.pop("mergeSchema", False), **values)
         if found.read_optimized:
             found.refuse("a read of base files only", "begin", "end", "changes")
         return found
@@ -145,48 +231,280 @@ class SparkOptions:
         return table if self.fence is None else table.under(self.fence)
 
 
-def _fence(text: str | None) -> Fence | None:
-    if text is None:
-        return None
-    name, _, epoch = text.rpartition(":")
-    return Fence.of((name, count_option("fence", epoch)))
+# -- Hudi's options of a read ------------------------------------------------------------------------------------------
+
+_OF_READS = "hoodie.datasource.read."
+_QUERY_TYPE = "hoodie.datasource.query.type"
+_BEGIN, _END = f"{_OF_READS}begin.instanttime", f"{_OF_READS}end.instanttime"
+_FORMAT = "hoodie.datasource.query.incremental.format"
+_AS_OF = "as.of.instant"
+_OFFSET = "hoodie.datasource.streaming.startoffset"
+_OBEYED_BY_READS = frozenset({_QUERY_TYPE, _BEGIN, _END, _FORMAT, _AS_OF, _OFFSET})
+_QUERY_TYPES = ("snapshot", "read_optimized", "incremental")
+
+# The rows are the same, whatever these say; of some that is so for one value alone.
+_INSIDE = ("hoodie.metadata.", "hoodie.memory.", "hoodie.parquet.", "hoodie.common.spillable.", "hoodie.filesystem.")
+_WITHOUT_EFFECT_ON_READS: Mapping[str, tuple[str, ...]] = {
+    "hoodie.enable.data.skipping": (),
+    "hoodie.file.index.enable": (),
+    "hoodie.datasource.read.file.index.listing.mode": (),
+    "hoodie.datasource.read.file.index.listing.partition-path-prefix.analysis.enabled": (),
+    "hoodie.datasource.read.file.index.optimize.listing.using.ro.path.filter": (),
+    "hoodie.datasource.read.incr.skip_compact": (),  # no row changes by either
+    "hoodie.datasource.read.incr.skip_cluster": (),
+    "hoodie.datasource.read.incr.skip_insert_overwrite": ("false",),
+    "hoodie.datasource.read.incr.fallback.fulltablescan.enable": ("false",),
+    "hoodie.datasource.read.extract.partition.values.from.path": ("false",),
+    "hoodie.datasource.read.use.new.parquet.file.format": (),
+    "hoodie.datasource.read.streaming.table.version": ("8", "9"),
+    "hoodie.datasource.read.handle.hollow.commit": ("use_transition_time",),
+    "hoodie.read.timeline.holes.resolution.policy": ("use_transition_time",),
+    "hoodie.datasource.merge.type": ("payload_combine",),
+    "hoodie.schema.on.read.enable": ("false",),
+}
+_INSTEAD_OF = {
+    "hoodie.datasource.read.incr.filters": "use the option filter",
+    "hoodie.datasource.read.incr.path.glob": "use the option partitions",
+    "hoodie.datasource.read.paths": "give the table's URL as path",
+    "hoodie.datasource.read.incr.fallback.fulltablescan.enable": "read the whole table after HistoryGone",
+}
+_CDC = "its rows would have other columns: use the option changes=true, which says in _operation what became of a row"
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        raise InvalidInput(f"{name}={text} is neither true nor false")
-    return text.lower() == "true"
-
-
-def count_option(name: str, text: str | None) -> int | None:
-    """A count from 1 on; None: it was not given.
+def _ours(known: Mapping[str, str]) -> dict[str, str]:
+    """The options of the data source that Hudi's stand for, of options whose names are in lower case.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: one has a value that it cannot have, or contradicts another.
     """
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise InvalidInput(f"{name}={text} is no count: give a number from 1 on")
-    return int(text)
-
-
-def json_option(text: str | None) -> dict[str, Any] | None:
-    """Storage options, as JSON; None: they were not given.
-
-    Raises:
-        InvalidInput: they are none.
-    """
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidInput("storage_options is no JSON; write it with json.dumps") from error
-    if not isinstance(found, dict):
-        raise InvalidInput("storage_options is no JSON object; write it with json.dumps of a dict")
+    found: dict[str, str] = {}
+    kind = known.get(_QUERY_TYPE, "snapshot").strip().lower()
+    if kind not in _QUERY_TYPES:
+        raise InvalidInput(f"{_QUERY_TYPE}={known[_QUERY_TYPE]} is none of {', '.join(_QUERY_TYPES)}")
+    if kind == "read_optimized":
+        found["read_optimized"] = "true"
+    window = [key for key in (_BEGIN, _END, _FORMAT) if key in known]
+    if kind == "incremental" and _AS_OF in known:
+        raise InvalidInput(
+            f"{_AS_OF} tells what was there, {_QUERY_TYPE}=incremental what changed: give one or the other"
+        )
+    if kind != "incremental" and window:
+        raise InvalidInput(
+            f"{window} mean nothing for {_QUERY_TYPE}={kind}; add {_QUERY_TYPE}=incremental, or leave them out"
+        )
+    if known.get(_FORMAT, "latest_state").strip().lower() != "latest_state":
+        raise InvalidInput(f"{_FORMAT}={known[_FORMAT]} cannot be had here: {_CDC}")
+    for key, name in ((_BEGIN, "begin"), (_END, "end"), (_AS_OF, "as_of"), (_OFFSET, "starting")):
+        if key in known:
+            found[name] = _time(known[key])
+    twice = [name for name, value in found.items() if known.get(name, value) != value]
+    if twice:
+        raise InvalidInput(f"options {twice} are given twice, by Hudi's name and by ours: give one of them")
     return found
+
+
+def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
+    """Refuse options of Hudi's that a read would not obey.
+
+    Raises:
+        InvalidInput: naming the option, and the nearest that is known.
+    """
+    if hudi.get(_QUERY_TYPE, "").strip().lower() == "incremental" and _BEGIN not in hudi and not of_stream:
+        raise InvalidInput(f"{_QUERY_TYPE}=incremental needs {_BEGIN}: a version after which to read, or 000")
+    if of_stream and hudi.get(_QUERY_TYPE, "incremental").strip().lower() != "incremental":
+        raise InvalidInput(f"{_QUERY_TYPE}={hudi[_QUERY_TYPE]} is no stream, which is incremental; leave it out")
+    misplaced = [key for key in ((_BEGIN, _END) if of_stream else (_OFFSET,)) if key in hudi]
+    if misplaced:
+        instead = f"use {_OFFSET}, or the option starting" if of_stream else f"use {_BEGIN}"
+        raise InvalidInput(f"{misplaced} mean nothing for a {'stream' if of_stream else 'batch read'}; {instead}")
+    for key, value in hudi.items():
+        if key not in _OBEYED_BY_READS:
+            _check_key(key, value.strip().lower())
+
+
+def _check_key(key: str, value: str) -> None:
+    if key in _WITHOUT_EFFECT_ON_READS:
+        if (fine := _WITHOUT_EFFECT_ON_READS[key]) and value not in fine:
+            instead = _INSTEAD_OF.get(key, f"use {' or '.join(fine)}, or leave it out")
+            raise InvalidInput(f"{key}={value} cannot be had here: {instead}")
+    elif key in _INSTEAD_OF:
+        raise InvalidInput(f"{key} is not obeyed here: {_INSTEAD_OF[key]}")
+    elif not (key in hudi_keys.HONOURED or key.startswith((*hudi_keys.OWNED, *_INSIDE))):
+        alike = get_close_matches(key, sorted(_OBEYED_BY_READS | set(_WITHOUT_EFFECT_ON_READS)), n=1)
+        hint = f"did you mean {alike[0]}?" if alike else "leave it out"
+        raise InvalidInput(f"{key} is no option of a read that is known here; {hint}")
+
+
+def _time(text: str) -> str:
+    """A time in one of Hudi's forms as one that is a version; other texts as they are."""
+    given = text.strip()
+    if given and not given.strip("0"):
+        return ""  # before all commits
+    if found := re.fullmatch(r"(\d{4})0{10}(?:000)?", given):
+        return f"{int(found[1]) - 1:04}1231235959999"  # before all commits of that year
+    if found := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(\.\d{1,3})?)?", given):
+        day, clock = "-".join(found.groups()[:3]), ":".join(part or "00" for part in found.groups()[3:6])
+        return f"{day}T{clock}{(found[7] or '.0').ljust(4, '0')}Z"
+    return given
+
+
+# -- Hudi's options of a write -----------------------------------------------------------------------------------------
+
+_OF_WRITES = "hoodie.datasource.write."
+_OPERATION = f"{_OF_WRITES}operation"
+KEY_OPTION = f"{_OF_WRITES}recordkey.field"
+_NAME = "hoodie.table.name"
+_KEYS = (KEY_OPTION, "hoodie.table.recordkey.fields")
+_PARTITIONS = (f"{_OF_WRITES}partitionpath.field", "hoodie.table.partition.fields")
+_ORDERING = ("hoodie.table.ordering.fields", f"{_OF_WRITES}precombine.field", "hoodie.table.precombine.field")
+_NAMES = (_NAME, f"{_OF_WRITES}table.name")
+_TABLE_TYPE = (f"{_OF_WRITES}table.type", "hoodie.table.type")
+_HIVE = f"{_OF_WRITES}hive_style_partitioning"
+_ENCODE = f"{_OF_WRITES}partitionpath.urlencode"
+_OBEYED_BY_WRITES = frozenset({_OPERATION, *_KEYS, *_PARTITIONS, *_ORDERING, *_NAMES, *_TABLE_TYPE, _HIVE, _ENCODE})
+# About how a JVM writer works inside.
+_WITHOUT_EFFECT_ON_WRITES = frozenset(
+    {f"{_OF_WRITES}row.writer.enable", f"{_OF_WRITES}streaming.retry.count", f"{_OF_WRITES}streaming.retry.interval.ms"}
+)
+
+
+class WriteOperation(str, Enum):
+    """`hoodie.datasource.write.operation`, but for those that mean the same here."""
+
+    INSERT = "insert"
+    UPSERT = "upsert"
+    DELETE = "delete"
+    INSERT_OVERWRITE = "insert_overwrite"
+    INSERT_OVERWRITE_TABLE = "insert_overwrite_table"
+
+
+@dataclass(frozen=True, slots=True)
+class HudiWrite:
+    """What the options say; None and empty: nothing."""
+
+    operation: WriteOperation
+    record_keys: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] | None = None
+    ordering: str | None = None
+    name: str | None = None
+    table_type: str | None = None
+    hive_style: bool | None = None
+    url_encode: bool | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, overwrite: bool = False) -> HudiWrite:
+        """Read them; `overwrite` is Spark's mode.
+
+        Raises:
+            InvalidInput: one is not known, or has a value that it cannot have.
+        """
+        known = _OBEYED_BY_WRITES | _WITHOUT_EFFECT_ON_WRITES
+        strange = sorted(key for key in options if key.startswith(_OF_WRITES) and key not in known)
+        if strange:
+            raise InvalidInput(f"options {strange} would have no effect here: leave them out")
+        keys, partitions, ordering = (_list(options, names) for names in (_KEYS, _PARTITIONS, _ORDERING))
+        if ordering is not None and len(ordering) > 1:
+            raise InvalidInput(f"{_ORDERING[0]}={','.join(ordering)} has several columns, only one can be written")
+        if mixed := [name for name in (*(keys or ()), *(partitions or ())) if ":" in name]:
+            raise InvalidInput(f"{mixed} are no names of columns: give them without a key generator's type")
+        kind = _first(options, _TABLE_TYPE)
+        return cls(
+            _operation(options.get(_OPERATION), overwrite=overwrite, keyed=bool(keys)),
+            keys or (),
+            partitions,
+            ordering[0] if ordering else None,
+            _first(options, _NAMES),
+            None if kind is None else kind.upper(),
+            _hudi_flag(options, _HIVE),
+            _hudi_flag(options, _ENCODE),
+        )
+
+    @property
+    def gathers(self) -> bool:
+        """Whether all rows have to come together before any is written."""
+        return self.operation not in {WriteOperation.INSERT, WriteOperation.INSERT_OVERWRITE_TABLE}
+
+    def spec(self, schema: pa.Schema) -> TableSpec:
+        """The table that they make.
+
+        Raises:
+            InvalidInput: its name is missing.
+            InvalidRecords: they cannot be.
+        """
+        if not self.name:
+            raise InvalidInput(f"{_NAME} is missing: a new table needs a name")
+        return TableSpec(
+            self.name,
+            schema,
+            self.record_keys,
+            self.partition_by or (),
+            ordering=self.ordering,
+            hive_style=bool(self.hive_style),
+            url_encode=bool(self.url_encode),
+            table_type=self.table_type or COPY_ON_WRITE,
+        )
+
+    def check(self, config: TableConfig) -> None:
+        """Refuse to write to a table that is another one than they say.
+
+        Raises:
+            InvalidInput: naming both.
+        """
+        said = {
+            KEY_OPTION: (self.record_keys or None, config.record_keys),
+            _PARTITIONS[0]: (self.partition_by, config.partition_fields),
+            _ORDERING[0]: (None if self.ordering is None else (self.ordering,), config.ordering_fields),
+            _NAME: (self.name, config.name),
+            _TABLE_TYPE[0]: (self.table_type, config.table_type),
+            _HIVE: (self.hive_style, config.hive_style),
+            _ENCODE: (self.url_encode, config.url_encode),
+        }
+        for key, (wanted, found) in said.items():
+            if wanted is not None and wanted != found:
+                raise InvalidInput(
+                    f"{key}={_text(wanted)}, but the table that is there has {_text(found) or 'none'}: leave it out"
+                )
+
+
+def _operation(given: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
+    name = (given or "").strip().lower()
+    if overwrite and name != WriteOperation.INSERT_OVERWRITE.value:
+        if name == WriteOperation.DELETE.value:
+            raise InvalidInput(f"{_OPERATION}=delete deletes keys, mode('overwrite') all rows: use mode('append')")
+        return WriteOperation.INSERT_OVERWRITE_TABLE
+    if given is None:
+        return WriteOperation.UPSERT if keyed else WriteOperation.INSERT
+    if name == "bulk_insert":
+        return WriteOperation.INSERT
+    try:
+        return WriteOperation(name)
+    except ValueError:
+        known = ", ".join(sorted({one.value for one in WriteOperation} | {"bulk_insert"}))
+        raise InvalidInput(f"{_OPERATION}={given} cannot be had here: use one of {known}") from None
+
+
+def _list(options: Mapping[str, str], keys: tuple[str, ...]) -> tuple[str, ...] | None:
+    text = _first(options, keys)
+    return None if text is None else _names(keys[0], text)
+
+
+def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
+    """The value of the same option by several names.
+
+    Raises:
+        InvalidInput: two of them differ.
+    """
+    given = {key: options[key].strip() for key in keys if key in options}
+    if len({*given.values()}) > 1:
+        raise InvalidInput(f"{given} contradict each other: give one of them")
+    return next(iter(given.values()), None)
+
+
+def _hudi_flag(options: Mapping[str, str], key: str) -> bool | None:
+    return _flag(key, options[key].strip()) if key in options else None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

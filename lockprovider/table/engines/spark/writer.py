@@ -24,9 +24,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from fsspec_cas import InvalidInput, Machine
 from lockprovider.table.convert.columns import new_fields
 from lockprovider.table.engines.spark.errors import in_one_sentence
-from lockprovider.table.engines.spark.options import SparkOptions
-from lockprovider.table.engines.spark.source.hudi_write import KEY_OPTION, HudiWrite, WriteOperation
-from lockprovider.table.engines.spark.source.staged import Stage, StagedFile, commit_staged, remove_staged
+from lockprovider.table.engines.spark.options import KEY_OPTION, HudiWrite, SparkOptions, WriteOperation
+from lockprovider.table.engines.spark.staged import Stage, StagedFile, commit_staged, remove_staged
 from lockprovider.table.engines.spark.tasks import insert_all
 from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.errors import AlreadyCommitted, TableExists, TableNotFound

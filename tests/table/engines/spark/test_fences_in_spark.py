@@ -15,8 +15,8 @@ from lockprovider.recipes.errors import Fenced
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark.data_source import register
 from lockprovider.table.engines.spark.errors import typed_errors
+from lockprovider.table.engines.spark.functions import cluster
 from lockprovider.table.engines.spark.options import SparkOptions
-from lockprovider.table.engines.spark.services import cluster
 from lockprovider.table.engines.spark.stream import upserts
 
 

@@ -11,7 +11,7 @@ from table.tables import SETTINGS, SPEC
 
 from lockprovider.table import HistoryGone, Table, UnsupportedTable
 from lockprovider.table.engines import spark as engine
-from lockprovider.table.engines.spark.services import on_executors
+from lockprovider.table.engines.spark.functions import on_executors
 
 
 def test_a_plan_that_spark_runs_comes_to_the_same_files_as_one_that_is_run_here(spark: Any, tmp_path: Path) -> None:

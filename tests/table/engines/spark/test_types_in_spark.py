@@ -19,7 +19,7 @@ from lockprovider.table.convert.rules import REFUSED, WRITE
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark.data_source import activate, register
 from lockprovider.table.engines.spark.errors import typed_errors
-from lockprovider.table.engines.spark.given import arrow_schema
+from lockprovider.table.engines.spark.jobs import arrow_schema
 from lockprovider.table.engines.spark.stream import upserts
 
 TARGETS = {

@@ -12,7 +12,7 @@ from table.tables import SPEC, content
 
 from lockprovider.table import InvalidRecords, Table
 from lockprovider.table.engines import spark as engine
-from lockprovider.table.engines.spark.session.batch_size import MOST_BYTES, MOST_ROWS, ROWS, ended_by_rows
+from lockprovider.table.engines.spark.jobs import MOST_BYTES, MOST_ROWS, ROWS, ended_by_rows
 
 MANY = 2 * ROWS + 500
 

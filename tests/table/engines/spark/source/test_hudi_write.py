@@ -14,7 +14,7 @@ from fsspec_cas import InvalidInput
 from lockprovider import InvalidSettings
 from lockprovider.table import InvalidRecords, TableExists, WriteConflict
 from lockprovider.table.engines.spark.errors import translated
-from lockprovider.table.engines.spark.source.hudi_write import HudiWrite, WriteOperation
+from lockprovider.table.engines.spark.options import HudiWrite, WriteOperation
 from lockprovider.table.spec import TableSpec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("ts", pa.int64())])

@@ -11,9 +11,9 @@ import pytest
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
 from lockprovider.table import InvalidRecords, Table, TableSpec
-from lockprovider.table.engines.spark.source import staged
-from lockprovider.table.engines.spark.source.hudi_write import WriteOperation
-from lockprovider.table.engines.spark.source.staged import Stage, commit_staged, remove_staged
+from lockprovider.table.engines.spark import staged
+from lockprovider.table.engines.spark.options import WriteOperation
+from lockprovider.table.engines.spark.staged import Stage, commit_staged, remove_staged
 from lockprovider.table.errors import Aborted
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.layout import MARKERS

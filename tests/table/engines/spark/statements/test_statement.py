@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("sqlglot")
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.spark.statements.statement import (
+from lockprovider.table.engines.spark.statement import (
     DeleteStatement,
     InsertStatement,
     MergeStatement,

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.functions import read
-from lockprovider.table.engines.spark.session.native_reads import AUTO, NativeReads
+from lockprovider.table.engines.spark.native_reads import AUTO, NativeReads
 from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext
@@ -91,7 +91,7 @@ def sql(
         raise ModuleNotFoundError(
             "sql needs sqlglot, which is not installed: install the extra 'spark' of fsspec-cas", name="sqlglot"
         )
-    from lockprovider.table.engines.spark.statements.run import run_sql  # noqa: PLC0415 - executors need no parser
+    from lockprovider.table.engines.spark.run import run_sql  # noqa: PLC0415 - executors need no parser
 
     return run_sql(spark, text, retries=retries, extra=extra)
 

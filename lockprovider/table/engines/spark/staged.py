@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from fsspec_cas import CasError, Machine
 from lockprovider.table.engines.changes import AT_ONCE, check_unique
 from lockprovider.table.engines.spark import tasks
-from lockprovider.table.engines.spark.source.hudi_write import WriteOperation
+from lockprovider.table.engines.spark.options import WriteOperation
 from lockprovider.table.engines.writer import planner_of, start_for_tasks
 from lockprovider.table.errors import Aborted
 from lockprovider.table.files.base_file import of_keys

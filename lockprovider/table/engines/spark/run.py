@@ -17,7 +17,7 @@ from lockprovider.table.engines.spark.merge_into import (
     NotMatchedInsert,
     merge_into,
 )
-from lockprovider.table.engines.spark.statements.statement import (
+from lockprovider.table.engines.spark.statement import (
     DeleteStatement,
     InsertStatement,
     MergeStatement,
@@ -26,7 +26,7 @@ from lockprovider.table.engines.spark.statements.statement import (
     WhenClause,
     parse_statement,
 )
-from lockprovider.table.engines.spark.statements.views import SHOWN, RegisteredView, writable_view
+from lockprovider.table.engines.spark.views import SHOWN, RegisteredView, writable_view
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction

@@ -13,7 +13,7 @@ Errors come out with their own type. Works with every Dask scheduler; the table 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count
@@ -292,7 +292,7 @@ def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
 def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
     found, task = _fresh(frame, writer), (f"{number}-0-0", number)
     groups = (group for path, one in found.items() for group in new_groups(writer, path, one.rows, one.keys, task))
-    return list(_checked(writer, (writer.put(writer.encode(group)) for group in groups)))
+    return [writer.put(writer.encode(group)) for group in groups]
 
 
 def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool, valued: bool) -> _Pieces:  # noqa: FBT001 - a task's
@@ -313,11 +313,4 @@ def _rewrite(
         pa.concat_arrays([piece.deletes for piece in pieces]),
         pa.concat_arrays(values) if values else None,
     )
-    return list(_checked(writer, rewrite_partition(writer, slices, partition, changes, f"{number}-0-0")))
-
-
-def _checked(writer: GroupWriter, stats: Iterable[WriteStat]) -> Iterator[WriteStat]:
-    """A task may outlive its transaction: when another one fails, the transaction is rolled back at once."""
-    for stat in stats:
-        writer.withdraw_if_rolled_back(stat.path)
-        yield stat
+    return list(rewrite_partition(writer, slices, partition, changes, f"{number}-0-0"))

@@ -268,7 +268,7 @@ class GroupWriter:
 
         Raises:
             InvalidRecords: a row has no ordering value.
-            Aborted: an earlier attempt of the same task has written other rows.
+            Aborted: an earlier attempt of the same task has written other rows, or see `put_slice`.
         """
         kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)
@@ -288,33 +288,41 @@ class GroupWriter:
             self.here.wait_in_flight()
         if not self._create(stat.path, data) and self.place.store.read(stat.path).data != data:
             raise _written_twice(stat.path)
-        return stat
-
-    def withdraw_if_rolled_back(self, path: str) -> None:
-        """Remove a file written just now if its instant was rolled back meanwhile: nobody would look for it again.
-
-        Raises:
-            Aborted: it was.
-        """
-        if not self.place.store.list(f"{TIMELINE}/{self.begin}"):
-            self.place.store.delete(path)
-            raise Aborted(f"instant {self.begin} was rolled back while a task still wrote; its file was removed")
+        return self._unless_rolled_back(stat)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
         """Create the next file of a group, after its marker; one of that name by an earlier attempt stays.
 
         Raises:
-            Aborted: that one has other keys.
+            Aborted: that one has other keys; or the instant of a task was rolled back before the task ended.
         """
         stat = file.stat
         self._mark(stat.partition, stat.file_name, marker)
         if self.here is not None:
             self.here.wait_in_flight()
         if not self._create(stat.path, file.written.data):
-            return replace(stat, file_size=self._size_of_earlier(stat.path, file.written.keys))
+            return self._unless_rolled_back(
+                replace(stat, file_size=self._size_of_earlier(stat.path, file.written.keys))
+            )
         note = FooterNote.written(file.written.footer)
         self.place.footer_notes.add(stat.path, note)
-        return replace(stat, file_size=len(file.written.data), note=note.text if self.here is None else "")
+        return self._unless_rolled_back(
+            replace(stat, file_size=len(file.written.data), note=note.text if self.here is None else "")
+        )
+
+    def _unless_rolled_back(self, stat: WriteStat) -> WriteStat:
+        """Return the statistics of a file that was just written.
+
+        The task of another process may outlive its transaction. Its file is removed then: no rollback looks for it
+        again.
+
+        Raises:
+            Aborted: the instant was rolled back.
+        """
+        if self.here is None and not self.place.store.list(f"{TIMELINE}/{self.begin}"):
+            self.place.store.delete(stat.path)
+            raise Aborted(f"instant {self.begin} was rolled back while a task still wrote; its file was removed")
+        return stat
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
         if self.here is not None and join(partition, name) in self.here.announced:

@@ -262,10 +262,7 @@ def _execute(
 def _write(
     writer: GroupWriter, slices: list[FileSlice], sort_by: tuple[str, ...], file_ids: tuple[str, ...]
 ) -> list[WriteStat]:
-    stats = write_clustered(writer, slices, sort_by, file_ids, executor.TOKEN)
-    for stat in stats:
-        writer.withdraw_if_rolled_back(stat.path)
-    return stats
+    return write_clustered(writer, slices, sort_by, file_ids, executor.TOKEN)
 
 
 def _give_way(table: TableContext, lease: Lease, begin: str, seen: Snapshot, planned: ClusteringPlan) -> None:

@@ -156,9 +156,7 @@ def _execute(
 
 
 def _write(writer: GroupWriter, one: FileSlice) -> list[WriteStat]:
-    stat = write_compacted(writer, one, executor.TOKEN)
-    writer.withdraw_if_rolled_back(stat.path)
-    return [stat]
+    return [write_compacted(writer, one, executor.TOKEN)]
 
 
 def _result(begin: str, completion: str, planned: Iterable[PlannedSlice]) -> CompactionResult:

@@ -9,46 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fsspec_cas import CasError, InvalidInput
-from lockprovider import InvalidSettings, LockError
-from lockprovider.table.errors import (
-    Aborted,
-    AlreadyCommitted,
-    Corrupt,
-    DoesNotFit,
-    HistoryGone,
-    InvalidRecords,
-    Misfit,
-    TableError,
-    TableExists,
-    TableNotFound,
-    UnsupportedSchema,
-    UnsupportedTable,
-    WriteConflict,
-    WrongCheckpoint,
-)
-from lockprovider.wal import CoordinationError, Fenced, MalformedObject, NoLog, Trimmed
+from lockprovider import InvalidSettings, LockError, wal
+from lockprovider.table import errors
+from lockprovider.table.errors import DoesNotFit, HistoryGone, Misfit, TableError, WriteConflict
+from lockprovider.wal import CoordinationError
 
+# Of all these one sentence makes an error; of a conflict it does not.
 _TYPES: dict[str, type[Exception]] = {
     f"{kind.__module__}.{kind.__name__}": kind
-    for kind in (
-        Aborted,
-        AlreadyCommitted,
-        Corrupt,
-        DoesNotFit,
-        Fenced,
-        HistoryGone,
-        InvalidInput,
-        InvalidRecords,
-        InvalidSettings,
-        MalformedObject,
-        NoLog,
-        TableExists,
-        TableNotFound,
-        Trimmed,
-        UnsupportedSchema,
-        UnsupportedTable,
-        WrongCheckpoint,
-    )
+    for kind in (InvalidInput, InvalidSettings, *vars(errors).values(), *vars(wal).values())
+    if isinstance(kind, type) and issubclass(kind, Exception) and kind is not WriteConflict
 }
 # Spark hands on a worker's error as text, after words of its own: at the end is the error itself, often a traceback's.
 _RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _TYPES))}): (.+)$", re.MULTILINE)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import methodcaller
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -89,8 +90,7 @@ def changes(
         HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
     """
     found = changes_since(table, after, until, order=order, columns=columns, partitions=partitions)
-    place = table.place
-    rows = jobs.run_over(spark, found.parts, tasks.comparer(place), found.schema)
+    rows = jobs.run_over(spark, found.parts, methodcaller("read", table.place), found.schema)
     return Feed(rows, found.checkpoint, tuple(commit.begin for commit in found.commits))
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,13 +26,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.spark import jobs, tasks
+from lockprovider.table.engines.spark import jobs
 from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
 from lockprovider.table.files.base_file import LEGACY_KEY, SPARK_KEY
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.read.filters import has_floats
-from lockprovider.table.read.scan import ScanPlan
+from lockprovider.table.read.scan import ScanPlan, read_slice
 from lockprovider.table.timeline.view import FileSlice
 
 NativeReads = bool | str
@@ -79,11 +80,11 @@ def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: st
         is_alike = folder is not None and is_read_alike(place, one, scan.read, folder)
         (by_spark if is_alike else by_python).append(one)
     if not by_spark:
-        return jobs.run_over(spark, by_python, tasks.scanner(place, scan), scan.schema)
+        return jobs.run_over(spark, by_python, partial(read_slice, place, scan), scan.schema)
     rows = _read_files(spark, [f"{folder}/{one.path}" for one in by_spark], scan.schema)
     if not by_python:
         return rows
-    return rows.union(jobs.run_over(spark, by_python, tasks.scanner(place, scan), scan.schema))
+    return rows.union(jobs.run_over(spark, by_python, partial(read_slice, place, scan), scan.schema))
 
 
 def _read_files(spark: SparkSession, paths: Sequence[str], columns: pa.Schema) -> DataFrame:

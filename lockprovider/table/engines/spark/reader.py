@@ -10,8 +10,9 @@ Source: Hudi RFC-22 and `IncrementalRelationV2`; Spark's `DataSourceStreamReader
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -24,11 +25,10 @@ from lockprovider.table.convert import read_as
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
-from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.read import consistent
-from lockprovider.table.read.changes import Part, changes_since, check_since
+from lockprovider.table.read.changes import changes_since, check_since
 from lockprovider.table.read.filters import Filter, OneOf, both
 from lockprovider.table.read.scan import ScanPlan, read_slice
 from lockprovider.table.read.sql_where import parse_where
@@ -43,35 +43,23 @@ _START = ""  # before every completion time
 _ROWS_PER_BATCH = 1 << 14
 
 
-@dataclass(frozen=True)
-class FileRows:
-    """The rows of a scan that are in its one slice."""
-
-    scan: ScanPlan
-
-    def read(self, place: TablePlace) -> pa.Table:
-        """The rows."""
-        return read_slice(place, self.scan, self.scan.slices[0])
-
-
 @dataclass
 class Piece(InputPartition):
     """What one task reads: the rows of a file, or the changes of a partition."""
 
-    place: TablePlace
-    part: FileRows | Part
+    read: Callable[[], pa.Table]
 
     def batches(self, schema: StructType) -> Iterator[pa.RecordBatch]:
         """The rows, exactly as Spark expects them."""
         with in_one_sentence():
             target = to_arrow_schema(schema, timezone="UTC")
-            yield from read_as(self.part.read(self.place), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
+            yield from read_as(self.read(), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
-def pieces(table: TableContext, scan: ScanPlan | None) -> list[Piece]:
+def pieces(table: TableContext, scan: ScanPlan) -> list[Piece]:
     """A scan, cut into tasks."""
-    place = table.place
-    return [Piece(place, FileRows(replace(scan, slices=(one,)))) for one in scan.slices] if scan is not None else []
+    apart = replace(scan, slices=())  # each task has its own slice alone
+    return [Piece(partial(read_slice, table.place, apart, one)) for one in scan.slices]
 
 
 def snapshot_scan(
@@ -98,8 +86,7 @@ def changed(
         wanted = [name for name in columns if name != OPERATION]
         after = None if begin == _START else begin if streams else AsOf(begin)
         found = changes_since(table, after, end or None, columns=wanted, partitions=options.partitions)
-        place = table.place
-        return [Piece(place, part) for part in found.parts]
+        return [Piece(partial(part.read, table.place)) for part in found.parts]
     now = table.timeline()
     check_since(table, now, begin, Order.COMPLETION, is_checkpoint=streams)
     made = [i for i in now.writes if begin < (i.completion or "") <= end]

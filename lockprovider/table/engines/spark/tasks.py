@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,15 +25,12 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.base_file import bucket_groups
 from lockprovider.table.files.group_writer import GroupWriter, group_id
 from lockprovider.table.files.merge_log import MergeRule
-from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
 from lockprovider.table.files.write_log import refuse_unordered, values_of_deletes
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.metadata import WriteStat
-from lockprovider.table.read.changes import Part
-from lockprovider.table.read.scan import ScanPlan, read_slice
 from lockprovider.table.timeline.view import FileSlice
 
 if TYPE_CHECKING:
@@ -47,21 +44,7 @@ MOST_TASKS = 200
 KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.string())])
 PARTITIONS = pa.schema([(PARTITION, pa.string())])
 HASHES = pa.schema([("hashes", pa.binary())])
-STATS = pa.schema(
-    [
-        ("file_id", pa.string()),
-        ("path", pa.string()),
-        ("partition", pa.string()),
-        ("prev_commit", pa.string()),
-        ("prev_base_file", pa.string()),
-        ("num_writes", pa.int64()),
-        ("num_inserts", pa.int64()),
-        ("num_updates", pa.int64()),
-        ("num_deletes", pa.int64()),
-        ("file_size", pa.int64()),
-        ("note", pa.string()),
-    ]
-)
+STATS = pa.schema([(one.name, pa.int64() if one.type == "int" else pa.string()) for one in fields(WriteStat)])
 
 Batches = Iterator[pa.RecordBatch]
 T = TypeVar("T")
@@ -124,24 +107,6 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
                 yield from read_as(each(work[number]), schema).to_batches(max_chunksize=ROWS_PER_BATCH)
 
     return run
-
-
-def scanner(place: TablePlace, scan: ScanPlan) -> Callable[[FileSlice], pa.Table]:
-    """The rows of a scan that are in a file slice."""
-
-    def rows(file_slice: FileSlice) -> pa.Table:
-        return read_slice(place, scan, file_slice)
-
-    return rows
-
-
-def comparer(place: TablePlace) -> Callable[[Part], pa.Table]:
-    """What changed in a partition."""
-
-    def rows(part: Part) -> pa.Table:
-        return part.read(place)
-
-    return rows
 
 
 def locator(
@@ -330,7 +295,6 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
     for partition in found:
         file_id = group_id(writer.begin, "insert", partition, task)
         stats.append(writer.insert(partition, of(partition, rows), of(partition, keys), _token(task), file_id))
-        writer.withdraw_if_rolled_back(stats[-1].path)
     return stats
 
 
@@ -379,13 +343,7 @@ def rewriter(
             stat = _new_group(writer, (partition, bucket), rows.filter(kept), keys.filter(kept), token)
         return stats_table([stat] if stat is not None else [])
 
-    def checked(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
-        stats = run(key, changes)
-        for path in stats["path"].to_pylist():
-            writer.withdraw_if_rolled_back(path)
-        return stats
-
-    return checked
+    return run
 
 
 def _new_group(

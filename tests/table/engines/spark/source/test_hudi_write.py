@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 from fsspec_cas import InvalidInput
 from lockprovider import InvalidSettings
-from lockprovider.table import InvalidRecords, TableExists, WriteConflict
+from lockprovider.table import InvalidRecords, TableExists, WriteConflict, errors
 from lockprovider.table.engines.spark.errors import translated
 from lockprovider.table.engines.spark.options import HudiWrite, WriteOperation
 from lockprovider.table.spec import TableSpec
@@ -109,3 +109,14 @@ def test_what_a_worker_raised_is_made_an_error_again() -> None:
         assert isinstance(found, InvalidSettings)
         assert "set PYSPARK_PYTHON" in str(found)
     assert translated("No module named 'their_own'") is None
+
+
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.TableError)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_of_a_table_keeps_its_type_when_a_worker_raises_it(kind: type[errors.TableError]) -> None:
+    words = "instant 20260101000000000 lost to x.commit" if kind is WriteConflict else "fare: a sentence"
+    found = translated(f"[X] failed:\n{kind.__module__}.{kind.__name__}: {words}")
+    assert type(found) is kind
+    assert words in str(found)

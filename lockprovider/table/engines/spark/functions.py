@@ -17,7 +17,8 @@ Good from several threads at once, each with its own transaction. Errors that ta
 Not promised: that a file group larger than an executor's memory can be rewritten; that changes which are different each
 time they are computed survive the loss of an executor.
 
-Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMergeHandle`).
+Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMergeHandle`); `HoodieSparkCompactor`,
+`MultipleSparkJobExecutionStrategy`.
 """
 
 from __future__ import annotations
@@ -355,8 +356,15 @@ def delete_where(
     txn.add(jobs.put(jobs.Steps(txn, "delete", 1), start_for_tasks(txn, schema), gone, numbered))
 
 
+# -- services ----------------------------------------------------------------------------------------------------------
+
+
 def compact(spark: SparkSession, table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
     """Merge log files into new base files, as `Table.compact`; with `instant` run that scheduled compaction only.
+
+    One task a file slice that is merged. Only write statistics come to the driver, which has the table lock, the
+    heartbeat and the completion. What is scheduled here is run by others, and the other way round. Killed at any step,
+    the next call goes on.
 
     Raises:
         UnsupportedTable, HistoryGone, Aborted, NotAcquired: as `Table.compact` and `Table.run_compaction`.
@@ -376,8 +384,8 @@ def cluster(
 ) -> tuple[ClusteringResult, ...]:
     """Join small files, as `Table.cluster`; with `instant` run that scheduled clustering only, as its plan says.
 
-    A task holds what one of the new files does, and sorts in its own memory: an executor needs a few times
-    `target_file_bytes`.
+    One task a group of slices that is joined. A task holds what one of the new files does, and sorts in its own memory:
+    an executor needs a few times `target_file_bytes`.
 
     Raises:
         InvalidInput, UnsupportedTable, WriteConflict, HistoryGone, Aborted, NotAcquired: as `Table.cluster` and

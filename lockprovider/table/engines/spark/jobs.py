@@ -263,6 +263,11 @@ def _names(partitions: pa.DictionaryArray, found: pa.Array, numbers: Mapping[tup
     return pa.array(names, pa.string()).take(pa.array(places))
 
 
+# -- what a user gives -------------------------------------------------------------------------------------------------
+
+# A frame is checked by its schema alone, in the driver. The tasks convert its rows by the same plan, and refuse single
+# values.
+
 RowsFor = Literal["new", "whole", "deletes", "valued deletes"]  # what rows are for; see `refuse_unfit`
 
 
@@ -344,6 +349,8 @@ def session(spark: Any) -> SparkSession:
     return cast("SparkSession", spark)
 
 
+# -- how many rows Spark hands to Python at once -----------------------------------------------------------------------
+
 MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ROWS = 1000  # fewer cost Python as much as the JVM is spared
@@ -354,9 +361,17 @@ _SETTING = threading.Lock()
 
 @contextmanager
 def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
-    """While rows of this schema are handed to Python. Other queries of the session meanwhile have these batches, too.
+    """While rows of this schema are handed to Python, end a batch of Spark's by a number of rows, and not of bytes.
 
-    Of several threads the first sets it and takes it back.
+    To end a batch by bytes, Spark asks every column for its bytes after every row: with eight columns that takes half
+    of the JVM's time for handing rows over. Other queries of the session have these batches in the meantime, too. Of
+    several threads the first sets the number and takes it back. Rows with binary or nested columns may be large, and
+    end by their bytes as before.
+
+    Not promised: anything for rows of more than 2 MB on average. For these set `MOST_BYTES` in the session: what is set
+    there stays.
+
+    Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`, `ArrowWriter.sizeInBytes`.
     """
     is_mine, before = False, None
     if all(isinstance(field.dataType, _SMALL) for field in handed.fields):

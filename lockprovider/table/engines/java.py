@@ -15,6 +15,7 @@ import atexit
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -172,10 +173,6 @@ def _shim(java: Path) -> Path:
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     binary = home / "bin" / "java"
     binary.parent.mkdir()
-    binary.write_text(_SHIM.format(java=_quoted(java)))
+    binary.write_text(_SHIM.format(java=shlex.quote(str(java))))
     binary.chmod(0o700)
     return home
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "'\\''") + "'"

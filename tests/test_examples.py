@@ -56,7 +56,7 @@ NONE = {
     **{f"lockprovider.table.table_transaction.TableTransaction.{name}": "see `Scan`" for name in _READS},
     "lockprovider.table.timeline.view.AsOf.includes": _INSIDE,
     **{f"lockprovider.table.timeline.view.FileSlice.{name}": _INSIDE for name in ("of_logs", "with_logs")},
-    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("data_files", "has", "locked")},
+    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("data_files", "locked")},
     **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("may_look_for_dead", "metadata_of", "now")},
     **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("snapshot_of", "tell")},
 }

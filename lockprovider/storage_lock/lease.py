@@ -222,9 +222,10 @@ class Lease:
         ended = publisher.commit(pending, data, new=new, over=self._over)
         if ended is None:
             return
+        tried = publisher.tried(pending)  # asked first: whoever is told of the end may begin another lease
         if ended is not _RELEASED:
             self._learn(ended)
-        match publisher.settle(pending, self.epoch):
+        match publisher.settle(pending, self.epoch, tried=tried):
             case "committed":
                 return
             case "apply":  # not by us, who hold nothing: it could come back after a later holder removed it

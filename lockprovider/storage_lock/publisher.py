@@ -197,16 +197,20 @@ class Publisher:
         """Whether this lease ever sent the commit of `pending`."""
         return pending in self._commits
 
-    def settle(self, pending: Pending, epoch: int) -> Verdict:
-        """What became of a commit that was tried under the lease of `epoch`, which has ended.
+    def settle(self, pending: Pending, epoch: int, *, tried: bool) -> Verdict:
+        """What became of a commit under the lease of `epoch`, which has ended. Another thread may have the next one.
+
+        Args:
+            pending: the publish.
+            epoch: of the lease.
+            tried: what `tried` said of it before anybody was told of the end: `begin_lease` makes it False.
 
         Raises:
             CasError, LockError: it cannot be found out now.
         """
         driver, seen = self._driver, None
         while True:
-            tried, record_is_seen = self.tried(pending), seen is not None
-            match publish_next(driver.state, tried=tried, ended=True, record_is_seen=record_is_seen):
+            match publish_next(driver.state, tried=tried, ended=True, record_is_seen=seen is not None):
                 case "read_record":
                     with driver.one_step:
                         seen = driver.read()

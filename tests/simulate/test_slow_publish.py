@@ -318,3 +318,30 @@ def test_a_commit_whose_answer_is_lost_and_that_a_jvm_writer_drops_is_reported_a
         lease.publish(staged)
     assert holder.faulty.fired == [("put", LoseAnswer())]
     assert not town.has("state/1")
+
+
+def test_commit_is_settled_although_its_client_has_taken_the_lock_again(town: Town) -> None:
+    """Whoever is told of the loss releases the lease, and another thread of the same client takes the lock."""
+
+    def take_again(_: LeaseLost) -> None:
+        lease.release()
+        again = threading.Thread(target=lambda: holder.lock.acquire(0).release(), daemon=True)
+        again.start()
+        again.join(SOON_S)
+        assert not again.is_alive()
+
+    holder = town.client(on_lost=take_again)
+    lease = holder.lock.acquire()
+    town.plan(holder, {"put": [LoseAnswer()]})
+
+    def meanwhile(operation: str, *_: object) -> None:
+        if operation in ("head", "get") and town.record.pending:
+            holder.way.before = lambda *_: None
+            town.lapse()
+            town.client().lock.acquire(0).release()
+
+    holder.way.before = meanwhile
+    lease.publish("state/1", b"decided")
+    assert holder.faulty.fired == [("put", LoseAnswer())]
+    assert town.has("state/1")
+    assert lease.lost.is_set()

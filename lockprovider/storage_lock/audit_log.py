@@ -134,6 +134,8 @@ class AuditLog:
         """Add a line to a page, and have the thread write the page."""
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with shared.guard:
+            if step == "RENEW" and shared.open_page is not page:
+                return  # another thread has ended it meanwhile
             page.data += line
             if page not in shared.pages:
                 shared.pages.append(page)
@@ -215,7 +217,10 @@ _ALL: weakref.WeakSet[AuditLog] = weakref.WeakSet()
 @atexit.register  # earlier than any lease registers: at the exit the leases end first
 def _at_exit() -> None:
     for log in list(_ALL):
-        log._finish()  # noqa: SLF001 - its own class
+        try:
+            log._finish()  # noqa: SLF001 - its own class
+        except Exception:  # noqa: BLE001 - the others have records, too
+            _log.exception("the audit of a lock is not complete: %r", log)
 
 
 def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:

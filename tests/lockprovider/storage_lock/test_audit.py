@@ -27,6 +27,7 @@ from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Holder, Lock, LockRecord, LockSettings
 from lockprovider.commands.lock import draw_audit
+from lockprovider.storage_lock import audit_log
 from lockprovider.storage_lock.audit import (
     Audit,
     AuditRecord,
@@ -490,6 +491,47 @@ def test_what_is_handed_in_while_the_thread_finishes_is_waited_for(store: Store)
         with shared.guard:
             assert not (shared.idle.is_set() and (shared.pages or shared.running))
     assert settled(log)
+
+
+def test_renewal_is_dropped_when_another_thread_ends_the_holding(store: Store) -> None:
+    enable(store)
+    log = AuditLog(store)
+    log.taken(LockRecord("o", 600_000, expired=False, holder=Holder("h", 1, 1_000)))
+
+    class Read:
+        """The record of a renewal; the holding ends on another thread while it is read."""
+
+        @property
+        def valid_until_ms(self) -> int:
+            if ending.ident is None:
+                ending.start()
+                ending.join(0.2)
+            return 700_000
+
+    ending = threading.Thread(target=lambda: log.ended(2_000, held=False))
+    log.renewed(Read(), 100)  # type: ignore[arg-type]
+    ending.join(60)
+    assert settled(log)
+    assert [record.step for record in written(store)[0]][-1] == "END"
+
+
+def test_last_records_are_written_when_another_audit_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    enable(store)
+    broken, log = AuditLog(store), AuditLog(store)
+
+    def no_threads(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def shut_down() -> None:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    monkeypatch.setattr(broken, "_finish", shut_down)
+    monkeypatch.setattr(audit_log, "_ALL", [broken, log])
+    monkeypatch.setattr(audit_log.Worker, "start", no_threads)
+    log.taken(LockRecord("o", 600_000, expired=False, holder=Holder("h", 1, 1_000)))
+    log.ended(2_000, held=True)
+    audit_log._at_exit()
+    assert [record.step for record in written(store)[0]] == ["START", "END"]
 
 
 def test_no_thread_is_left_when_all_is_written(store: Store) -> None:

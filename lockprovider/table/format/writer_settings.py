@@ -6,9 +6,9 @@ client, `ALTER TABLE` and `archive_commits`, which do not look there.
 
 And one for writers of ours: in which order commits appear.
 
-    in order          one after the other, in the order of their decision: exact for all who only list the store
-    for our readers   those of one decision at once: exact for readers of ours, who look at the lock record. JVM Hudi's
-                      incremental queries and hudi-rs, whose checkpoint is a completion time, MAY MISS COMMITS
+    ordered     one after the other, in the order of their decision: exact for all who only list the store
+    unordered   those of one decision at once: exact for readers of ours, who look at the lock record. JVM Hudi's
+                incremental queries and hudi-rs, whose checkpoint is a completion time, MAY MISS COMMITS
 
 Source: Hudi 1.2.0 `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`, `HoodieWriterUtils.validateTableConfig`.
 """

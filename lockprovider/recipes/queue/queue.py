@@ -317,11 +317,13 @@ class Queue(Recipe):
 
         def live() -> None:
             try:
-                for job in self.jobs(visible_s=visible_s, until_empty=until_empty):
-                    failed = _failed(job, fn, tell)
-                    with guard:
-                        count(worked, job, failed=failed)
-                    if errors:
+                while not self.stopping and not errors:
+                    job = self.claim(visible_s=visible_s, timeout=0.0 if until_empty else _LAST_POLL_S)
+                    if job is not None:
+                        failed = _failed(job, fn, tell)
+                        with guard:
+                            count(worked, job, failed=failed)
+                    elif until_empty:
                         return
             except BaseException as error:  # noqa: BLE001 - raised where the work was asked for
                 errors.append(error)

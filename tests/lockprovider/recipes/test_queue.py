@@ -623,6 +623,25 @@ def test_an_error_of_the_queue_ends_the_work(store) -> None:
         queue.work(fn, threads=2)
 
 
+def test_work_of_threads_raises_an_error_while_another_thread_finds_no_message(store) -> None:
+    queue = made(store, max_attempts=1)
+    queue.put("bad")
+
+    def fn(job) -> None:
+        raise ValueError("once")
+
+    def on_error(job, error) -> None:
+        raise error
+
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(queue.work, fn, threads=2, on_error=on_error)
+        try:
+            with pytest.raises(ValueError, match="once"):
+                working.result(60)
+        finally:
+            queue.stop()
+
+
 async def test_work_of_tasks_ends_them_all_before_it_raises_an_error(store) -> None:
     queue = AsyncQueue(made(store)._store, PATH)
     await queue.put_many(["bad", "good"])

@@ -116,9 +116,12 @@ def plan_rollback(table: TableContext, now: Timeline, victim: Victim, files: Seq
     return begin
 
 
-def planned_for(table: TableContext, now: Timeline, victim: str) -> str | None:
-    """The begin time of a pending rollback of this victim; it began after it. None if there is none."""
-    later = (begin for begin in now.pending_rollbacks if begin > victim)
+def planned_for(table: TableContext, now: Timeline, victim: str, *, since: str = "") -> str | None:
+    """The begin time of a pending rollback of this victim, of those that began after `since`; None if there is none.
+
+    A JVM writer whose clock is behind may plan one that began before its victim.
+    """
+    later = (begin for begin in now.pending_rollbacks if begin > since)
     return next((begin for begin in later if victim_of(table, begin).begin == victim), None)
 
 

@@ -292,9 +292,12 @@ def config_to_begin_with(table: TableContext) -> TableConfig:
         UnsupportedTable: the table cannot be written, as it is now.
     """
     seen = table.knowledge.config
-    if seen is not None and not reasons(seen, keeps_listing=keeps_listing(table, seen)):
+    if seen is None:
+        return writable_config(table)
+    if not reasons(seen, keeps_listing=keeps_listing(table, seen)):
         return seen
-    return writable_config(table)
+    # Listed, so that the view has them too: by that the start compares them, and it stays as long as the log.
+    return writable_config(table, table.now(listed=True).config)
 
 
 def keeps_listing(table: TableContext, config: TableConfig) -> bool:

@@ -14,19 +14,34 @@ from fsspec_cas import Store
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import Aborted, HeartbeatSettings, Table
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.instant import Action, format_ms, to_ms
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path
 from lockprovider.table.format.metadata import Victim, encode_rollback_plan
+from lockprovider.table.services import rollback
 from lockprovider.table.transaction.transaction import Transaction
 
 
-def plan_as_they_do(table: Table, victim: str) -> str:
-    """The begin time of the rollback."""
+def plan_as_they_do(table: Table, victim: str, *, behind_ms: int = 0) -> str:
+    """The begin time of the rollback. `behind_ms`: it is so long before its victim, by a clock that is behind."""
     plan = encode_rollback_plan(Victim(victim, "commit"))
     with table.lock.acquire():
         planned = table.timeline().next_time(table.world.now_ms())
+        planned = format_ms(to_ms(victim) - behind_ms) if behind_ms else planned
         table.store.put_if_absent(f"{TIMELINE}/{planned}.rollback.requested", plan).unwrap()
         table.store.put_if_absent(f"{TIMELINE}/{planned}.rollback.inflight", b"").unwrap()
     return planned
+
+
+def test_rollback_that_began_before_its_victim_is_completed_and_not_planned_again(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
+    victim = Transaction(table)
+    engine.write(victim, upserts=rows((1, "a", -1)))
+    planned = plan_as_they_do(table, victim.begin, behind_ms=1)
+    with table.lock.acquire() as lease:
+        rollback.execute(table, lease, table.listed_timeline(), victim.begin, fenced=True)
+    done = [instant for instant in table.timeline().instants if instant.action is Action.ROLLBACK]
+    assert {instant.begin for instant in done} == {planned}
+    assert table.timeline().pending_rollbacks == ()
 
 
 def test_a_rollback_that_another_has_just_planned_is_left_to_it_and_finished_only_when_it_is_dead(

@@ -35,6 +35,7 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.services import rollback
 from lockprovider.table.state.heartbeat import WriterHeartbeat
+from lockprovider.table.transaction import start
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -367,6 +368,34 @@ def test_handle_that_saw_an_unwritable_table_writes_it_once_it_is_writable(tmp_p
     properties.write_text(before)
     mine.append(rows((1, "a", 1)))
     assert content(table) == {(1, "a", 1)}
+
+
+def test_append_begins_once_by_properties_that_changed_within_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log keeps the view of a handle, and the start of a write compares its properties with those of the view."""
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    mine = Table.open(table.url)
+    mine.append(rows((1, "a", 1)))
+    properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
+    before = properties.read_text()
+    properties.write_text(f"{before}hoodie.table.cdc.enabled=true\n")
+    assert mine.count() == 1
+    properties.write_text(before)
+    record = mine.lock.look()
+    assert record is not None
+    assert mine.knowledge.at(record.log) is not None
+    takes, real = list[object](), start._take
+
+    def take(*given: Any) -> Any:
+        takes.append(given)
+        assert len(takes) < 5, "it begins again and again"
+        return real(*given)
+
+    monkeypatch.setattr(start, "_take", take)
+    mine.append(rows((2, "a", 1)))
+    assert len(takes) == 1
+    assert content(table) == {(1, "a", 1), (2, "a", 1)}
 
 
 def test_properties_that_change_under_a_transaction_abort_it(tmp_path: Path) -> None:

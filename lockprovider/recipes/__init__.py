@@ -1,5 +1,5 @@
-"""What else conditional writes are enough for: state files, queues, logs. Each is imported only when it is used.
+"""Recipes on conditional writes: state files, queues, logs, elections. Each is imported on its first use.
 
-May import: `client` and what stands below, and `fsspec_cas`; it knows nothing of the lock's record. The recipes do not
-know each other: what they share is `batching.py`, `broker.py` and `errors.py`.
+The recipes may import `client`, the layers below it, and `fsspec_cas`. They do not know the lock's record, and not each
+other. `batching.py`, `broker.py` and `errors.py` hold what they share.
 """

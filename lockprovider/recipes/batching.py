@@ -1,15 +1,15 @@
-"""`Batcher`: many callers, one write at a time.
+"""`Batcher`: carries the operations of many callers to the store, in one write at a time.
 
-Promised: each operation is in one write at most, and gets that write's own result or error for it. An operation that
-is cancelled before a write has taken it is dropped; after that it goes on, and its caller does not learn how it ended.
-A bad operation does not spoil the others: `write` says for each what it came to. At the end of the interpreter what
-waits is written, for 5 s at most. A forked child starts with nobody waiting.
+Promised: each operation is in at most one write, and its caller gets that write's own result or error for it. An
+operation that is cancelled before a write has taken it is dropped. After that it goes on, and its caller does not learn
+the outcome. A bad operation does not spoil the others: `write` returns a result or an error for each. At the end of the
+interpreter waiting operations are written, for 5 s at most. A forked child starts with no waiting operation.
 
-An interrupt of a caller stops nobody else. A caller only appends to a deque, starts the writing thread if none writes,
-and waits for its own `Later`: there is no lock that it could leave taken. All else belongs to the writing thread,
-which is of this library, so that no signal handler and no exception of another's runs on it.
+An interrupt of one caller stops no other. A caller appends to a deque, starts the writing thread if none writes, and
+waits for its own `Later`. It holds no lock that an interrupt could leave locked. Everything else runs on the writing
+thread, which belongs to this library. So no signal handler runs there, and no other code raises an exception there.
 
-Not promised: an order among callers, beyond that of arrival.
+Not promised: an order among callers, except that of arrival.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ Op = TypeVar("Op")
 T = TypeVar("T")
 Waiting = tuple[Op, "Later[T]"]
 
-DRAIN_S = 5.0  # at the end of the interpreter
-_END: Any = object()  # in the line: all before it are written
+DRAIN_S = 5.0  # how long the end of the interpreter waits for writes
+_END: Any = object()  # marks an end in the line: all operations before it are written
 
 
 class Batcher(OfThisProcess, Generic[Op, T]):
-    """Hands operations to `write`, many at once, from a thread that lives while there are some.
+    """Hands operations to `write`, many at once, on a thread that lives while operations wait.
 
-    `write` gets operations in the order of arrival and returns, for each, its result or the error that its caller gets.
-    What it raises all of them get.
+    `write` gets operations in the order of arrival and returns, for each, its result or the error for its caller. If
+    `write` raises, all of them get that error.
 
     Args:
         write: called by one thread at a time.
-        world: its clock.
+        world: the clock.
         pace_s: seconds from an answer to the next write.
-        most: how many one write may carry.
+        most: how many operations one write may carry.
         max_waiting: how many may wait; more are refused with `Overloaded`.
     """
 
@@ -73,34 +73,34 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         _ALL.add(self)
 
     def _be_new(self) -> None:
-        self._arrived: deque[Waiting[Op, T]] = deque()  # since the writer looked; they are at the end of the line
-        self._line: Line[Waiting[Op, T]] = Line()  # the writer's
-        self._crowded = Signal()  # as many wait as the writer waits for
-        self._writing = threading.Lock()  # whoever has it writes
+        self._arrived: deque[Waiting[Op, T]] = deque()  # not yet moved by the writer to the end of `_line`
+        self._line: Line[Waiting[Op, T]] = Line()  # only the writing thread changes it
+        self._crowded = Signal()  # set once as many operations wait as the writer waits for
+        self._writing = threading.Lock()  # held by the thread that writes
         self._writer: threading.Thread | None = None
 
     def throttled(self) -> None:
-        """The store asked for patience (429, 503): for a minute it gets a second between two writes."""
+        """Pace writes to one a second for a minute, because the store throttled (429, 503)."""
         self._throttled_s = self._world.monotonic_s()
 
     @property
     def waiting(self) -> int:
-        """How many wait for a write to take them."""
+        """Number of operations that no write has taken yet."""
         return len(self._line.waiting) + len(self._arrived)
 
     @property
     def is_writer(self) -> bool:
-        """Whether the calling thread is the one that writes: it would wait for itself."""
+        """Whether the calling thread is the writing thread, which would wait for itself."""
         return self._writer is threading.current_thread()
 
     def submit(self, operation: Op, *, kept: bool = False) -> Later[T]:
-        """Put it into the line, and go on.
+        """Add an operation and return its future, without waiting.
 
-        `kept`: it cannot be cancelled. Dropped, it would be a hole below the numbers that come after it.
+        With `kept` it cannot be cancelled: a cancelled number would leave a hole below the numbers after it.
 
         Raises:
-            Overloaded: too many wait already; it was not taken.
-            CoordinationError: it was closed.
+            Overloaded: too many operations wait; it was not taken.
+            CoordinationError: the batcher was closed.
         """
         answer: Later[T] = Later()
         if kept:
@@ -109,35 +109,38 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return answer
 
     def do(self, operation: Op, answer: Later[T] | None = None) -> T:
-        """Put it into the line and wait for its result. After a Ctrl-C it is dropped, or goes on if a write has it."""
+        """Add an operation and wait for its result. A Ctrl-C drops it, unless a write has taken it already."""
         answer = answer or Later()
         try:
             self._take(operation, answer)
             return self.wait(answer)
         finally:
-            answer.cancel()  # of one that is done: nothing
+            answer.cancel()  # does nothing once it is done
 
     def wait(self, answer: Later[T]) -> T:
-        """The result of an operation in the line; see `do` for a Ctrl-C."""
+        """Wait for the result of a submitted operation; see `do` for a Ctrl-C."""
         return self.wait_all([answer])[0]
 
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
-        """The results of operations in the line, in their order. The first error is raised once all of them ended."""
+        """Wait for the results of submitted operations, and return them in order.
+
+        The first error is raised once all of them ended.
+        """
         try:
             self.await_end(answers)
             return [answer.result() for answer in answers]
         finally:
             for answer in answers:
-                answer.cancel()  # of one that is done: nothing
+                answer.cancel()  # does nothing once it is done
 
     def await_end(self, answers: Iterable[Later[T]]) -> None:
-        """Return once each operation has a result or an error. An interrupt of this wait cancels none of them."""
+        """Wait until each operation has a result or an error. An interrupt of this wait cancels none of them."""
         for answer in answers:
             while not self.came(answer):
                 pass
 
     def came(self, answer: Later[T]) -> bool:
-        """Whether there is a result within a second; if not, it is seen to it that a thread writes."""
+        """Wait up to a second for a result, and return whether it came. If not, make sure that a thread writes."""
         with contextlib.suppress(NotYet, CancelledError):
             answer.exception(SLICE_S)
             return True
@@ -146,7 +149,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Take nothing more, and return when all that waits is written, or after so many seconds."""
+        """Refuse further operations, and wait until all waiting ones are written, or for `timeout_s`."""
         self._closed = True
         writer = self._writer
         if self.is_writer or not (self.waiting or self._writing.locked()):
@@ -157,7 +160,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         with contextlib.suppress(NotYet):
             end.exception(timeout_s)
             if writer is not None and writer.ident is not None:
-                writer.join(timeout_s)  # it has nothing left to do
+                writer.join(timeout_s)  # a writer with nothing left to do ends soon
 
     def _take(self, operation: Op, answer: Later[T]) -> None:
         if self._closed:
@@ -165,17 +168,20 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         if self.waiting >= self._max_waiting:
             raise Overloaded(f"{self._max_waiting} operations wait already: come later, or with fewer at once")
         self._arrived.append((operation, answer))
-        if self.waiting >= self._line.crowd and not self._crowded.is_set():  # the writer waits for no fewer
+        if self.waiting >= self._line.crowd and not self._crowded.is_set():  # the writer wakes at `crowd`, not earlier
             self._crowded.set()
         self._have_written()
 
     def _have_written(self) -> None:
-        """Start the thread, unless one writes: that looks whether more has come after it has let go of `_writing`."""
+        """Start the writing thread, if none writes.
+
+        A running thread looks for more operations after it has released `_writing`.
+        """
         if self._writing.locked():
             return
         try:
             Worker(self._run, "batcher").start()
-        except RuntimeError:  # the interpreter is ending and starts no threads
+        except RuntimeError:  # an interpreter that is ending starts no threads
             self._run()
 
     def _run(self) -> None:
@@ -189,6 +195,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
+        """Write one batch, except cancelled operations, and set the result or the error of each."""
         began_s = self._world.monotonic_s()
         taken = [one for one in batch if one[1].running() or one[1].set_running_or_notify_cancel()]
         wanted = [one for one in taken if one[0] is not _END]
@@ -196,7 +203,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
             results = self._write([operation for operation, _ in wanted]) if wanted else []
             answers = zip(wanted, results, strict=True)
             given = [(answer, result) for (_, answer), result in answers]
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - each waiting caller raises it
             given = [(answer, error) for _, answer in wanted]  # type: ignore[misc]
         self._line = self._line.answered(began_s, self._world.monotonic_s())
         for answer, result in given:
@@ -209,7 +216,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
                 answer.set_exception(None)
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
-        """What goes with the next write; nothing: there was nobody for a while, and the thread ends."""
+        """Wait for more operations and for the pace, then take the next batch; return () if no operation came."""
         self._line_up()
         if (patience_s := self._line.patience_s(self._world.monotonic_s())) and not self._closed:
             self._crowded.clear()
@@ -226,7 +233,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return batch
 
     def _line_up(self) -> None:
-        """The line has all who have come."""
+        """Move all operations that arrived to the end of `_line`."""
         arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
         self._line = self._line.came(*arrived)
 

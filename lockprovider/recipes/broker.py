@@ -1,8 +1,8 @@
-"""One process writes for the others: the broker of a queue or a log.
+"""The broker of a queue or a log: one process that performs the writes of several others.
 
-A `Broker` is a client that writes for others where it wrote last, and lets another write for it where that did.
-`Service` answers on a socket, `Link` asks. It is for speed alone: nothing here is needed for what queues and logs
-promise. `handing.py` says whom to ask, and what an answer is worth.
+A `Broker` is part of a client. It writes for other processes while its client wrote last, and hands over its own
+operations otherwise. `Service` answers on a socket, `Link` asks. It only adds speed: no promise of queues and logs
+depends on it. `handing.py` decides which broker to ask, and what an answer is worth.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ from lockprovider.recipes.handing import (
     with_offer,
 )
 
-# What goes over a socket: JSON behind its length, at most 8 MiB, and a proof of both sides that they know the key.
+# Protocol: frames of JSON behind their length, at most 8 MiB, after both sides have proved that they know the key.
 #
-# The answering side sends a nonce; who asks sends one of its own, and the HMAC of both; then the other sends its HMAC.
-# After that frames are neither signed nor encrypted: over a network this is for trusted ones.
+# The answering side sends a nonce. The asking side sends its own nonce, and an HMAC of both. Then the answering side
+# sends its HMAC. Later frames are neither signed nor encrypted: use TCP in a trusted network only.
 
 
 _LENGTH = struct.Struct(">I")
-_HELLO_BYTES = 1024  # before the key is proved
+_HELLO_BYTES = 1024  # largest frame before the key is proved
 FRAME_BYTES = 8 << 20
 _HELLO_S = 2.0
 _VERSION = 1
-CLOCK = Machine()  # sockets know no other
+CLOCK = Machine()  # sockets always use real time
 
 
 class BrokenLink(Exception):
-    """The other side hung up, was silent, does not know the key, or sent what cannot be understood."""
+    """The other side hung up, was silent, does not know the key, or sent something that cannot be understood."""
 
 
 class NoFrame(Exception):
-    """It is larger than a frame may be, or JSON cannot say it; nothing was sent."""
+    """The content is too large for a frame, or JSON cannot express it; nothing was sent."""
 
 
 def send_frame(link: socket.socket, said: dict[str, Any], timeout_s: float) -> None:
-    """Send it.
+    """Send one frame.
 
     Raises:
-        NoFrame: see there.
+        NoFrame: the content is too large, or not JSON; nothing was sent.
         BrokenLink: the other side does not take it.
     """
     try:
@@ -89,10 +89,10 @@ def send_frame(link: socket.socket, said: dict[str, Any], timeout_s: float) -> N
 
 
 def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAME_BYTES) -> dict[str, Any]:
-    """The next one, of which all comes within so many seconds (None: whenever).
+    """Receive the next frame, all of it within `timeout_s` seconds (None: no limit).
 
     Raises:
-        BrokenLink: none came.
+        BrokenLink: no valid frame came.
     """
     end_s = None if timeout_s is None else CLOCK.monotonic_s() + timeout_s
     size = _LENGTH.unpack(_exactly(link, _LENGTH.size, end_s))[0]
@@ -101,7 +101,7 @@ def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAM
     try:
         data = _exactly(link, size, end_s)
         said = json.loads(data)
-        if b"\\u" in data:  # half of a pair would spoil the object's bytes
+        if b"\\u" in data:  # a lone surrogate would make the object's bytes invalid
             json.dumps(said, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise BrokenLink(f"no JSON: {error}") from error
@@ -111,6 +111,7 @@ def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAM
 
 
 def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
+    """Receive exactly `size` bytes until `end_s`. Raises BrokenLink."""
     parts: list[bytes] = []
     while size > 0:
         left_s = None if end_s is None else end_s - CLOCK.monotonic_s()
@@ -129,7 +130,10 @@ def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
 
 
 def prove_as_asker(link: socket.socket, key: str) -> None:
-    """Raises BrokenLink: the other side does not know the key."""
+    """Prove the key as the asking side, and check the other's proof.
+
+    Raises BrokenLink: the other side does not know the key.
+    """
     nonce = _nonce(receive_frame(link, _HELLO_S, _HELLO_BYTES))
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own, "proof": _proof(key, "asks", nonce, own)}, _HELLO_S)
@@ -137,7 +141,10 @@ def prove_as_asker(link: socket.socket, key: str) -> None:
 
 
 def prove_as_answerer(link: socket.socket, key: str) -> None:
-    """Raises BrokenLink: the other side does not know the key."""
+    """Prove the key as the answering side, and check the other's proof.
+
+    Raises BrokenLink: the other side does not know the key.
+    """
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own}, _HELLO_S)
     said = receive_frame(link, _HELLO_S, _HELLO_BYTES)
@@ -164,16 +171,16 @@ def _check(said: dict[str, Any], proof: str) -> None:
 
 
 def has_hung_up(link: socket.socket) -> bool:
-    """Whether the other side, which says nothing now, is gone; without waiting, and beside one who sends."""
+    """Return whether a silent peer has closed its connection. Does not wait; safe while another thread sends."""
     try:
         with selectors.DefaultSelector() as ready:
             ready.register(link, selectors.EVENT_READ)
-            return bool(ready.select(0))  # it is silent while it waits for an answer
+            return bool(ready.select(0))  # a peer that waits for an answer sends nothing, so readable means closed
     except (OSError, ValueError):
         return True
 
 
-# `Service` answers other processes on a socket, each on a thread of its own; `Link` is their side of it.
+# `Service` answers other processes on a socket, with a thread for each; `Link` is the asking side.
 
 
 UNIX = "unix:"
@@ -181,15 +188,15 @@ TCP = "tcp:"
 _PEERS = 1000
 _BACKLOG = 128
 _CONNECT_S = 1.0
-SILENCE_S = 3.0  # a broker says twice a second that it is there
-_ANSWER_S = 20.0  # a broker whose store is silent is left
+SILENCE_S = 3.0  # a broker sends a sign of life twice a second
+_ANSWER_S = 20.0  # after that, the asker leaves a broker whose store is silent
 
 
 class Service:
-    """Listens, and calls `serve` with each peer that knows the key; `address` is where.
+    """Listens on a socket, and calls `serve` with each peer that knows the key; `address` is the socket's.
 
-    A Unix socket is in a folder of its own that only this user may enter, and is removed with it by `close`; of a
-    process that is killed it stays. `host`: an interface to listen at with TCP; None: a Unix socket.
+    A Unix socket is in its own folder that only this user may enter. `close` removes the folder; a killed process
+    leaves it. `host` is an interface to listen on with TCP; None: a Unix socket.
 
     Raises:
         OSError: it cannot listen.
@@ -204,7 +211,7 @@ class Service:
         self._remove: Callable[[], object] = lambda: None
         self._keep: Callable[[], object] = lambda: None
         if host is None:
-            folder = tempfile.mkdtemp(prefix="lockprovider-")  # nobody else may enter it
+            folder = tempfile.mkdtemp(prefix="lockprovider-")  # only this user may enter it
             remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             self._remove, self._keep = remove, remove.detach
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -218,7 +225,7 @@ class Service:
         Worker(self._accept, "broker").start()
 
     def close(self) -> None:
-        """Hang up, and listen no more."""
+        """Close all connections, and stop listening."""
         with self._guard:
             self._closed = True
             peers = [*self._peers]
@@ -230,12 +237,13 @@ class Service:
         self._remove()
 
     def abandon(self) -> None:
-        """In a forked child: its copies of the sockets are closed; the parent goes on with its own."""
+        """Close a forked child's copies of the sockets; the parent goes on with its own."""
         self._keep()
         for one in (self._socket, *self._peers):
             one.close()
 
     def _accept(self) -> None:
+        """Accept peers, each on its own thread, until the socket is closed."""
         while True:
             try:
                 peer, _ = self._socket.accept()
@@ -262,10 +270,10 @@ class Service:
 
 
 class Link:
-    """To the broker at an address, which has proved that it knows the key.
+    """Connection to the broker at an address, after it has proved that it knows the key.
 
     Raises:
-        BrokenLink: there is none.
+        BrokenLink: no broker answers there.
     """
 
     def __init__(self, address: str, key: str) -> None:
@@ -291,11 +299,11 @@ class Link:
             raise
 
     def ask(self, said: list[Any]) -> list[Any]:
-        """The answers to these, one for each. After a BrokenLink it is closed, and is not to be used again.
+        """Send operations, and return one answer for each. After a BrokenLink it is closed, and must not be used again.
 
         Raises:
-            BrokenLink: nobody knows what became of them.
-            NoFrame: nothing was asked.
+            BrokenLink: the outcome of the operations is unknown.
+            NoFrame: nothing was sent.
         """
         self._asked += 1
         end_s = CLOCK.monotonic_s() + _ANSWER_S
@@ -316,44 +324,44 @@ class Link:
             raise
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with contextlib.suppress(OSError, AttributeError):
             self._socket.close()
 
 
-# `Broker`: a client that writes for others where it wrote last, and lets another write for it where that did.
+# `Broker`: the part of a client that writes for other processes, or hands its operations to another broker.
 
 
 T = TypeVar("T")
 _LOG = logging.getLogger("lockprovider")
-_ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - refused: nobody could be told where that is
-_AVOIDED_S = 5.0  # one who did not answer
-_SIGN_S = 0.5  # between two signs of life to who waits
+_ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - refused: no other process could find that address
+_AVOIDED_S = 5.0  # how long a broker that did not answer is not asked again
+_SIGN_S = 0.5  # between two signs of life to a waiting asker
 _SEND_S = 5.0
 _ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 
 
 class WireCodec(Protocol[T]):
-    """How a recipe's operations and their results are told as JSON."""
+    """How a recipe's operations and their results are written as JSON."""
 
     def may_hand_over(self, operation: T) -> bool:
-        """Whether another may carry it out; else all that goes with it is carried out here."""
+        """Return whether a broker may carry it out. If not, its whole batch is carried out here."""
 
     def say(self, operation: T) -> list[Any]:
-        """An operation, as JSON."""
+        """Encode an operation."""
 
     def understand(self, said: list[Any]) -> T:
-        """The operation. Raises ValueError, KeyError, TypeError: it is none."""
+        """Decode an operation. Raises ValueError, KeyError, TypeError: it is not one."""
 
     def say_result(self, operation: T, result: Any) -> Any:
-        """What it came to, as JSON."""
+        """Encode the result of an operation."""
 
     def understand_result(self, operation: T, said: Any) -> Any:
-        """What it came to. Raises ValueError, KeyError, TypeError: it is none."""
+        """Decode the result of an operation. Raises ValueError, KeyError, TypeError: it is not one."""
 
 
-def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - it is what callers give
-    """Where a broker is to listen: "" for a Unix socket; None: there is to be none.
+def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - the value of a public argument
+    """Return the interface a broker listens on: "" for a Unix socket, None for no broker.
 
     Raises:
         InvalidInput: it is neither a bool nor the name of an interface.
@@ -368,13 +376,13 @@ def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - it is what 
 
 
 class Broker(Generic[T]):
-    """For one client of a queue or a log. Nothing is opened before its first write.
+    """Broker of one client of a queue or a log. It opens no socket before its first write.
 
     Args:
-        host: the interface to listen at; "": a Unix socket.
-        codec: of the operations.
-        submit: takes a bundle of another, to be carried out with what is carried out next.
-        world: its clock and its ids.
+        host: the interface to listen on; "": a Unix socket.
+        codec: encodes the operations.
+        submit: adds a bundle of another process to this client's next write.
+        world: the clock and ids.
     """
 
     def __init__(self, host: str, codec: WireCodec[T], submit: Callable[[Bundle[T]], Later[Any]], world: World) -> None:
@@ -388,7 +396,7 @@ class Broker(Generic[T]):
         self.be_new()
 
     def be_new(self) -> None:
-        """In a forked child: with a key of its own, and nobody who asks."""
+        """Reset in a forked child: close its copies of the sockets, and make a new key."""
         if self._service is not None:
             self._service.abandon()
         if self._link is not None:
@@ -400,7 +408,10 @@ class Broker(Generic[T]):
         self._mine: Offer | None = None
 
     def offers(self, there: object) -> object:
-        """Who offers to write, for an object that is about to be written here: this one, unless there is another."""
+        """Return the brokers to name in an object that is about to be written, and start to listen if needed.
+
+        The object names this broker, unless it already names another that is not avoided.
+        """
         offer = offers_of(there).get(self._place)
         if offer is not None and not self._is_avoided(offer[0]):
             return there
@@ -410,10 +421,10 @@ class Broker(Generic[T]):
     def hand_over(
         self, there: object, operations: Sequence[T | Foreign[T]], sent: Sequence[bool], asked: set[str]
     ) -> Handed | None:
-        """Let the one carry them out whom the object names; None: carry them out here.
+        """Hand operations to the broker that the object names; None: carry them out here.
 
-        `sent` says of each whether it may have been carried out, `asked` whom to ask no more. Those of others are not
-        handed on: they are told that it is not here.
+        `sent` holds for each operation whether it may have been carried out. `asked` holds addresses that are not asked
+        again; the asked one is added. Foreign operations are not handed on: they get `NotHere`.
         """
         offer = whom_to_ask(there, self._place, self._mine, lambda one: one in asked or self._is_avoided(one))
         mine = [(one, was) for one, was in zip(operations, sent, strict=True) if not isinstance(one, Foreign)]
@@ -436,7 +447,7 @@ class Broker(Generic[T]):
         return Handed(merged, tuple(sent))
 
     def close(self) -> None:
-        """Hang up, and answer nobody more."""
+        """Close all connections, and stop answering."""
         with self._guard:
             self._closed = True
             service, self._service = self._service, None
@@ -446,7 +457,10 @@ class Broker(Generic[T]):
             self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Of each; None: there is too much for a frame, and nobody was asked."""
+        """Return the broker's answers; None: the operations do not fit in a frame, and it was not asked.
+
+        A broker that cannot be reached, or fails, is avoided for 5 s.
+        """
         said = [[self._codec.say(one), was] for one, was in operations]
         try:
             if self._link is None or self._link.address != offer[0]:
@@ -478,6 +492,7 @@ class Broker(Generic[T]):
         return self._avoided.get(address, 0.0) > self._world.monotonic_s()
 
     def _listening(self) -> Offer | None:
+        """Return this broker's address and key, and start to listen if needed; None if it cannot, or is closed."""
         with self._guard:
             if self._mine is None and not self._closed and not self._is_mute:
                 key = self._world.new_id()
@@ -491,6 +506,7 @@ class Broker(Generic[T]):
             return None if self._closed else self._mine
 
     def _serve(self, peer: socket.socket) -> None:
+        """Carry out the bundles of one peer, one after the other, until the connection breaks."""
         while True:
             said = receive_frame(peer, None)
             try:
@@ -504,13 +520,14 @@ class Broker(Generic[T]):
                 raise BrokenLink(f"not understood: {error!r}") from error
             try:
                 send_frame(peer, {"ask": number, "results": self._results(peer, number, bundle)}, _SEND_S)
-            except NoFrame as error:  # whoever asked finds what was done when it does it again
+            except NoFrame as error:  # the asker repeats its operations, and learns their outcomes then
                 raise BrokenLink(str(error)) from error
 
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
+        """Carry out a bundle, with a sign of life to the peer twice a second; return the encoded results."""
         try:
             answer = self._submit(bundle)
-        except CoordinationError:  # too much waits, or it was closed
+        except CoordinationError:  # too much waits, or the batcher was closed
             return [said_of(NotHere("it takes no more"), str) for _ in bundle.operations]
         try:
             while True:
@@ -520,20 +537,21 @@ class Broker(Generic[T]):
                 send_frame(peer, {"ask": number}, SILENCE_S)
         except BrokenLink:
             raise
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - of this process's store: the other asks its own
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - the asker tries its own store
             results = [NotHere(str(error), sent=True)] * len(bundle.operations)
         finally:
-            answer.cancel()  # of one that is done: nothing
+            answer.cancel()  # does nothing once it is done
         told = zip(bundle.operations, results, strict=True)
         return [said_of(one, partial(self._codec.say_result, of)) for of, one in told]
 
 
 class Handover(Generic[T]):
-    """A batch that others may carry out.
+    """A batch of operations that a broker may carry out.
 
     Attributes:
-        handed: of each operation, whether another may have carried it out, or may yet.
-        dropped: by place, what no draft of the batch carries out; for logs. A queue drops anew for each draft.
+        handed: for each operation, whether a broker may have carried it out, or still may.
+        dropped: by index, operations that no draft of the batch carries out. Logs use it; a queue drops anew for each
+            draft.
     """
 
     def __init__(self, given: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:
@@ -544,7 +562,7 @@ class Handover(Generic[T]):
         self.dropped: dict[int, NotHere] = {}
 
     def ask(self, there: object, sent: Sequence[bool]) -> Handed | None:
-        """Let the one carry them out whom the object names; None: they are to be carried out here."""
+        """Hand the batch to the broker that the object names, and record it in `handed`; None: carry it out here."""
         handed = None if self._broker is None else self._broker.hand_over(there, self._given, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent
@@ -553,9 +571,9 @@ class Handover(Generic[T]):
     def wanted(
         self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool], dropped: dict[int, NotHere]
     ) -> list[T]:
-        """What is to be carried out, with `nothing` in place of what is in `dropped`.
+        """Return the operations to carry out, with `nothing` for each one in `dropped`.
 
-        Added to that is what others gave that have hung up, or whose name would be added.
+        Adds to `dropped` foreign operations of closed connections, and foreign operations that would add a name.
         """
         gone: dict[int, bool] = {}
         for place, one in enumerate(self._given):
@@ -568,10 +586,10 @@ class Handover(Generic[T]):
 
     @staticmethod
     def answered(results: Sequence[Any], dropped: dict[int, NotHere]) -> list[Any]:
-        """The results of what was wanted, and that the others are not done here."""
+        """Return the results, with `NotHere` for dropped operations."""
         return [dropped.get(place, result) for place, result in enumerate(results)]
 
     def told(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
-        """What each came to; `unknown`, of those whose error says too much."""
+        """Return the results, with `unknown` for each error that is not certain."""
         answers = zip(results, self.handed, strict=True)
         return [unknown(str(one)) if is_untold(one, handed=handed) else one for one, handed in answers]

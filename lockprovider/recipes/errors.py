@@ -1,27 +1,27 @@
-"""Errors of the recipes, grouped by what the caller would do. They stand beside `LockError`.
+"""Errors of the recipes, grouped by what the caller does next. They are a second tree, next to `LockError`.
 
 CoordinationError
-├── Fenced               stop: somebody with a newer epoch has written; nothing of this was written
-├── StateLocked          an edit is being made: wait, or look at who (`owner`, `valid_until_ms`, `reason`)
-├── StateConflict        it was changed during the edit, nothing was written: edit again (`current` is its serial)
-├── NestedUpdate         an update of a state waits for itself: the function of an update must ask for none
-├── NoRevision           there is none of that serial, or not any more (a LookupError)
-├── TermLost             stop: another may lead now (`reason` says why)
-├── NotElected           another led until the timeout (`leader` says who)
-├── ClaimLost            stop: the message was given to another, or its claim has ended
-├── SequenceGap          this number is out of order: number messages and records in the order of putting
-├── NoQueue              there is no queue: create it (a LookupError)
+├── Fenced               stop: a newer epoch has written; nothing of this call was written
+├── StateLocked          another client edits: wait, or look at `owner`, `valid_until_ms`, `reason`
+├── StateConflict        the state changed during the edit, nothing was written: edit again (`current` is its serial)
+├── NestedUpdate         an update waits for itself: the function of an update must not start another one
+├── NoRevision           no revision has this serial, or it was trimmed (a LookupError)
+├── TermLost             stop: another candidate may lead now (`reason` says why)
+├── NotElected           another candidate led until the timeout (`leader` is its name)
+├── ClaimLost            stop: another consumer has the message, or the claim has ended
+├── SequenceGap          the number is out of order: number messages and records in the order of the calls
+├── NoQueue              the queue does not exist: create it (a LookupError)
 ├── QueueFull            messages with a key, or dead letters, fill the queue's object: take or redrive some first
-├── NoLog                there is no log: create it (a LookupError)
-├── Sealed               the log takes no more, nothing was appended: go on in its `successor`, if it names one
-├── LogFull              every slot is kept for a reader (`reader`), or until a trim; nothing was appended
-├── Trimmed              what was to be read is not kept any more: go on at slot `first`, and know that some is missing
-├── TooLarge             one message or record is larger than is taken; keep it elsewhere and put its name
-├── Overloaded           too much waits already, this was not taken: later, or fewer at once
-└── MalformedObject      the object is not what it should be; nothing was overwritten (a ValueError)
+├── NoLog                the log does not exist: create it (a LookupError)
+├── Sealed               the log is sealed, nothing was appended: go on in its `successor`, if it names one
+├── LogFull              every slot is kept for `reader`, or until a trim; nothing was appended
+├── Trimmed              the position is no longer kept: go on at slot `first`, and know that records are missing
+├── TooLarge             a message or record is too large: store it elsewhere and put its name
+├── Overloaded           too many operations wait, this one was not taken: try later, or fewer at once
+└── MalformedObject      the object is not of this recipe; it was not overwritten (a ValueError)
 
-A write whose answer is lost and cannot be settled is `fsspec_cas.OutcomeUnknown`. Each error is built from one sentence
-and can be pickled.
+`fsspec_cas.OutcomeUnknown` means that a write's answer was lost and cannot be settled. Each error takes one sentence as
+its first argument, and can be pickled.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from lockprovider.errors import LossReason
 
 
 class CoordinationError(Exception):
-    """The root of the tree; built from one sentence."""
+    """Root of the recipes' errors; built from one sentence."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class Fenced(CoordinationError):
-    """A newer epoch has been seen in the object; `epoch` is that one."""
+    """A newer epoch was found in the object; `epoch` is that epoch."""
 
     def __init__(self, message: str = "", epoch: int = 0) -> None:
         super().__init__(message, epoch)
@@ -45,7 +45,7 @@ class Fenced(CoordinationError):
 
 
 class StateLocked(CoordinationError):
-    """Somebody edits the state; `owner` and `valid_until_ms` (epoch ms) are of the lock, as it was seen."""
+    """Another client edits the state; `owner` and `valid_until_ms` (epoch ms) describe its lock, as last read."""
 
     def __init__(self, message: str = "", owner: str = "", valid_until_ms: int = 0, reason: str = "") -> None:
         super().__init__(message, owner, valid_until_ms, reason)
@@ -55,7 +55,7 @@ class StateLocked(CoordinationError):
 
 
 class StateConflict(CoordinationError):
-    """The state was changed while it was edited; `current` is the serial that it has now."""
+    """The state was changed while it was edited; `current` is its serial now."""
 
     def __init__(self, message: str = "", current: int = 0) -> None:
         super().__init__(message, current)
@@ -63,15 +63,15 @@ class StateConflict(CoordinationError):
 
 
 class NestedUpdate(CoordinationError):
-    """The function of an update has asked for an update of the same state, which would wait for it."""
+    """The function of an update asked for an update of the same state, which would wait for itself."""
 
 
 class NoRevision(CoordinationError, LookupError):
-    """There is no revision of this serial, or it was trimmed."""
+    """The state has no revision of this serial, or has trimmed it."""
 
 
 class TermLost(CoordinationError):
-    """The term is over: it lapsed, another was elected, or it was resigned."""
+    """The term is over: it lapsed, another candidate was elected, or it was resigned."""
 
     def __init__(self, message: str = "", reason: LossReason = LossReason.TAKEN_OVER) -> None:
         super().__init__(message, reason)
@@ -79,7 +79,7 @@ class TermLost(CoordinationError):
 
 
 class NotElected(CoordinationError, TimeoutError):
-    """Another led until the timeout; `leader` is the name of the one who was seen last."""
+    """Another candidate led until the timeout; `leader` is the name of the leader that was read last."""
 
     def __init__(self, message: str = "", leader: str = "") -> None:
         super().__init__(message, leader)
@@ -87,27 +87,27 @@ class NotElected(CoordinationError, TimeoutError):
 
 
 class ClaimLost(CoordinationError):
-    """Another has the message, or it lapsed, was acked, nacked or buried; this claim counts no more."""
+    """The claim no longer counts: another consumer has the message, or it lapsed, or was acked, nacked or buried."""
 
 
 class SequenceGap(CoordinationError):
-    """The producer has put a higher number, and this one is none that was put before."""
+    """The producer has already put a higher number, and this number is not a repeat."""
 
 
 class NoQueue(CoordinationError, LookupError):
-    """There is no queue at the path."""
+    """The path holds no queue."""
 
 
 class QueueFull(CoordinationError):
-    """The queue's object would become larger than it may be, by what cannot wait in segments."""
+    """The queue's object would exceed its largest size, by messages that cannot wait in segments."""
 
 
 class NoLog(CoordinationError, LookupError):
-    """There is no log at the path."""
+    """The path holds no log."""
 
 
 class Sealed(CoordinationError):
-    """The log was sealed and takes no more; `successor` is the log that goes on, empty if none was named."""
+    """The log is sealed and takes no more records; `successor` is the log that goes on, empty if none was named."""
 
     def __init__(self, message: str = "", successor: str = "") -> None:
         super().__init__(message, successor)
@@ -115,7 +115,7 @@ class Sealed(CoordinationError):
 
 
 class LogFull(CoordinationError):
-    """Every slot of the log is kept; `reader` is the slowest that has a name, if there is one."""
+    """Every slot of the log is kept; `reader` is the slowest named reader, if there is any."""
 
     def __init__(self, message: str = "", reader: str = "") -> None:
         super().__init__(message, reader)
@@ -123,7 +123,7 @@ class LogFull(CoordinationError):
 
 
 class Trimmed(CoordinationError):
-    """What was to be read is gone; `first` is the first slot that is kept."""
+    """The requested records are gone; `first` is the first slot that is kept."""
 
     def __init__(self, message: str = "", first: int = 0) -> None:
         super().__init__(message, first)
@@ -131,12 +131,12 @@ class Trimmed(CoordinationError):
 
 
 class TooLarge(CoordinationError):
-    """One message or record is larger than is taken."""
+    """A message or record exceeds its largest size."""
 
 
 class Overloaded(CoordinationError):
-    """As many operations wait already as may."""
+    """The largest number of waiting operations is reached."""
 
 
 class MalformedObject(CoordinationError, ValueError):
-    """The object at the path is of another kind, or of a newer format; it was not written over."""
+    """The object at the path is of another kind, or of a newer format; it was not overwritten."""

@@ -1,16 +1,19 @@
-"""Whom a process hands its operations to, and what the answers are worth. Pure.
+"""Decisions about handing operations to a broker, and what its answers are worth. Pure.
 
-The object names, for each host, who wrote it last there: its address and a key. Who knows the object asks that one, and
-else writes itself, and is named by that. Nothing rests on it:
+The object names, for each host, the process that wrote it last there: its address and a key. A process that has read
+the object asks that broker. Else it writes itself, and the object names it from then on. No promise depends on a
+broker:
 
-1. A broker carries out what it is handed as it carries out its own, and answers when its write is done. Operations
-   keep their (client, seq) or token wherever they go, so each answers for itself when it comes again.
-2. Who gets no answer does not know whether it was done (`sent`), and carries it out itself, or hands it to another.
-   What is refused then is told as unknown, unless it is refused for good: the first broker may be late.
-3. Whoever gives up hangs up before it writes itself. A broker looks, before each draft, who has hung up, and drops
-   their operations. Either it sees that, or the version that it writes upon is gone when they have written.
-4. A broker adds no name to a table that forgets the oldest: what came late would be done a second time.
-5. What was handed over is not handed on: a broker that is one no more says so (`NotHere`).
+1. A broker carries out foreign operations like its own, and answers when its write is done. Operations keep their
+   (client, seq) or token in every process, so each is recognized when it comes again.
+2. A process that gets no answer does not know whether its operations were done (`sent`). It carries them out itself, or
+   hands them to another broker. A refusal after that is reported as an unknown outcome, unless it is final: the first
+   broker may be late.
+3. A process that gives up closes its connection before it writes itself. Before each draft a broker drops the
+   operations of closed connections. Either it sees that, or its write fails once the other process has written: the
+   version that it depends on is gone.
+4. A broker adds no name to a table that forgets the oldest names: a late operation would be done twice.
+5. Operations that were handed over are not handed on: a process that is no longer the broker answers `NotHere`.
 """
 
 from __future__ import annotations
@@ -34,17 +37,17 @@ from lockprovider.recipes.errors import (
 T = TypeVar("T")
 Offer = tuple[str, str]  # an address, and the key that both sides know
 
-PLACES = 8  # hosts of which the broker is named
+PLACES = 8  # how many hosts have a named broker
 _FINAL = (Fenced, Sealed, SequenceGap, ClaimLost, TooLarge)
 _PASSED: dict[str, type[CoordinationError]] = {one.__name__: one for one in (*_FINAL, QueueFull, LogFull, Overloaded)}
 
 
 class Forgotten(Exception):
-    """An operation that was sent before cannot be told from one that was not: what would tell has been pushed out."""
+    """An operation that was sent before cannot be told from a new one: the table no longer holds its name."""
 
 
 class NotHere(Exception):
-    """The broker did not carry it out, or does not know; `sent`: it may have been."""
+    """The broker did not carry out the operation, or does not know. `sent`: it may have been carried out."""
 
     def __init__(self, message: str = "", *, sent: bool = False) -> None:
         super().__init__(message)
@@ -53,7 +56,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle(Generic[T]):
-    """What another process has handed over, to be carried out in one write; `wanted`: it has not hung up."""
+    """Operations of another process, for one write. `wanted()`: that process is still connected."""
 
     operations: tuple[T, ...]
     sent: tuple[bool, ...]
@@ -71,14 +74,17 @@ class Foreign(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What came of handing over: the results, or None; `sent`: of each, whether it may have been carried out."""
+    """Outcome of handing over: the results, or None. `sent`: whether each may have been carried out."""
 
     results: list[Any] | None
     sent: tuple[bool, ...]
 
 
 def flat(operations: Sequence[Any]) -> list[Any]:
-    """Each operation, those of bundles first: they add no name, so none of theirs is forgotten before its turn."""
+    """Flatten bundles into single operations, foreign ones first.
+
+    Foreign operations add no name to the table, so none of their names is forgotten before its turn.
+    """
     found: list[Any] = []
     for one in operations:
         if isinstance(one, Bundle):
@@ -87,19 +93,19 @@ def flat(operations: Sequence[Any]) -> list[Any]:
 
 
 def regrouped(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """The results of `flat`, as many as there were operations: of a bundle they are a list."""
+    """Group the results of `flat` by the given operations: a bundle gets a list."""
     left = iter(results)
     lists = {id(one): [next(left) for _ in one.operations] for one in operations if isinstance(one, Bundle)}
     return [lists[id(one)] if isinstance(one, Bundle) else next(left) for one in operations]
 
 
 def own(operation: Any) -> Any:
-    """The operation itself."""
+    """Return the operation without its bundle."""
     return operation.operation if isinstance(operation, Foreign) else operation
 
 
 def offers_of(there: object) -> dict[str, Offer]:
-    """Who offers to write, by host, as an object says it; what cannot be understood is nobody."""
+    """Return the brokers that an object names, by host; entries that cannot be understood are left out."""
     if not isinstance(there, Mapping):
         return {}
     found = {}
@@ -110,19 +116,19 @@ def offers_of(there: object) -> dict[str, Offer]:
 
 
 def with_offer(there: object, place: str, offer: Offer) -> dict[str, Offer]:
-    """The same with this one; of too many hosts the one that was longest there is forgotten."""
+    """Return the brokers with this one added as the newest; beyond `PLACES` hosts the oldest is dropped."""
     others = {name: one for name, one in offers_of(there).items() if name != place}
     return dict([*others.items(), (place, offer)][-PLACES:])
 
 
 def whom_to_ask(there: object, place: str, mine: Offer | None, avoided: Callable[[str], bool]) -> Offer | None:
-    """Whom to hand operations to; None: carry them out here."""
+    """Return the broker to hand operations to; None: carry them out here."""
     offer = offers_of(there).get(place)
     return None if offer is None or offer == mine or avoided(offer[0]) else offer
 
 
 def after_answer(answers: Sequence[Any], sent: Sequence[bool]) -> Handed:
-    """With all answered they are results; else all is to be done again, and of each is known whether it may be done."""
+    """Combine a broker's answers: results if it answered all; else none, and which operations may have been done."""
     if not any(isinstance(one, NotHere) for one in answers):
         return Handed(list(answers), tuple(sent))
     now = zip(answers, sent, strict=True)
@@ -130,18 +136,18 @@ def after_answer(answers: Sequence[Any], sent: Sequence[bool]) -> Handed:
 
 
 def left_in_doubt(result: object, *, sent: bool) -> bool:
-    """Whether this error says too much of an operation that was handed over before: it may be carried out yet."""
+    """Return whether an error may be wrong: the operation was handed over before, and may still be carried out."""
     return sent and isinstance(result, Exception) and not isinstance(result, _FINAL)
 
 
 def is_untold(result: object, *, handed: bool) -> bool:
-    """Whether nobody can tell what became of it."""
+    """Return whether the outcome of an operation cannot be known."""
     in_doubt = left_in_doubt(result, sent=handed) and not isinstance(result, NotHere)
     return in_doubt or isinstance(result, Forgotten)
 
 
 def said_of(result: object, say: Callable[[Any], Any]) -> dict[str, Any]:
-    """A result for the wire. What only this process knows, as the store's errors, is no answer for another."""
+    """Encode a result for the socket. Errors that only this process understands, as the store's, become `NotHere`."""
     if isinstance(result, NotHere):
         return {"not_here": result.sent}
     if isinstance(result, BaseException):
@@ -151,10 +157,10 @@ def said_of(result: object, say: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def heard(said: object, understand: Callable[[Any], Any]) -> Any:
-    """A result from the wire.
+    """Decode a result from the socket.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none.
+        ValueError, KeyError, TypeError: it is not a result.
     """
     if not isinstance(said, dict):
         raise TypeError(f"{said!r} is no result")

@@ -1,12 +1,12 @@
-"""What goes out with the next write, when, and what waits for a failed number. Pure: no store, no clock, no thread.
+"""Order of waiting operations, when the next write starts, and which numbers wait for a failed one. Pure: no I/O.
 
-1. One write is under way at a time. What arrives meanwhile goes with the next, in the order of arrival.
-2. There is no timer: a write goes out as soon as the one before is answered. But whoever was just answered is about
-   to come again, so it waits until as many are there as the last one had, at most 15 % of the time that one took.
-   Without that a crowd splits in two that take turns.
-3. A pace is kept from the answer of the last write, not from its start: a store that takes one write a second counts
+1. One write is under way at a time. Operations that arrive during it go with the next write, in the order of arrival.
+2. No timer is used: a write starts as soon as the one before is answered. Callers that were just answered usually come
+   again, so the next write waits for them. It waits until as many operations wait as the last write carried, at most
+   `PATIENCE` of that write's time. Without this wait, the callers split into two groups that take turns.
+3. A pace is counted from the answer of the last write, not from its start. A store that takes one write a second counts
    from when it is done.
-4. An answer is for the operations that were in that write, and for no other.
+4. An answer is for the operations of that write alone.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from lockprovider.recipes.errors import SequenceGap
 
 T = TypeVar("T")
 
-PATIENCE = 0.15  # of the time that the last write took
-LEARNED_S = 60.0  # how long a store that asked for patience is given it
+PATIENCE = 0.15  # fraction of the time that the last write took
+LEARNED_S = 60.0  # how long writes are paced after a store has throttled
 THROTTLED_PACE_S = 1.0
-NumberOf = tuple[Hashable, int]  # who, and the number
+NumberOf = tuple[Hashable, int]  # producer, and its number
 
 
 @dataclass(frozen=True, slots=True)
 class Line(Generic[T]):
-    """Who waits, and what is known of the last write.
+    """Operations that wait, and facts about the last write.
 
     Attributes:
         waiting: in the order of arrival.
-        under_way: what the write under way carries.
-        crowd: how many the last write carried.
-        answered_s, took_s: when the last answer came, and after how long.
+        under_way: operations of the write under way.
+        crowd: how many operations the last write carried.
+        answered_s, took_s: when the last answer came, and how long that write took.
     """
 
     waiting: tuple[T, ...] = ()
@@ -43,49 +43,50 @@ class Line(Generic[T]):
     took_s: float = 0.0
 
     def came(self, *operations: T) -> Line[T]:
-        """These wait, too."""
+        """Add operations at the end."""
         return replace(self, waiting=(*self.waiting, *operations))
 
     def rest_s(self, now_s: float, pace_s: float) -> float:
-        """How long the store is left alone yet."""
+        """Return how many seconds the store must still be left alone."""
         return max(0.0, self.answered_s + pace_s - now_s)
 
     def patience_s(self, now_s: float) -> float:
-        """How long to wait for the others; 0: do not."""
+        """Return how many seconds to wait for more operations; 0 if enough wait."""
         if len(self.waiting) >= self.crowd:
             return 0.0
         return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
 
     def took(self, most: int) -> tuple[Line[T], tuple[T, ...]]:
-        """A write begins, unless one is under way: with the first who wait, at most so many."""
+        """Start a write with the first waiting operations, at most `most`; with none while a write is under way."""
         if self.under_way:
             return self, ()
         batch = self.waiting[:most]
         return replace(self, waiting=self.waiting[most:], under_way=batch), batch
 
     def answered(self, began_s: float, now_s: float) -> Line[T]:
-        """The write under way is over, however it ended."""
+        """End the write under way, whatever its outcome."""
         return replace(self, under_way=(), crowd=len(self.under_way), answered_s=now_s, took_s=now_s - began_s)
 
 
 def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
-    """Seconds from an answer to the next write; `throttled_s` is when the store last asked for patience."""
+    """Return the seconds from an answer to the next write; `throttled_s` is when the store last throttled."""
     learned = throttled_s is not None and now_s - throttled_s < LEARNED_S
     return max(base_s, THROTTLED_PACE_S) if learned else base_s
 
 
-# The numbers of producers keep their order also where some come to nothing.
+# Keep the numbers of producers in order, also when a write fails.
 #
-# Of a producer only the last number is remembered, and what is below it is a repeat. So a number that came to nothing
-# holds up those after it until it comes again: passed by, its repeat would be taken for one that is there.
+# For each producer only the last number is remembered, and a lower number counts as a repeat. So a number that failed
+# holds up later ones until it comes again. If a later number passed it, its repeat would look as if it had been
+# written.
 @dataclass(slots=True)
 class Numbers:
-    """Which number of whom came to nothing; for one who gives batches one after the other."""
+    """Failed numbers of each producer. The caller gives batches one after the other."""
 
     failed: dict[Hashable, int] = field(default_factory=dict)
 
     def held_up(self, batch: Sequence[NumberOf | None]) -> dict[int, SequenceGap]:
-        """The places of those that have to wait, and what they are told; None is for what has no number."""
+        """Return, by index, errors for operations that must wait for a failed number; None in `batch` has no number."""
         gaps: dict[int, SequenceGap] = {}
         again: set[Hashable] = set()
         for place, one in enumerate(batch):
@@ -101,9 +102,9 @@ class Numbers:
     def carried_out(
         self, given: Sequence[T], named: Sequence[NumberOf | None], carry_out: Callable[[list[T]], Sequence[Any]]
     ) -> list[Any]:
-        """What each of a batch comes to, in their order; `carry_out` is given those that need not wait.
+        """Carry out a batch by `carry_out`, except operations that must wait; return the results in order.
 
-        Notes what became of each number. What `carry_out` raises is noted for all, and raised.
+        Records the outcome of each number. An error that `carry_out` raises is recorded for all of them, and raised.
         """
         gaps = self.held_up(named)
         taken = [one for place, one in enumerate(given) if place not in gaps]
@@ -119,7 +120,7 @@ class Numbers:
         return results
 
     def note(self, one: NumberOf | None, result: object) -> None:
-        """What it came to."""
+        """Record the outcome of a number: the lowest failed one is kept until it succeeds."""
         if one is None:
             return
         who, number = one
@@ -129,5 +130,5 @@ class Numbers:
             del self.failed[who]
 
     def forget(self, who: Hashable) -> None:
-        """Nothing more comes from it."""
+        """Drop the failed number of a producer that is done."""
         self.failed.pop(who, None)

@@ -1,4 +1,4 @@
-"""Where a recipe's object is, and who works on it."""
+"""Base classes of the recipes: opening an object by its URL, forks, and the check that its store is safe for locks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ R = TypeVar("R", bound="Recipe")
 
 
 def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | None, options: Mapping[str, Any]) -> T:
-    """What this class makes of the object at a URL.
+    """Create `kind` for the object at a URL.
 
     Raises:
-        InvalidUrl, InvalidInput, NotSupported: as `store_and_path`; or there is no such option.
+        InvalidUrl, InvalidInput, NotSupported: as `store_and_path`; or `kind` has no such option.
     """
     known = [name for name in inspect.signature(kind).parameters if name not in ("store", "path")]
     for name in options:
@@ -37,7 +37,7 @@ def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | 
 
 
 def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> tuple[Store, str]:
-    """The folder that a URL's object is in, and the object's name.
+    """Return the folder of a URL's object as a store, and the object's name.
 
     Raises:
         InvalidUrl: the URL cannot be understood.
@@ -54,15 +54,15 @@ def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> t
 
 
 class OfThisProcess:
-    """What has threads here, and knows what it has written: it works in this process alone."""
+    """Base of objects that own threads or remember their writes: they work in one process, and cannot be pickled."""
 
     def _begin(self) -> None:
-        """Begin, here, and once more in each forked child."""
+        """Set up the object's state now, and again in each forked child."""
         self._be_new()
         _ALL.add(self)
 
     def _be_new(self) -> None:
-        """Nobody waits for it, and it has written nothing."""
+        """Reset to the state of a client that has written nothing and that no caller waits for."""
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(
@@ -75,7 +75,7 @@ _ALL: weakref.WeakSet[OfThisProcess] = weakref.WeakSet()
 
 def _in_child() -> None:
     for one in _ALL:
-        one._be_new()  # noqa: SLF001 - it is of this file
+        one._be_new()  # noqa: SLF001 - the class is in this file
 
 
 if hasattr(os, "register_at_fork"):
@@ -83,7 +83,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Recipe(OfThisProcess):
-    """What is kept in an object of a store, below its root. It is opened by a URL, and left by `with`."""
+    """Base of the recipes: an object below the root of a store, opened by a URL and closed by `with`."""
 
     def __init__(self, store: Store, path: str, world: World | None) -> None:
         if not isinstance(store, Store):
@@ -95,7 +95,9 @@ class Recipe(OfThisProcess):
 
     @classmethod
     def open(cls: type[Opened], url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> Opened:
-        """Open what is at a URL, with fsspec's storage options and those of the class; the store is not asked yet.
+        """Open the object at a URL. The store is not asked yet.
+
+        `storage_options` are fsspec's; `options` are those of the class.
 
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
@@ -106,7 +108,7 @@ class Recipe(OfThisProcess):
         return open_at(cls, url, storage_options, options)
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop taking operations."""
 
     def __repr__(self) -> str:
         return repr_at(self, self._store, self.path)
@@ -119,7 +121,7 @@ class Recipe(OfThisProcess):
 
 
 class RecipeForTasks(EnteredByTasks[R]):
-    """The same for tasks of an event loop; the arguments are those of the class for threads, `_of`."""
+    """Base of the recipes for tasks of an event loop; the arguments are those of `_of`, the class for threads."""
 
     _of: ClassVar[type[Any]]
 
@@ -128,7 +130,7 @@ class RecipeForTasks(EnteredByTasks[R]):
 
     @classmethod
     def open(cls: type[OpenedForTasks], url: str, **options: Any) -> OpenedForTasks:
-        """Open what is at a URL, as the class for threads does; the store is not asked yet.
+        """Open the object at a URL, as the class for threads does. The store is not asked yet.
 
         >>> lockprovider.queue.AsyncQueue.open("memory://docs/backfill.json")
         <AsyncQueue 'memory:///docs/backfill.json'>
@@ -137,7 +139,7 @@ class RecipeForTasks(EnteredByTasks[R]):
 
 
 class Proof:
-    """That the store of an object is safe for locks, before the first write of the object."""
+    """Check, once and before the first write of an object, that its store is safe for locks."""
 
     def __init__(self, store: Store, path: str) -> None:
         folder = path.rpartition("/")[0]
@@ -145,17 +147,20 @@ class Proof:
         self._is_there = False
 
     def require(self) -> None:
-        """Raises NotSupported, StoreError: see `require_safe_for_locks`."""
+        """Check the store, unless a check has passed before.
+
+        Raises NotSupported, StoreError: see `require_safe_for_locks`.
+        """
         if not self._is_there:
             require_safe_for_locks(self.store)
             self._is_there = True
 
 
 def repr_at(one: object, store: Store, path: str, more: str = "") -> str:
-    """What shows something that is kept in an object: its class, and where that is."""
+    """Return the `repr` of something stored in an object: its class and its URL."""
     return f"<{type(one).__name__} {store.url.rstrip('/') + '/' + path!r}{more}>"
 
 
 def me() -> str:
-    """This process, for people."""
+    """Return this process's host and pid, for people."""
     return f"{socket.gethostname()}, pid {os.getpid()}"

@@ -1,4 +1,4 @@
-"""What callers give to more than one recipe, checked: what JSON can say, names, fences."""
+"""Checks of arguments that several recipes take: JSON values, names, fences."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from fsspec_cas.given import check_text, whole
 from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, as_whole, check_fits
 from lockprovider.recipes.errors import MalformedObject
 
-UNNAMED = "~"  # what the names of producers begin with that nobody has named
+UNNAMED = "~"  # prefix of producer names that the library makes
 
 
 def json_copy(value: Any, what: str, most: int = LARGEST_OBJECT) -> Any:
-    """The value as JSON will give it back, sharing nothing with the one that was given.
+    """Return the value as JSON reads it back; the copy shares nothing with `value`.
 
     Raises:
-        InvalidInput: JSON cannot say it, or would say it otherwise, or no reader would take it: it is nested too deep,
-            or has more than `most` bytes.
+        InvalidInput: JSON cannot express the value, or changes it; or it is nested too deep, or exceeds `most` bytes.
     """
     _check_keys(value, what, DEEPEST_VALUE)
     try:
@@ -31,10 +30,10 @@ def json_copy(value: Any, what: str, most: int = LARGEST_OBJECT) -> Any:
 
 
 def check_name(value: Any, what: str) -> str:
-    """Text that can be stored.
+    """Return text that can be stored as UTF-8.
 
     Raises:
-        InvalidInput: it is no text, or has half of a character, as names of files may have that are not UTF-8.
+        InvalidInput: it is no text, or has a lone surrogate, as file names that are not UTF-8 may have.
     """
     text = check_text(value, what)
     if storable(text) != text:
@@ -43,10 +42,10 @@ def check_name(value: Any, what: str) -> str:
 
 
 def check_producer(value: Any, what: str) -> str:
-    """The name of a producer, or of one message.
+    """Return the name of a producer, or of one message.
 
     Raises:
-        InvalidInput: it is none, or cannot be stored.
+        InvalidInput: it is not a name, or cannot be stored.
     """
     if not isinstance(value, str) or not value or value.startswith(UNNAMED):
         raise InvalidInput(f"{what}={value!r} must be a name that does not begin with {UNNAMED!r}")
@@ -57,8 +56,8 @@ def check_format(found: Mapping[str, Any], path: str, *known: int) -> None:
     """Check that this version knows the format of a stored object.
 
     Raises:
-        MalformedObject: it does not.
-        KeyError, ValueError: the object has no format, or one that is no number.
+        MalformedObject: the format is not in `known`.
+        KeyError, ValueError: the object has no format, or its format is not a number.
     """
     if as_whole(found["format"], "format") not in known:
         versions = " and ".join(map(str, known))
@@ -66,20 +65,21 @@ def check_format(found: Mapping[str, Any], path: str, *known: int) -> None:
 
 
 def check_fence(fence: Any) -> int:
-    """The epoch of a lease, a term or a job, or the epoch itself.
+    """Return the epoch of a lease, a term or a job, or the epoch itself.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not an epoch.
     """
     return whole(getattr(fence, "epoch", fence), "fence", least=1)
 
 
 def storable(text: str) -> str:
-    """The text, with what UTF-8 cannot say written out."""
+    """Return the text with each character that UTF-8 cannot encode written as an escape."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _check_keys(value: Any, what: str, levels: int) -> None:
+    """Check that all keys are text, and that the value is nested at most `levels` deep."""
     if isinstance(value, (dict, list, tuple)) and not levels:
         raise InvalidInput(f"{what} is nested more than {DEEPEST_VALUE} levels deep, which not every reader takes")
     if isinstance(value, dict):

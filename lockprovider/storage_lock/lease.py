@@ -213,7 +213,7 @@ class Lease:
                 if self._lapsed():
                     self.check()  # the better reason
                 raise
-            raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
+            raise _in_doubt(pending, error) from error
 
     def _decide(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
         if self._closed:
@@ -225,7 +225,11 @@ class Lease:
         tried = publisher.tried(pending)  # asked first: whoever is told of the end may begin another lease
         if ended is not _RELEASED:
             self._learn(ended)
-        match publisher.settle(pending, self.epoch, tried=tried):
+        try:
+            verdict = publisher.settle(pending, self.epoch, tried=tried)
+        except (CasError, MalformedRecord) as error:  # of requests that are made only if it was tried
+            raise _in_doubt(pending, error) from error
+        match verdict:
             case "committed":
                 return
             case "apply":  # not by us, who hold nothing: it could come back after a later holder removed it
@@ -390,6 +394,10 @@ class Lease:
     def __del__(self) -> None:
         if getattr(self, "_heartbeat", None) is not None and not self._given_back and self._pid == os.getpid():
             warn_and_give_back(self, repr(self))
+
+
+def _in_doubt(pending: Pending, error: Exception) -> PublishUnknown:
+    return PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}")
 
 
 _FIRST_CODE = 128  # of a process that ended by a signal, as shells say it

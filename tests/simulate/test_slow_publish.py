@@ -320,7 +320,8 @@ def test_a_commit_whose_answer_is_lost_and_that_a_jvm_writer_drops_is_reported_a
     assert not town.has("state/1")
 
 
-def test_commit_is_settled_although_its_client_has_taken_the_lock_again(town: Town) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_commit_is_settled_although_its_client_has_taken_the_lock_again(town: Town, *, fails: bool) -> None:
     """Whoever is told of the loss releases the lease, and another thread of the same client takes the lock."""
 
     def take_again(_: LeaseLost) -> None:
@@ -329,10 +330,10 @@ def test_commit_is_settled_although_its_client_has_taken_the_lock_again(town: To
         again.start()
         again.join(SOON_S)
         assert not again.is_alive()
+        holder.way.before = out_of_reach if fails else holder.way.before
 
-    holder = town.client(on_lost=take_again)
-    lease = holder.lock.acquire()
-    town.plan(holder, {"put": [LoseAnswer()]})
+    def out_of_reach(*_: object) -> None:
+        raise CasError("out of reach")
 
     def meanwhile(operation: str, *_: object) -> None:
         if operation in ("head", "get") and town.record.pending:
@@ -340,8 +341,15 @@ def test_commit_is_settled_although_its_client_has_taken_the_lock_again(town: To
             town.lapse()
             town.client().lock.acquire(0).release()
 
+    holder = town.client(on_lost=take_again)
+    lease = holder.lock.acquire()
+    town.plan(holder, {"put": [LoseAnswer()]})
     holder.way.before = meanwhile
-    lease.publish("state/1", b"decided")
+    if fails:
+        with pytest.raises(PublishUnknown, match="may have been decided: .*out of reach"):
+            lease.publish("state/1", b"decided")
+    else:
+        lease.publish("state/1", b"decided")
     assert holder.faulty.fired == [("put", LoseAnswer())]
     assert town.has("state/1")
     assert lease.lost.is_set()

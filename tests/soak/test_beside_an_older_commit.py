@@ -3,6 +3,7 @@
 The persisted bytes are the contract between the two. Two writers of each commit claim numbers under one lock, and
 append to and upsert into one table; one of them is killed every few seconds and started again. At the end each
 acknowledged row is there once, no number was claimed twice, and the older commit and this one read the same rows.
+COMMIT is 68f97fc4 or later: before it, the fields of the lock record had other names.
 """
 
 from __future__ import annotations

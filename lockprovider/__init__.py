@@ -1,9 +1,12 @@
-"""Leases, fenced publish and other protocols built on conditional writes.
+"""Leases, fenced publishes and other protocols built on conditional writes.
 
+```python
 import lockprovider
+
 with lockprovider.lock("s3://bucket/table") as lease:
     lease.check()
     lease.publish("state/7", b"...")
+```
 """
 
 from __future__ import annotations
@@ -85,14 +88,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported only when it is used: the recipes; and `__version__`."""
+    """Import a recipe's module, or read `__version__`, on first use: this keeps `import lockprovider` light."""
     if name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
+        from importlib.metadata import version  # noqa: PLC0415 - slower than the rest of this package's import
 
         return version("fsspec-cas")
     found: Any = None
     if name == "state":
-        import lockprovider.state as found  # noqa: PLC0415 - see above
+        import lockprovider.state as found  # noqa: PLC0415 - imported on first use
     elif name == "queue":
         import lockprovider.queue as found  # noqa: PLC0415
     elif name == "wal":
@@ -116,7 +119,7 @@ def lock(
     on_lost: OnLost | None = None,
     on_metric: OnMetric | None = None,
 ) -> Lock:
-    """The lock of the table (or any folder) at `url`, not yet acquired; nothing is asked of the store.
+    """Open a client of the lock of the table (or any folder) at `url`. It sends no request and acquires nothing.
 
     >>> with lockprovider.lock("memory://docs/lock", timeout=10) as lease:
     ...     lease.publish("state/7", b"seven")
@@ -126,23 +129,23 @@ def lock(
     (True, True)
     >>> nightly.release()
 
-    All times are seconds, and go before `settings`. Options may stand behind the URL instead:
+    All times are seconds and override `settings`. Options may also follow the URL:
     `s3://bucket/folder?on=jobs/nightly.json&validity=60&renew=5&timeout=10&poll=0.5&max_hold=3600&check_store=false`.
 
     Args:
-        url: as fsspec takes it, or a local path.
-        on: the lock object's path below `url`; the default is Hudi's, so JVM Hudi writers and this one exclude
+        url: an fsspec URL or a local path.
+        on: the lock object's path below `url`. The default is Hudi's path, so this lock and JVM Hudi writers exclude
             each other.
-        timeout: how long `acquire` and `with` wait while others hold it (default 60).
-        validity: how long a lease lives without renewal (default 300); it is renewed ten times in that.
+        timeout: how long `acquire` and `with` wait while another client holds the lock (default 60).
+        validity: how long a lease lives without renewal (default 300). It is renewed ten times in that time.
         max_hold: see `LockSettings`.
-        settings: all of these, for many locks.
-        storage_options: fsspec's, as they are.
+        settings: all of these values, to share among many locks.
+        storage_options: fsspec's options, passed on unchanged.
         on_lost: called from the heartbeat's thread when a lease is lost.
-        on_metric: gets what `lockprovider.storage_lock.metrics` lists.
+        on_metric: called with each `Measure` that `lockprovider.storage_lock.metrics` lists.
 
     Raises:
-        InvalidSettings: an option is unknown, does not fit, or is given in two places and differs.
+        InvalidSettings: an option is unknown or out of range, or two places give different values for it.
         CasError: the URL cannot be opened.
     """
     place = locate(url, on=on, settings=settings, storage_options=storage_options)
@@ -162,13 +165,13 @@ def async_lock(
     on_lost: OnLost | None = None,
     on_metric: OnMetric | None = None,
 ) -> Acquiring:
-    """The same for tasks: `async with lockprovider.async_lock(url) as lease:`, or `lease = await ...`.
+    """Acquire a lock in a task: `async with lockprovider.async_lock(url) as lease:`, or `lease = await ...`.
 
-    `on_lost` is called on the event loop. See `AsyncLock` for what a cancellation does.
+    The arguments are those of `lock`, but `on_lost` is called on the event loop. `AsyncLock` describes cancellation.
 
     Raises (when awaited or entered):
-        NotAcquired: it was held by others for `timeout` seconds (default 60).
-        InvalidSettings: an option does not fit.
+        NotAcquired: another client held the lock for `timeout` seconds (default 60).
+        InvalidSettings: an option is out of range.
         CasError: the URL or the store failed.
 
     >>> async with lockprovider.async_lock("memory://docs/lock", timeout=10) as lease:

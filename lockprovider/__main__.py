@@ -1,4 +1,4 @@
-"""`python -m lockprovider`: as the command `lockprovider`."""
+"""Run the command `lockprovider` as `python -m lockprovider`."""
 
 import sys
 

@@ -1,14 +1,14 @@
-"""Decode stored bytes within bounds: JSON, deflated bytes, numbers and text. Pure.
+"""Decoders of stored bytes within bounds: JSON, deflated bytes, numbers and text. Pure.
 
-Every decoder of a stored object uses these functions and nothing else, so an object that is damaged, hostile or of
-another program costs little memory and time, and gets one typed error:
+Every decoder of a stored object uses only these functions. A damaged, hostile or foreign object therefore costs little
+memory and time, and raises one typed error:
 
     with undecodable_as(MalformedObject, f"{path!r} is no queue"):
         found = parse_object(data, most=MOST_BYTES)
         return Queue(text_in(found, "id"), whole_in(found, "rev"))
 
-`parse` checks size and depth before it parses, and `inflate` stops at its bound, so no more memory is taken than the
-bound allows. A writer calls `check_fits` on what it is about to write: what it accepts, every reader can read.
+`parse_json` checks size and depth before it parses, and `inflate` stops at its bound. Memory use stays within the
+bound. A writer calls `check_fits` on its bytes before it writes them: every reader can read what it accepts.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import Any, cast
 from fsspec_cas.given import LARGEST_NUMBER
 
 LARGEST_OBJECT = 64 << 20
-"""Bytes of a stored object, unless its decoder knows a better bound."""
+"""Most bytes of a stored object, unless its decoder has a better bound."""
 LATEST_MS = 253_402_300_799_999
-"""The last millisecond that a date can have (year 9999), as epoch ms."""
+"""The last millisecond of a date (year 9999), as epoch ms."""
 DEEPEST_VALUE = 64
-"""Levels of lists and objects in a value that a caller gives."""
+"""Most levels of lists and objects in a value from a caller."""
 DEEPEST = 72
-"""Levels of lists and objects in a stored object: a value, and what is around it."""
+"""Most levels of lists and objects in a stored object: a value and its envelope."""
 MOST_ITEMS = 2_000_000
-"""Commas and opening brackets in one stored object: each may take a hundred bytes of memory."""
-# All bytes but those that tell depth are dropped, and both kinds of bracket are one.
+"""Most commas and opening brackets in one stored object. Each may take a hundred bytes of memory."""
+# The depth of JSON needs brackets and quotes only, and treats both kinds of bracket alike.
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes({*range(256)} - {*b'[]{}"'})
 _SHORT = 120  # characters of an error text
@@ -50,13 +50,13 @@ _DECODING = (
 
 
 class Undecodable(ValueError):
-    """The bytes are not what a writer of this library makes."""
+    """The bytes are not in the form that a writer of this library makes."""
 
 
-class undecodable_as:  # noqa: N801 - a class for speed; its users write it like a function, as `contextlib.suppress`
-    """Raise every error of decoding as `kind`: `said`, the start of the bytes `shown`, the reason, and the next step.
+class undecodable_as:  # noqa: N801 - a class for speed, used like a function, as `contextlib.suppress`
+    """Raise every decoding error as `kind`: `said`, the start of the bytes `shown`, the reason, and the next step.
 
-    An error that is of that kind already passes unchanged.
+    An error of that kind passes unchanged.
     """
 
     __slots__ = ("_kind", "_said", "_shown", "_step")
@@ -81,7 +81,7 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
     """Parse JSON of at most `most` bytes, `deepest` levels and `items` values.
 
     Raises:
-        Undecodable: it is larger, deeper, has a number that is not finite, or is no JSON in UTF-8.
+        Undecodable: the bytes exceed a bound, hold a number that is not finite, or are not JSON in UTF-8.
     """
     size = len(data)
     if size > most or size > items or data.count(b"[") + data.count(b"{") > deepest:
@@ -92,11 +92,11 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
             found, end = _SCAN(text, 0)
         except StopIteration:
             end = -1
-        if end != len(text):  # there is something around the value: blanks, or what makes it no JSON
+        if end != len(text):  # blanks surround the value, or the bytes are not JSON
             found = _DECODER.decode(text)
     except Undecodable:
         raise
-    except (ValueError, RecursionError) as error:  # RecursionError: there are brackets that nothing closes
+    except (ValueError, RecursionError) as error:  # RecursionError: unclosed brackets
         raise Undecodable(f"it is no JSON ({_short(str(error))})") from error
     if b"\\u" in data:
         _check_storable(found)
@@ -104,10 +104,10 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
 
 
 def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str, Any]:
-    """Parse a JSON object: see `parse_json`.
+    """Parse a JSON object; see `parse_json`.
 
     Raises:
-        Undecodable: as `parse_json`; or it is a list, a text or a number.
+        Undecodable: see `parse_json`; or the bytes hold a list, a text or a number.
     """
     found = parse_json(data, most=most, deepest=deepest)
     if not isinstance(found, dict):
@@ -119,7 +119,7 @@ def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
     """Check the size and the depth of JSON without parsing it.
 
     Raises:
-        Undecodable: a reader would refuse it.
+        Undecodable: a reader would refuse the bytes.
     """
     if len(data) > most:
         raise Undecodable(f"it has {len(data)} bytes, and {most} are the most that is read")
@@ -131,23 +131,26 @@ def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
 
 
 def depth(data: bytes, most: int) -> int:
-    """Count the levels of lists and objects in JSON, up to `most`; a lower bound where it is no JSON."""
-    if b"\\" in data:  # in JSON, only inside of text: what follows it is no end of that text
+    """Count the levels of lists and objects in JSON, up to `most`; a lower bound for bytes that are not JSON."""
+    if b"\\" in data:  # in JSON, a backslash is only inside a string, and an escaped quote does not end the string
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = data.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"")  # text without brackets
-    if b'"' in brackets:  # every second piece is inside of text
+    brackets = data.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"")  # strings that hold no brackets are removed
+    if b'"' in brackets:  # every second piece is inside a string
         brackets = b"".join(brackets.split(b'"')[::2])
     levels = most if b"[" * most in brackets else 0
     while brackets and levels < most:
         flatter = brackets.replace(b"[]", b"")
-        if len(flatter) == len(brackets):  # brackets without their partners: no JSON
+        if len(flatter) == len(brackets):  # unbalanced brackets: not JSON
             break
         brackets, levels = flatter, levels + 1
     return levels
 
 
 def plausible(packed: bytes) -> int:
-    """Bytes that this may inflate to, where no better bound is known: JSON with names deflates to a tenth."""
+    """Return a default bound of the bytes that `packed` may inflate to.
+
+    JSON with names deflates to about a tenth.
+    """
     return max(4 << 20, 32 * len(packed))
 
 
@@ -155,8 +158,8 @@ def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: byte
     """Inflate to at most `most` bytes; `like` is the dictionary that the bytes were deflated with.
 
     Raises:
-        Undecodable: there is more, or it is cut off, or something follows it.
-        zlib.error: it is damaged.
+        Undecodable: the result is larger, the bytes are cut off, or other bytes follow them.
+        zlib.error: the bytes are damaged.
     """
     inflating = zlib.decompressobj(wbits, like) if like else zlib.decompressobj(wbits)
     data = inflating.decompress(packed, most + 1)
@@ -171,7 +174,7 @@ def unbase64(said: Any, what: str) -> bytes:
     """Decode base64 text.
 
     Raises:
-        Undecodable, ValueError: it is none.
+        Undecodable, ValueError: `said` is not base64 text.
     """
     if type(said) is not str:
         raise _no(what, "base64 text", said)
@@ -182,8 +185,8 @@ def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int 
     """Read a whole number from `least` to `most`: `fields[name]`.
 
     Raises:
-        Undecodable: it is something else.
-        KeyError: it is missing.
+        Undecodable: the value is not such a number.
+        KeyError: the field is missing.
     """
     value = fields[name]
     if type(value) is int and least <= value <= most:
@@ -195,7 +198,7 @@ def as_whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_NUMBE
     """Check that the value is a whole number from `least` to `most`, and no bool.
 
     Raises:
-        Undecodable: it is something else.
+        Undecodable: the value is not such a number.
     """
     if type(value) is not int or not least <= value <= most:
         raise _no(name, f"a whole number from {least} to {most}", value)
@@ -203,7 +206,7 @@ def as_whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_NUMBE
 
 
 def are_wholes(values: tuple[Any, ...], *, least: int = 0) -> bool:
-    """Whether all are whole numbers from `least` to `LARGEST_NUMBER`, and none is a bool: one call for many."""
+    """Return whether all values are whole numbers from `least` to `LARGEST_NUMBER`, and none is a bool."""
     for value in values:  # noqa: SIM110 - `all` with a generator takes twice as long
         if type(value) is not int or not least <= value <= LARGEST_NUMBER:
             return False
@@ -211,11 +214,11 @@ def are_wholes(values: tuple[Any, ...], *, least: int = 0) -> bool:
 
 
 def text_in(fields: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """Read text: `fields[name]`, or the default if there is no such field.
+    """Read text: `fields[name]`, or the default if the field is missing.
 
     Raises:
-        Undecodable: it is something else.
-        KeyError: it is missing, and there is no default.
+        Undecodable: the value is not text.
+        KeyError: the field is missing, and `default` is None.
     """
     value = fields[name] if default is None else fields.get(name, default)
     return value if type(value) is str else as_text(value, name)
@@ -225,7 +228,7 @@ def as_text(value: Any, name: str) -> str:
     """Check that the value is text.
 
     Raises:
-        Undecodable: it is something else.
+        Undecodable: the value is not text.
     """
     if type(value) is not str:
         raise _no(name, "text", value)
@@ -236,7 +239,7 @@ def as_flag(value: Any, name: str) -> bool:
     """Check that the value is true or false.
 
     Raises:
-        Undecodable: it is something else.
+        Undecodable: the value is not a bool.
     """
     if type(value) is not bool:
         raise _no(name, "true or false", value)
@@ -248,7 +251,7 @@ def _no(name: str, wanted: str, value: Any) -> Undecodable:
 
 
 def _shown(value: Any) -> str:
-    """What may be large is not written out."""
+    """Shorten a value for an error text: large values are named by their type."""
     if isinstance(value, (list, dict)) or (isinstance(value, int) and abs(value) > LARGEST_NUMBER):
         return f"a {type(value).__name__}" if isinstance(value, (list, dict)) else "a larger one"
     return repr(value[:_SHORT] if isinstance(value, str) else value)
@@ -259,7 +262,7 @@ def _short(said: str) -> str:
 
 
 def _check_storable(found: Any) -> None:
-    json.dumps(found, ensure_ascii=False).encode()  # half of a character cannot be written again
+    json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded again
 
 
 def _finite(said: str) -> float:
@@ -274,4 +277,4 @@ def _not_finite(said: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_not_finite)
-_SCAN: Callable[[str, int], tuple[Any, int]] = cast("Any", _DECODER).scan_once  # typeshed does not name it
+_SCAN: Callable[[str, int], tuple[Any, int]] = cast("Any", _DECODER).scan_once  # typeshed lacks this attribute

@@ -1,4 +1,4 @@
-"""`lockprovider`: the command line. The commands are in `lockprovider.commands`, by subject."""
+"""The command line `lockprovider`; `lockprovider.commands` has the commands, by subject."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from lockprovider.recipes.errors import (
     Trimmed,
 )
 
-# Name, module and help of commands that are loaded only when asked for; each module has `add_` with that name, which
-# adds the command and sets `run` to what takes the parsed arguments and returns the exit code.
+# Name, module and help of commands that are imported only when they run. Each module has a function `add_<name>`, which
+# adds the command and sets `run` to a function that takes the parsed arguments and returns the exit code.
 LATE: dict[str, tuple[str, str]] = {
     "elect": ("lockprovider.commands.election", "run a command while leading an election, again in each term"),
     "leader": ("lockprovider.commands.election", "say who leads an election"),
@@ -42,7 +42,7 @@ LATE: dict[str, tuple[str, str]] = {
 }
 
 _RUN_ONE = {"run", "elect"}
-_RUN = (["state", "run"], ["state", "lock"], ["queue", "work"])  # commands of commands that run another
+_RUN = (["state", "run"], ["state", "lock"], ["queue", "work"])  # subcommands that run another program
 
 _EXAMPLES = """examples:
   lockprovider status s3://bucket/table
@@ -62,14 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         if not words or words[0] not in _RUN_ONE or end.code != BAD_INPUT:
             raise
-        complain("lockprovider", running.form(words[0]))  # who forgot `--` is told of words that nobody knows
-        return running.FAILED  # 2 is the command's, here
+        complain("lockprovider", running.form(words[0]))  # argparse rejected the other command's words: show the form
+        return running.FAILED  # 2 may be the exit code of the command that is run
     chosen.words = command
     return run("lockprovider", chosen, chosen.run, _code)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """What is ours, and the command behind `--`."""
+    """Split the words into our own and the command behind `--`."""
     if "--" not in words or (not {*words[:1]} & _RUN_ONE and words[:2] not in _RUN):
         return words, []
     at = words.index("--")
@@ -77,7 +77,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """All commands; of the late ones only the one that `first` names is loaded."""
+    """Build the parser of all commands; of the late ones it imports only the command that `first` names."""
     root = argparse.ArgumentParser(
         prog="lockprovider",
         description="Locks and tables on object stores.",

@@ -1,6 +1,6 @@
-"""Elections: `lockprovider.recipes.election` by its public name.
+"""Public names of `lockprovider.recipes.election`.
 
-election = lockprovider.election.open("s3://bucket/jobs/compactor.json")
+Example: `election = lockprovider.election.open("s3://bucket/jobs/compactor.json")`.
 """
 
 from lockprovider.recipes.election.decide import Elected, Lapsed, Leader, LeaderChange, Resigned

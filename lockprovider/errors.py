@@ -1,12 +1,12 @@
-"""Errors of the lock, grouped by what the caller would do.
+"""Errors of the lock, grouped by what the caller can do.
 
 LockError
-├── NotAcquired          somebody else holds it: wait longer, or look at who (`owner`, `valid_until_ms`)
-├── LeaseLost            stop: another may hold the lock now (`reason` says why); what was not published never will be
-├── PublishUnknown       it may have been decided: acquire the lock again, then read the path
-├── Unappliable          what was decided cannot be put there: `lockprovider break` sets it aside, then acquire again
+├── NotAcquired          another client holds the lock: wait longer, or look at `owner` and `valid_until_ms`
+├── LeaseLost            stop: another client may hold the lock (`reason` says why); nothing unpublished will appear
+├── PublishUnknown       the publish may have been decided: acquire the lock again, then read the path
+├── Unappliable          a decided publish cannot be applied: `lockprovider break` sets it aside, then acquire again
 ├── MalformedRecord      the lock file is not a lock record; nothing was overwritten
-├── NotPicklable         a lock that is held, or a lease, cannot go to another process (a TypeError)
+├── NotPicklable         a held lock or a lease cannot go to another process (a TypeError)
 └── InvalidSettings      two settings contradict each other, or one is out of range (a ValueError)
 """
 
@@ -21,7 +21,9 @@ from lockprovider.words import iso, until
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who to ask. `command` is a program's name without its arguments, which may be secrets.
+    """The process that holds a lock, for people.
+
+    `command` is the program's name without its arguments, which may be secrets. `since_ms` is epoch ms.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
     ...     holder = lease.record.holder
@@ -37,23 +39,23 @@ class Holder:
     command: str = ""
 
     def __str__(self) -> str:
-        """`ship, pid 42, user ann, nightly.py`."""
+        """Format the holder: `ship, pid 42, user ann, nightly.py`."""
         parts = [self.host, f"pid {self.pid}"]
         parts += [f"user {self.user}"] if self.user else []
         return ", ".join([*parts, self.command] if self.command else parts)
 
 
 def held_by(owner: str, holder: Holder | None, valid_until_ms: int, now_ms: int) -> str:
-    """`held by O (ship, pid 42, since …) until … (in 42.0 s)`."""
+    """Format the holder and the end of its lease: `held by O (ship, pid 42, since …) until … (in 42.0 s)`."""
     who = f"{owner} ({holder}, since {iso(holder.since_ms)})" if holder else owner
     return f"held by {who} until {until(valid_until_ms, now_ms)}"
 
 
 class LockError(Exception):
-    """The root of the tree.
+    """Base class of all errors of the lock.
 
-    Where it is known, `url` is the lock's, `owner` and `holder` say who has it (host, pid, user, command, since when),
-    and `valid_until_ms` until when that was promised (epoch ms); the message says the same.
+    Where they are known, `url` names the lock, and `owner` and `holder` its holder (host, pid, user, command, start).
+    `valid_until_ms` is the promised end of the lease (epoch ms). The message says the same.
     """
 
     next_step: ClassVar[str] = ""
@@ -77,7 +79,7 @@ class LockError(Exception):
 class NotAcquired(LockError, TimeoutError):
     """The lock was not free within the timeout.
 
-    `owner`, `holder` and `valid_until_ms` describe the holder that was seen last, if any.
+    `owner`, `holder` and `valid_until_ms` describe the last known holder, if any.
     """
 
     next_step = "wait longer (timeout=), or see `lockprovider status {url}`"
@@ -95,18 +97,18 @@ class LossReason(enum.Enum):
     <LossReason.RELEASED: 'released'>
     """
 
-    LAPSED = "lapsed"  # it was not renewed in time: the process or its machine stood still, or the thread died
-    UNREACHABLE = "unreachable"  # it was not renewed in time: the last renewal was not answered
-    TAKEN_OVER = "taken_over"  # another took the lock, or published under it
+    LAPSED = "lapsed"  # not renewed in time: the process or its machine stood still, or the thread died
+    UNREACHABLE = "unreachable"  # not renewed in time: the last renewal was not answered
+    TAKEN_OVER = "taken_over"  # another client took the lock, or published under it
     BROKEN = "broken"  # an operator released it, or removed its record
-    RELEASED = "released"  # this process gave it back, or may have: that was not answered
-    FORKED = "forked"  # it belongs to the process that this one was forked from
+    RELEASED = "released"  # this process released it, or may have: the store did not answer
+    FORKED = "forked"  # the lease belongs to the process that this one was forked from
 
 
 class LeaseLost(LockError):
     """The lease lapsed, was taken over, broken, or released.
 
-    `reason` is for programs; `why` says the same, and more, for people.
+    `reason` is for programs. `why` gives the same reason, with details, for people.
     """
 
     next_step = "stop, and acquire it again: what was not published never will be"
@@ -120,15 +122,17 @@ class LeaseLost(LockError):
 
 
 class PublishUnknown(LockError):
-    """Neither the store nor the lock record could tell whether the commit point was passed."""
+    """Neither the store nor the lock record could tell whether the publish passed its commit point."""
 
     next_step = "acquire the lock again, then read the path"
 
 
 class Unappliable(LockError):
-    """A decided publish cannot be put there, and its lock not be taken: `lockprovider break URL` sets it aside.
+    """A decided publish cannot be applied, so no client can take the lock.
 
-    `occupied`: other bytes are at its path, so it never can be, while they are there.
+    `lockprovider break URL` sets the publish aside.
+
+    `occupied`: other bytes are at its path, so it cannot be applied while they are there.
     """
 
     next_step = "`lockprovider break {url}`, then acquire again"
@@ -143,8 +147,8 @@ class MalformedRecord(LockError, ValueError):
 
 
 class NotPicklable(LockError, TypeError):
-    """It belongs to the process that it was made in."""
+    """The object belongs to the process that made it."""
 
 
 class InvalidSettings(LockError, ValueError):
-    """The settings cannot work together."""
+    """The settings are out of range or contradict each other."""

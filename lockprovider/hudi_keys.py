@@ -1,12 +1,12 @@
 """Hudi's own keys: which are honoured here, which have no effect here, and which are refused.
 
-A user passes the whole configuration of a writer. Most of it is about matters that are not decided here (parallelism,
-file sizes, catalogs): keys outside `OWNED` are accepted, but for those that look like a misspelt honoured one. Within
-`OWNED` each key is in one of the tables below, or refused.
+A user passes a writer's whole configuration, and most of it concerns other matters (parallelism, file sizes, catalogs).
+Keys outside `OWNED` are accepted, except those that look like a misspelt honoured key. A key within `OWNED` is in one
+of the tables below, or refused.
 
 Source: `HoodieLockConfig`, `StorageBasedLockConfig`, `HoodieCleanConfig`, `HoodieArchivalConfig`, `HoodieIndexConfig`,
-`HoodieWriteConfig`, with their older names, as of the sources of 1.3.0-SNAPSHOT. The released 1.2.0 has no other such
-keys, and of these it lacks `ONLY_LATER`; the tests compare them with the names in its jar.
+`HoodieWriteConfig`, with their older names, in the sources of 1.3.0-SNAPSHOT. The released 1.2.0 has no other keys of
+these kinds, and lacks `ONLY_LATER`. The tests compare the tables with the names in its jar.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ RENEW_OLDER = "hoodie.write.lock.storage.heartbeat.poll.secs"
 WAIT_MS = "hoodie.write.lock.wait_time_ms"
 PAUSE_MS = "hoodie.write.lock.wait_time_ms_between_retry"
 
-# The store's credentials, by Hudi 1.2's names for Azure: as which storage option each is given here.
-MANAGED_IDENTITY = "managed_identity_client_id"  # is made a credential of
+# Hudi 1.2's keys for Azure credentials, and the storage option that each becomes.
+MANAGED_IDENTITY = "managed_identity_client_id"  # becomes a credential object
 AZURE: Mapping[str, str] = {
     "hoodie.write.lock.azure.connection.string": "connection_string",
     "hoodie.write.lock.azure.sas.token": "sas_token",
@@ -88,33 +88,33 @@ HONOURED = frozenset(
     }
 )
 
-# Accepted: what they change is done by JVM writers only, or is the table's own to say.
+# Accepted: these keys concern JVM writers only, or the table's own properties decide.
 WITHOUT_EFFECT = frozenset(
     {
-        # JVM Hudi asks again after each `wait_time_ms`; here that is the whole wait, and `retries=` repeats a write.
+        # JVM Hudi repeats `wait_time_ms`; here it is the whole wait, and `retries=` repeats a write.
         "hoodie.write.lock.num_retries",
         "hoodie.write.lock.max_wait_time_ms_between_retry",
         "hoodie.write.lock.client.num_retries",
         "hoodie.write.lock.client.wait_time_ms_between_retry",
         "hoodie.write.num.retries.on.conflict.failures",
-        # Other locks' renewal, and the name of who holds them.
+        # These belong to other locks: their renewal, and the name of their holder.
         "hoodie.write.lock.heartbeat_interval_ms",
         "hoodie.write.lock.app_id",
-        # Conflicts, of schemas too, are found at the commit, under the lock; see `_VALUES`.
+        # The commit finds conflicts, of schemas too, under the lock; see `_VALUES`.
         "hoodie.write.concurrency.schema.conflict.resolution.enable",
         "hoodie.write.concurrency.early.conflict.detection.strategy",
         "hoodie.write.concurrency.early.conflict.detection.enable",
         "hoodie.write.concurrency.early.conflict.check.commit.conflict",
         "hoodie.write.concurrency.async.conflict.detector.initial_delay_ms",
         "hoodie.write.concurrency.async.conflict.detector.period_ms",
-        # `hoodie.properties` says it, and nothing here upgrades a table.
+        # `hoodie.properties` decides these, and this library upgrades no table.
         "hoodie.write.auto.upgrade",
         "hoodie.write.table.version",
         "hoodie.write.record.merge.mode",
         "hoodie.write.record.merge.strategy.id",
         "hoodie.write.complex.keygen.new.encoding",
         "hoodie.write.complex.keygen.validation.enable",
-        # How a JVM writer works inside.
+        # Internals of a JVM writer.
         "hoodie.write.application.id",
         "hoodie.write.buffer.limit.bytes",
         "hoodie.write.buffer.record.cache.limit",
@@ -136,7 +136,7 @@ WITHOUT_EFFECT = frozenset(
         "hoodie.write.status.storage.level",
         "hoodie.write.tagged.record.storage.level",
         "hoodie.write.track.event.time.watermark",
-        # Nothing is cleaned but by `Table.clean`, nor archived but by `Table.archive` and `hoodie.archive.automatic`.
+        # Only `Table.clean` cleans; only `Table.archive` and `hoodie.archive.automatic` archive.
         "hoodie.clean.automatic",
         "hoodie.clean.async",
         "hoodie.clean.async.enabled",
@@ -159,7 +159,7 @@ WITHOUT_EFFECT = frozenset(
         "hoodie.archive.block.on.latest.clean.ectr",
         "hoodie.archive.delete.parallelism",
         "hoodie.archive.limit.instants",
-        # Of other indexes than the simple bucket index; other engines of that one are refused.
+        # These configure other indexes than the simple bucket index, whose other engines are refused.
         "hoodie.index.bloom.fpp",
         "hoodie.index.bloom.num_entries",
         "hoodie.index.name",
@@ -190,7 +190,7 @@ REFUSED = {
 }
 _VALUES = {
     "hoodie.write.table.version": ("8", "9"),
-    # The others find a key in all partitions, or keep an index of their own, which writes here would leave behind.
+    # Other indexes find a key in all partitions, or keep their own data, which writes here would not update.
     "hoodie.index.type": ("BUCKET", "BLOOM", "SIMPLE"),
     "hoodie.index.bucket.engine": ("SIMPLE",),
     "hoodie.clean.failed.writes.policy": ("LAZY", "EAGER"),
@@ -198,7 +198,7 @@ _VALUES = {
     "hoodie.write.commit.callback.on": ("FALSE",),
     "hoodie.write.concurrency.early.conflict.detection.enable": ("FALSE",),
     "hoodie.write.concurrency.schema.conflict.resolution.enable": ("TRUE",),
-    # What a table is, and is not told by its writer.
+    # Properties of a table that its writer cannot choose.
     "hoodie.populate.meta.fields": ("TRUE",),
     "hoodie.table.cdc.enabled": ("FALSE",),
     "hoodie.table.format": ("NATIVE",),
@@ -207,7 +207,7 @@ _VALUES = {
     "hoodie.schema.on.read.enable": ("FALSE",),
     "hoodie.datasource.write.drop.partition.columns": ("FALSE",),
     "hoodie.datasource.write.slash.separated.date.partitioning": ("FALSE",),
-    # Of a metadata table no more is kept than which files there are.
+    # Writes here maintain only the list of files of a metadata table.
     **dict.fromkeys(
         (
             "hoodie.metadata.index.bloom.filter.enable",
@@ -226,14 +226,14 @@ _VALUES = {
     "hoodie.compact.schedule.inline": ("FALSE",),
     "hoodie.clustering.schedule.inline": ("FALSE",),
 }
-_ALIKE = 0.9  # below it Hudi's own keys elsewhere are taken for misspelt ones
+_ALIKE = 0.9  # a lower cutoff would report Hudi's other keys as misspelt
 
 
 def check(config: Mapping[str, object]) -> None:
-    """Refuse what cannot be meant, or cannot be had here; whoever reads a key checks its value.
+    """Refuse keys and values that this library cannot honour; the reader of a key checks its value.
 
     Raises:
-        InvalidSettings: another lock provider, a key that Hudi does not have, or one whose effect would be missed.
+        InvalidSettings: another lock provider, a key that Hudi does not have, or a key whose effect is missing here.
     """
     provider = config.get(PROVIDER, STORAGE_PROVIDER)
     if provider != STORAGE_PROVIDER:
@@ -259,7 +259,7 @@ _ANOTHER_LOCK = (
 def _check_name(key: str) -> None:
     if key in HONOURED or key in WITHOUT_EFFECT or key in REFUSED or key.startswith(_WITHOUT_EFFECT):
         return
-    from difflib import get_close_matches  # noqa: PLC0415 - only for what is not known
+    from difflib import get_close_matches  # noqa: PLC0415 - needed for unknown keys only
 
     if key.lower().startswith(OWNED):
         alike = get_close_matches(key.lower(), sorted(HONOURED | WITHOUT_EFFECT), n=3)

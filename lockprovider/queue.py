@@ -1,6 +1,6 @@
-"""Queues: `lockprovider.recipes.queue` by its public name.
+"""Public names of `lockprovider.recipes.queue`.
 
-queue = lockprovider.queue.create("s3://bucket/backfill.json")
+Example: `queue = lockprovider.queue.create("s3://bucket/backfill.json")`.
 """
 
 from lockprovider.recipes.errors import (

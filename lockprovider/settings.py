@@ -1,7 +1,7 @@
-"""How long a lease is valid and how often it is renewed; relations are checked here, naming both sides.
+"""Settings of a lease: its validity and its renewals, checked against each other.
 
-Three ways to say it, with one meaning: `LockSettings(validity=...)`; Hudi's keys, `from_config({...})`; options
-behind a URL, `from_url("s3://bucket/table?validity=60&renew=5")`. The latter two also keep Hudi's lower bounds.
+There are three ways to give them: `LockSettings(validity=...)`; Hudi's keys, `from_config({...})`; options behind a
+URL, `from_url("s3://bucket/table?validity=60&renew=5")`. The latter two also keep Hudi's lower bounds.
 
 Source: `StorageBasedLockConfig`, `HoodieLockConfig` of Hudi 1.2.0.
 """
@@ -18,32 +18,32 @@ from urllib.parse import parse_qsl
 from lockprovider.errors import InvalidSettings
 from lockprovider.hudi_keys import AZURE, BASE_PATH, PAUSE_MS, RENEW, RENEW_OLDER, VALIDITY, WAIT_MS, check
 
-# Hudi grants this much after `validUntil` before it takes a lock over (StorageBasedLockProvider).
+# JVM Hudi waits this long after `validUntil` before it takes a lock over (StorageBasedLockProvider).
 GRACE_MS = 500
-# A lock that was handed over with a publish keeps JVM writers away for this long, in seconds, until that is applied.
+# Longest time, in seconds, for which a lock that was released with pending publishes keeps JVM writers away.
 HAND_OVER_S = 10.0
 _RENEWALS_PER_VALIDITY = 10
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
 _NEEDED = ("validity", "timeout", "poll")
-_ROUNDING = 1e-9  # of a tenth, ten times
+_ROUNDING = 1e-9  # tolerates rounding: ten times a tenth
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class LockSettings:
-    """Hudi's words and defaults, in seconds.
+    """Settings of a lock, with Hudi's words and defaults; all times are seconds.
 
     Attributes:
         validity: how long a lease lives without renewal (`hoodie.write.lock.storage.validity.timeout.secs`).
-        renew: how often it is renewed, by default ten times in a validity
+        renew: the interval of renewals, by default a tenth of `validity`
             (`hoodie.write.lock.storage.renew.interval.secs`).
         timeout: how long `acquire` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
-        poll: the slowest pace at which a waiting client looks at the record; one in a line may sleep
+        poll: the longest interval at which a waiting client reads the record. A client among the waiters may sleep
             through the turns before its own, up to 4.5 s (`hoodie.write.lock.wait_time_ms_between_retry`).
-        check_store: an S3 store that is not Amazon's has to show that it obeys conditions before it is trusted with a
-            lock: 56 small requests, once in a process for each bucket.
-        max_hold: a lease that is held for longer is not renewed any more: its holder gets `LeaseLost` at once, others
-            the lock when it lapses. None: renewed until it is released.
+        check_store: whether an S3 store other than Amazon's must prove that it obeys conditions before it keeps a lock.
+            The check sends 56 small requests, once in a process for each bucket.
+        max_hold: how long a lease is renewed. Then its holder gets `LeaseLost` at once, and other clients can take the
+            lock when it lapses. None: renewed until release.
 
     >>> lockprovider.LockSettings(validity=60).renew
     6.0
@@ -91,10 +91,10 @@ class LockSettings:
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, object]) -> LockSettings:
-        """What a writer's configuration says of the lock, with Hudi's defaults and bounds; see `hudi_keys`.
+        """Read the lock's settings from a writer's configuration, with Hudi's defaults and bounds; see `hudi_keys`.
 
         Raises:
-            InvalidSettings: another lock provider, a misspelt key, or a value that Hudi would not take either.
+            InvalidSettings: another lock provider, a misspelt key, or a value that Hudi rejects too.
 
         >>> config = {
         ...     "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
@@ -108,15 +108,15 @@ class LockSettings:
 
     @property
     def margin_s(self) -> float:
-        """How long before `validUntil` a holder stops believing in its own lease."""
+        """How many seconds before `validUntil` a holder treats its own lease as lapsed."""
         return min(self.validity / _MARGIN_SHARE, _MARGIN_MAX_S)
 
 
 def checked(settings: object) -> LockSettings:
-    """Settings as they were given; the defaults for None.
+    """Return the given settings, or the defaults for None.
 
     Raises:
-        InvalidSettings: it is something else.
+        InvalidSettings: `settings` is not a `LockSettings`.
     """
     if settings is None:
         return LockSettings()
@@ -126,10 +126,10 @@ def checked(settings: object) -> LockSettings:
 
 
 def wait_s(timeout: Any, default_s: float) -> float:
-    """How long to wait for a lock, as it was given; `default_s` for None.
+    """Return the seconds to wait for a lock; `default_s` for None.
 
     Raises:
-        InvalidSettings: it is no number of seconds, or below zero.
+        InvalidSettings: `timeout` is not a number of seconds, or below zero.
     """
     if timeout is None:
         return default_s
@@ -139,10 +139,10 @@ def wait_s(timeout: Any, default_s: float) -> float:
 
 
 def check_functions(**given: object) -> None:
-    """Refuse what is to be called, and cannot.
+    """Check that each given argument is callable or None.
 
     Raises:
-        InvalidSettings: naming it.
+        InvalidSettings: an argument is not callable; the message names it.
     """
     for name, function in given.items():
         if function is not None and not callable(function):
@@ -155,7 +155,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a URL or a config asks for. `settings` and `on` are None where it says nothing of them."""
+    """The options of a URL or a config. `settings` and `on` are None if they are not given."""
 
     url: str
     settings: LockSettings | None = None
@@ -165,7 +165,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """What a setting is called where the user wrote it, and in which unit: so many of it make a second."""
+    """The name and unit of a setting as the user wrote it; `per_s` of the unit make a second."""
 
     name: str
     unit: str = "seconds"
@@ -186,34 +186,34 @@ _IN_CONFIG = {
 
 
 def from_config(config: Mapping[str, object]) -> Options:
-    """The table's place and its lock's settings, as Hudi's keys say them; see `LockSettings.from_hudi`.
+    """Read the table's URL and its lock's settings from Hudi's keys; see `LockSettings.from_hudi`.
 
     Raises:
-        InvalidSettings: no base path, another lock provider, a name or a value that Hudi would not take either.
+        InvalidSettings: no base path, another lock provider, or a name or value that Hudi rejects too.
     """
     if not isinstance(config, Mapping):
         raise InvalidSettings(f"config={config!r} must be a mapping of Hudi's keys")
     base = config.get(BASE_PATH)
     if not isinstance(base, str) or not base.strip():
         raise InvalidSettings(f"{BASE_PATH}={base!r} must be the table's URL or folder: the lock is kept in it")
-    # Hadoop writes file:/folder, which fsspec takes for a relative path.
+    # Hadoop writes file:/folder, and fsspec reads that as a relative path.
     url = "file://" + base.removeprefix("file:") if base.startswith("file:/") and "://" not in base else base
     others = {key: value for key, value in config.items() if key not in AZURE}
     return Options(url, LockSettings.from_hudi(others), storage_options=_of_azure(config, url))
 
 
 def _of_azure(config: Mapping[str, object], url: str) -> dict[str, Any]:
-    """The storage options that these keys stand for; none on another store, where Hudi reads none of them either."""
+    """Map Azure's keys to storage options; empty for another store, where Hudi ignores these keys too."""
     if url.partition("://")[0] not in _AZURE_SCHEMES:
         return {}
     return {AZURE[key]: str(value) for key, value in config.items() if key in AZURE and str(value)}
 
 
 def from_url(url: str) -> Options:
-    """What stands behind the `?` of a URL; a plain path has no options, whatever is in it.
+    """Read the options behind the `?` of a URL; a plain path has no options, whatever it contains.
 
     Raises:
-        InvalidSettings: an unknown option, one given twice, or a value that does not fit.
+        InvalidSettings: an option is unknown, given twice, or has a bad value.
     """
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:
@@ -239,10 +239,10 @@ def from_url(url: str) -> Options:
 
 
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
-    """Hudi's keys, the renewal's by the name that is used.
+    """Return Hudi's keys, with the renewal's older name if only that is used.
 
     Raises:
-        InvalidSettings: both names are there, and they disagree.
+        InvalidSettings: both names are given, and their values differ.
     """
     newer, older = _IN_CONFIG["renew"], _Word(RENEW_OLDER, whole=True)
     if RENEW_OLDER not in config:
@@ -259,7 +259,7 @@ def _settings(given: Mapping[str, object], words: Mapping[str, _Word]) -> LockSe
     found = {field: _seconds(word, given[word.name]) for field, word in words.items() if word.name in given}
     validity, renew, timeout, poll = (found.get(field, _DEFAULTS[field]) for field in _FIELDS)
     if words is _IN_URL and "renew" not in found:
-        renew = validity / _RENEWALS_PER_VALIDITY  # Hudi's keys have a default of their own
+        renew = validity / _RENEWALS_PER_VALIDITY  # with Hudi's keys, the renewal has its own default
     if validity < _RENEWALS_PER_VALIDITY * renew:
         longer, shorter = (_said(field, words[field], given) for field in ("validity", "renew"))
         raise InvalidSettings(f"{longer} must be at least {_RENEWALS_PER_VALIDITY} x {shorter}")
@@ -277,7 +277,7 @@ _DEFAULTS = {field: float(getattr(LockSettings(), field)) for field in _FIELDS}
 
 
 def _said(field: str, word: _Word, given: Mapping[str, object]) -> str:
-    """A setting as its user knows it."""
+    """Format a setting by the name and unit that its user knows."""
     if word.name in given:
         return f"{word.name}={given[word.name]}"
     return f"{word.name}={_DEFAULTS[field] * word.per_s:g} (the default)"

@@ -1,6 +1,6 @@
-"""State files: `lockprovider.recipes.state` by its public name.
+"""Public names of `lockprovider.recipes.state`.
 
-state = lockprovider.state.open("s3://bucket/pipelines/orders.json", default=dict)
+Example: `state = lockprovider.state.open("s3://bucket/pipelines/orders.json", default=dict)`.
 """
 
 from lockprovider.recipes.errors import (

@@ -1,6 +1,6 @@
-"""Logs: `lockprovider.recipes.wal` by its public name.
+"""Public names of `lockprovider.recipes.wal`.
 
-log = lockprovider.wal.create("s3://bucket/orders")
+Example: `log = lockprovider.wal.create("s3://bucket/orders")`.
 """
 
 from lockprovider.recipes.errors import (

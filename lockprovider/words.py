@@ -1,4 +1,4 @@
-"""Times and spans in words, for people."""
+"""Times, spans and counts as words, for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 
 def moment(at_ms: int) -> str:
-    """Epoch ms as a UTC time; a number that is no time of this calendar is shown as it is."""
+    """Format epoch ms as a UTC time; a number outside the calendar is printed as it is."""
     try:
         at = datetime.fromtimestamp(at_ms / 1000, tz=timezone.utc)
     except (OverflowError, OSError, ValueError):
@@ -18,22 +18,22 @@ def moment(at_ms: int) -> str:
 
 
 def iso(at_ms: int) -> str:
-    """Epoch ms as ISO 8601, in UTC; a number that is no time of this calendar is shown as it is."""
+    """Format epoch ms as ISO 8601 in UTC; a number outside the calendar is printed as it is."""
     return re.sub(r"^(\S+) (\S+) UTC$", r"\1T\2Z", moment(at_ms))
 
 
 def until(at_ms: int, now_ms: int) -> str:
-    """An end, and how far it is: 2026-11-22T18:02:11.000Z (in 42.0 s)."""
+    """Format an end and its distance: 2026-11-22T18:02:11.000Z (in 42.0 s)."""
     return f"{iso(at_ms)} ({distance(at_ms - now_ms)})"
 
 
 def distance(ms: int) -> str:
-    """How far from now: in 42.0 s, 3 min 2 s ago."""
+    """Format a distance from now: in 42.0 s, 3 min 2 s ago."""
     return f"in {span(ms)}" if ms >= 0 else f"{span(-ms)} ago"
 
 
 def span(ms: int) -> str:
-    """A duration: 250 ms, 12.3 s, 4 min 10 s, 2 h 5 min."""
+    """Format a duration: 250 ms, 12.3 s, 4 min 10 s, 2 h 5 min."""
     seconds = abs(ms) / 1000
     sign = "-" if ms < 0 else ""
     if seconds < 1:
@@ -46,5 +46,5 @@ def span(ms: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """1 owner, 2 owners."""
+    """Format a number with its noun: 1 owner, 2 owners."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

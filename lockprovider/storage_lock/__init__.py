@@ -1,26 +1,26 @@
 """Hudi's storage lock (RFC-91), publishes that are fenced by it, and group commit.
 
-Imports point from what stands below here to what stands above (`FLOORS` in `tests/test_house.py` has the order).
+The modules, from the lowest layer up (`FLOORS` in `tests/test_house.py` has the order of imports):
 
 What the lock object holds; pure:
-    commit_log, record                   what was decided and is being published, who waits; all of it as JSON
+    commit_log, record                   publishes, the log of the last ones, the waiters; all of it as JSON
 
 The lease protocol:
     states, machine                      `step(me, state, event)`: the next state and one effect; pure
-    driver, heartbeat                    the record in the store, the loop that feeds the machine; the renewals
+    driver, heartbeat                    reads and writes of the record for the machine; the renewals
 
-Getting the lock:
-    polling                              when to look at the record again; pure
-    acquire                              threads in the order in which they came; one acquisition
+Acquiring the lock:
+    polling                              when a waiting client reads the record again; pure
+    acquire                              the queue of a process's threads; one acquisition
 
-Who looks on. What fails here fails nothing else:
+Observers, whose failures affect nothing else:
     metrics, otel, audit_log, audit, status, lanes
 
-Fenced publish: an object that appears only if its writer still held the lock when the publish was decided:
-    steps, publisher                     stage, look, apply; the publishes of one client
+Fenced publish: an object appears only if its writer still held the lock when the publish was decided:
+    steps, publisher                     stage, prepare, apply; the publishes of one client
 
-Group commit: one conditional write of the record decides for all that wait:
-    combine                              what is to be decided, and which intents one write decides; pure
+Group commit: one conditional write of the record decides the publishes of several writers:
+    combine                              which publishes one write decides, and what a client does next; pure
     commit_requests, record_writer, member, committer
 
 What users hold:

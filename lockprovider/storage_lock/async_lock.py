@@ -1,19 +1,19 @@
-"""`AsyncLock` and `AsyncLease`: the same lock for tasks of an event loop.
+"""`AsyncLock` and `AsyncLease`: the lock for tasks of an event loop.
 
     async with AsyncLock(store).acquire(timeout=30) as lease:
         lease.check()
         await lease.publish("state/7", data)
 
-It is the very `Lock` of the threads, driven from a thread of its own for each acquisition, so every promise is the
-same. Tasks exclude each other; the task that holds it may acquire it again.
+Each acquisition drives a `Lock` in a thread of its own, so every promise of `Lock` holds. Tasks exclude each other; the
+task that holds the lock may acquire it again.
 
-Cancellation. A cancelled acquisition ends at once, and never leaves a lock that is held for nobody: what was on its way
-is finished in its thread, and a lock that it brings is given back there, also when the loop is gone. A cancelled
-`release` goes on. A cancelled `publish` goes on too, and may happen; it has ended before the lease is released.
+Cancellation. A cancelled acquisition ends at once and never leaves a held lock behind. Its thread finishes the request
+on its way and releases a lock that it acquired, even if the loop is gone. A cancelled `release` goes on. A cancelled
+`publish` goes on too, and may happen; it ends before the lease is released.
 
-Not promised: that a lease which is never released ends with its task. It is renewed for as long as the lease or its
-lock is referred to; so use `async with`. `asyncio.wait_for` runs what it is given in another task before Python 3.12:
-what is acquired in it belongs to that task, so give `timeout` instead.
+Not promised: that a lease ends with its task. It is renewed while the lease or its lock is referenced, so use
+`async with`. Before Python 3.12 `asyncio.wait_for` runs its argument in another task, which then owns the lease: give
+`timeout` instead.
 """
 
 from __future__ import annotations
@@ -47,12 +47,10 @@ from lockprovider.storage_lock.status import say_all
 T = TypeVar("T")
 
 
-# Whose turn it is among the tasks of one event loop that want one lock.
-#
-# They wait here, in the order in which they asked, without a thread and without a request; so a loop looks at a lock at
-# the pace of one client, however many tasks and `AsyncLock` objects want it.
+# Tasks of one event loop that want one lock wait here in the order of asking, without a thread and without a request.
+# So a loop reads a lock at the pace of one client, however many tasks and `AsyncLock` objects want it.
 class TaskQueue:
-    """One task at a time, first come, first served. `lease` is that of the task whose turn it is, once it has one."""
+    """The queue of tasks for one lock: first come, first served. `lease` is the current task's, once it has one."""
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
@@ -61,11 +59,11 @@ class TaskQueue:
 
     @classmethod
     def of(cls, lock: Hashable) -> TaskQueue:
-        """The one of the running loop for this lock."""
+        """Return the running loop's queue for this lock."""
         return _QUEUES.get(asyncio.get_running_loop(), lock)
 
     async def wait(self, timeout_s: float) -> bool:
-        """True if it is this task's turn now, False if it was not within the timeout."""
+        """Wait for this task's turn; False if it did not come within the timeout."""
         if not self._taken:
             self._taken = True
             return True
@@ -83,7 +81,7 @@ class TaskQueue:
         return called.done()
 
     def pass_on(self) -> None:
-        """The next one's turn."""
+        """End the current turn and wake the next task."""
         self.lease = None
         if self._waiting:
             self._waiting.popleft().set_result(None)
@@ -92,7 +90,7 @@ class TaskQueue:
 
 
 class _Queues:
-    """Those that are in use: one for each loop and lock."""
+    """The task queues in use, one for each loop and lock."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -105,25 +103,25 @@ class _Queues:
             return self._of_loop.setdefault(loop, weakref.WeakValueDictionary()).setdefault(lock, TaskQueue())
 
 
-# Locks that know nothing of each other have to meet somewhere.
+# Separate `AsyncLock` objects for one lock share their queue through this table.
 _QUEUES = _Queues()
 
 
 async def finish(thread: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> T:
-    """Do it in the thread. A cancellation ends the wait, never the work; what that comes to then is nobody's news."""
+    """Run `work` in the thread. A cancellation ends the wait, but not the work, whose result is then dropped."""
     done = asyncio.wrap_future(thread.submit(work, *args))
     done.add_done_callback(_retrieved)
     return await asyncio.shield(done)
 
 
 def _retrieved(done: asyncio.Future[Any]) -> None:
-    """So that asyncio does not report an error that nobody waits for any more."""
+    """Retrieve the error, so that asyncio does not report an error that no task waits for."""
     if not done.cancelled():
         done.exception()
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
-    """The same call, but made on the loop; nobody is there to hear it once that is closed."""
+    """Return a callback that makes the call on the loop; a closed loop drops it."""
 
     def told(loss: LeaseLost) -> None:
         with contextlib.suppress(RuntimeError):
@@ -133,7 +131,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
 
 
 class Attempt:
-    """One acquisition in a thread of its own. Of the lease and the cancellation, the later one gives the lock back."""
+    """One acquisition in a thread of its own. If it is cancelled, the acquired lock is released in that thread."""
 
     def __init__(self, lock: Lock, timeout_s: float) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="async-lease")
@@ -144,7 +142,7 @@ class Attempt:
         self._lease: Lease | None = None
 
     def run(self) -> Lease:
-        """Acquire, in the thread."""
+        """Acquire the lock; runs in the thread."""
         try:
             with ends_with(self._cancelled):
                 lease = self._lock.acquire(self._timeout_s)
@@ -159,23 +157,23 @@ class Attempt:
         raise WaitStopped
 
     def abandon(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the acquisition, or release the lock that it has acquired."""
         with self._meeting:
             self._cancelled.set()
             lease = self._lease
-        if lease is not None:  # it was on its way to the task
+        if lease is not None:  # acquired, but the task was cancelled before it got the lease
             self.thread.submit(self._drop, lease)
 
     def _drop(self, lease: Lease) -> None:
-        with contextlib.suppress(CasError, LockError):  # then it lapses: its thread is dead
+        with contextlib.suppress(CasError, LockError):  # the lease lapses, because its thread is dead
             lease.release()
         self.thread.shutdown(wait=False)
 
 
 class AsyncLock(ForTasks[Lock]):
-    """One client of one lock, for tasks. All tasks of a loop that want one lock wait in one line, in this process.
+    """One client of one lock, for tasks. All tasks of a loop that want one lock wait in one queue of this process.
 
-    `on_lost` is called on the loop, `on_metric` in whatever thread has a number to tell.
+    `on_lost` is called on the loop, `on_metric` in the thread that has a number to report.
 
     >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
     """
@@ -207,15 +205,15 @@ class AsyncLock(ForTasks[Lock]):
 
     @property
     def owner(self) -> str:
-        """This client's UUID, as it stands in the lock record."""
+        """This client's UUID, as the lock record names it."""
         return self._sync.owner
 
     def acquire(self, timeout: float | None = None) -> Acquiring:
-        """Wait for the lock, at most `timeout` seconds (default: the settings'); to be awaited, or entered.
+        """Wait for the lock for at most `timeout` seconds (default: the settings'), when awaited or entered.
 
         Raises (when awaited):
-            NotAcquired: it was held by others, or by another task, until the timeout.
-            LeaseLost: this task holds it already, and it is lost.
+            NotAcquired: another client, or another task, held the lock until the timeout.
+            LeaseLost: this task holds the lock already, and its lease is lost.
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
 
@@ -262,7 +260,7 @@ class AsyncLock(ForTasks[Lock]):
         attempt = Attempt(self._sync, timeout_s)
         try:
             inner = await finish(attempt.thread, attempt.run)
-        except BaseException:  # cancelled, closed, or failed: then there is nothing to give back
+        except BaseException:  # cancelled, closed, or failed: a failed attempt has nothing to release
             attempt.abandon()
             raise
         queue.lease = inner
@@ -270,14 +268,14 @@ class AsyncLock(ForTasks[Lock]):
 
 
 def _record_of(lease: Lease | None) -> LockRecord | None:
-    """What it last wrote; None if there is none, or it is lost."""
+    """Return the record that the lease last wrote; None without a lease, or if it is lost."""
     with contextlib.suppress(LeaseLost):
         return None if lease is None else lease.record
     return None
 
 
 class Acquiring:
-    """An acquisition. Await it for the lease, or enter it with `async with`."""
+    """An acquisition that has not begun. Await it for the lease, or enter it with `async with`."""
 
     def __init__(self, take: Callable[[], Coroutine[Any, Any, AsyncLease]]) -> None:
         self._take = take
@@ -298,13 +296,13 @@ class Acquiring:
 
 
 class AsyncLease:
-    """A held lock. Leave it (`async with`, or `await release()`) to give the lock back.
+    """A held lock. Leave the block (`async with`) or call `await release()` to give the lock back.
 
     Attributes:
-        epoch: the fencing token; see `LockRecord.epoch` for when it rises.
+        epoch: the fencing token; see `LockRecord.epoch`.
         owner: the client's UUID.
-        task: the task that took it, until it is released.
-        lost: set, on the loop, once the lease is known to be lost; `check` knows it a moment earlier.
+        task: the task that acquired it, until it is released.
+        lost: an event, set on the loop once the lease is known to be lost. `check` raises a moment earlier.
 
     >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
     >>> lease = await lock.acquire()
@@ -322,7 +320,7 @@ class AsyncLease:
         self._ended = ended
         self._depth = 1
         self._loop = asyncio.get_running_loop()
-        lost = self.lost  # the heartbeat must not keep this object, and with it its own thread, alive
+        lost = self.lost  # the heartbeat must not keep this object, and so its own thread, alive
         inner.when_lost(on_loop(self._loop, lambda _: lost.set()))
         if on_lost is not None:
             inner.when_lost(on_loop(self._loop, on_lost))
@@ -335,7 +333,7 @@ class AsyncLease:
 
     @property
     def deadline_s(self) -> float:
-        """When this process stops believing in the lease, on `time.monotonic`'s clock."""
+        """When this process treats the lease as lapsed, on `time.monotonic`'s clock."""
         return self._inner.deadline_s
 
     @property
@@ -345,14 +343,14 @@ class AsyncLease:
 
     @property
     def released(self) -> bool:
-        """Whether it was given back, or belongs to another process: then `release` does nothing."""
+        """Whether the lease was released, or belongs to another process; then `release` does nothing."""
         return self._depth < 1 or self._inner.released
 
     def check(self) -> None:
-        """Return if the lease is held as far as this process can know, without a request and without a pause.
+        """Return if the lease is held as far as this process knows. Sends no request and does not wait.
 
         Raises:
-            LeaseLost: it lapsed, was taken over, broken or released.
+            LeaseLost: the lease lapsed, was taken over, broken or released.
 
         >>> lease.check()
         """
@@ -366,14 +364,16 @@ class AsyncLease:
     @overload
     async def publish(self, path: Pending, data: bytes | None = None, *, new: bool = False) -> None: ...
     async def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
-        """See `Lease.publish`. Cancelled, it goes on unseen: it may happen, but not after `release` has returned.
+        """Create `path` with `data`; see `Lease.publish`.
+
+        After a cancellation the publish goes on and may happen, but not after `release` has returned.
 
         >>> await lease.publish("state/7", b"seven")
         """
         await self._call(partial(self._inner.publish, path, data, new=new))
 
     async def renew(self) -> bool:
-        """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known.
+        """Prolong the lease now, as the heartbeat does. Returns False while the answer is not known.
 
         >>> await lease.renew()
         True
@@ -381,7 +381,7 @@ class AsyncLease:
         return await self._call(self._inner.renew)
 
     async def release(self) -> None:
-        """Give the lock back; an inner release of a lock acquired twice only counts down. Goes on when cancelled.
+        """Release the lock. An inner release of a lock acquired twice only counts down. A cancelled release goes on.
 
         Raises:
             CasError: the store could not be reached; the lease lapses by itself.
@@ -399,10 +399,10 @@ class AsyncLease:
         await finish(self._thread, self._give_back)
 
     def again(self) -> AsyncLease:
-        """The same lease for an inner `acquire` of the same task.
+        """Return this lease for an inner `acquire` of the same task, and count it.
 
         Raises:
-            LeaseLost: there is nothing left to share.
+            LeaseLost: the lease is over.
 
         >>> inner = lease.again()
         >>> await inner.release()  # counts down
@@ -421,17 +421,17 @@ class AsyncLease:
     ) -> None:
         if error is None:
             return await self.release()
-        with contextlib.suppress(CasError):  # the error on its way is the news
+        with contextlib.suppress(CasError):  # the error of the block is the one to raise
             await self.release()
         return None
 
     async def _call(self, work: Callable[..., T], *args: Any) -> T:
         if self.released:
-            self.check()  # its thread has ended
+            self.check()  # raises, because the thread of a released lease has ended
         return await finish(self._thread, work, *args)
 
     def _give_back(self) -> None:
-        """In the thread, after all that was asked before."""
+        """Release the lock; runs in the thread, after all earlier calls."""
         try:
             self._inner.release()
         finally:

@@ -1,6 +1,7 @@
-"""`Lease`: what `Lock.acquire` returns; checked, published with, and given back.
+"""`Lease`, the result of `Lock.acquire`: check it, publish under it, release it.
 
-Not promised: that nobody else acts while you hold it and the process was paused. Only `publish` is safe then.
+Not promised: that no other client acts while you hold it and your process was paused. Only `publish` is safe against
+that.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from lockprovider.storage_lock.client import Client
 
 
-OnLost = Callable[[LeaseLost], None]  # what `check` raises from then on
+OnLost = Callable[[LeaseLost], None]  # gets the error that `check` raises from then on
 
 _LOG = logging.getLogger("lockprovider")
 _FORKED = Ended("it belongs to the process that this one was forked from", LossReason.FORKED)
@@ -50,18 +51,18 @@ _RELEASING = Ended("it is being released", LossReason.RELEASED)
 
 
 def warn_and_give_back(lease: Lease, name: str) -> None:
-    """Say that it was dropped while it was held, and give it back.
+    """Warn that a held lease was dropped, and release it in a new thread.
 
-    In a thread of its own: a collection may come in any, in the middle of anything.
+    A garbage collection may run in any thread, in the middle of anything, so this one must not release it.
     """
     said = f"{name} was dropped while it was held, and is given back: use `with`, or release()"
     warnings.warn(said, ResourceWarning, stacklevel=3, source=lease)
-    with contextlib.suppress(RuntimeError):  # at the end of the interpreter: then it lapses
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending: the lease lapses
         Worker(lease.end, "dropped-lease").start(wait=False)
 
 
 def end_at_exit(lease: Lease) -> Callable[[], None]:
-    """For `atexit`."""
+    """Build the function that ends the lease at the interpreter's exit; it holds the lease weakly."""
     there = weakref.ref(lease)
 
     def end() -> None:
@@ -73,10 +74,10 @@ def end_at_exit(lease: Lease) -> Callable[[], None]:
 
 
 class Lease:
-    """A held lock. Leave it (`with`, or `release()`) to give the lock back.
+    """A held lock. Leave the block (`with`) or call `release()` to give the lock back.
 
-    One that nobody refers to any more, nor to the lock that it was acquired by, is given back with a `ResourceWarning`.
-    It belongs to the process that took it: a forked child finds it lost, does not renew it and cannot release it.
+    A lease is released with a `ResourceWarning` once no reference to it, or to the lock that acquired it, is left. It
+    belongs to the process that took it: in a forked child it is lost, is not renewed and cannot be released.
 
     >>> lock = lockprovider.lock("memory://docs/lock")
     >>> lease = lock.acquire()
@@ -94,7 +95,7 @@ class Lease:
         self._told_too: list[OnLost] = []
         self._depth = 1
         self._pid = os.getpid()
-        self.turn: FifoTurn | None = turn  # among the threads of its client, until it is released
+        self.turn: FifoTurn | None = turn  # its turn among the threads of its client, until release
         self._given_back = False
         self._client = client
         self._on_lost = on_lost
@@ -116,10 +117,10 @@ class Lease:
 
     @property
     def record(self) -> LockRecord:
-        """The lock record as this lease last wrote it, or found that others have joined its line.
+        """The lock record as this lease last wrote it, or read it after other clients joined the waiters.
 
         Raises:
-            LeaseLost: there is none of this lease any more.
+            LeaseLost: this lease has no record any more.
         """
         held = None if self._closed else self._client.held()
         if held is None:
@@ -128,7 +129,7 @@ class Lease:
 
     @property
     def deadline_s(self) -> float:
-        """When this process stops believing in the lease, on `time.monotonic`'s clock."""
+        """When this process treats the lease as lapsed, on `time.monotonic`'s clock."""
         held = self._client.held()
         return 0.0 if held is None else held.deadline_s
 
@@ -139,10 +140,10 @@ class Lease:
         return None if held is None else self._client.time_of(held.deadline_s)
 
     def check(self) -> None:
-        """Return if the lease is held as far as this process can know, without a request.
+        """Return if the lease is held as far as this process knows. Sends no request.
 
         Raises:
-            LeaseLost: it lapsed, was taken over, broken or released.
+            LeaseLost: the lease lapsed, was taken over, broken or released.
 
         >>> lease.check()
         >>> lease.release()
@@ -165,24 +166,24 @@ class Lease:
     @overload
     def publish(self, path: Pending, data: bytes | None = None, *, new: bool = False) -> None: ...
     def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
-        """Create `path` with `data`, if and only if this lease still is the newest.
+        """Create `path` with `data` if and only if this lease still is the newest one.
 
-        Three requests, where the bytes fit into the lock record (6144, deflated); else five, as they are staged first.
-        What was staged ahead (`Lock.stage`) is published by its handle. `data` spares reading its staged copy again;
-        you know then that the copy still is there. Once this returns, `path` is there. No clock is involved: see
-        `lockprovider.storage_lock.steps`.
+        It takes three requests if the bytes fit into the lock record (6144, deflated), and five if they must be staged
+        first. The handle of `Lock.stage` publishes bytes that were staged ahead. With `data` as well, the staged copy
+        is not read again; you must know that it still exists. When this returns, the object is at `path`. No clock is
+        involved: see `lockprovider.storage_lock.steps`.
 
-        `new`: you know that nothing is at the path. With the bytes at hand it is not looked at, one request less. A
-        copy that was staged ahead is left to you to remove (`Lock.unstage`), once the lock is released. If other bytes
-        are at the path all the same, they stay; but whoever looked at the record or its log in between has seen the
-        publish as decided. It is set aside (see `AlreadyExists`), and the log ends.
+        `new` promises that nothing is at the path. With the bytes at hand the path is then not read, which saves one
+        request. Remove a copy that was staged ahead yourself (`Lock.unstage`), after the lock is released. If other
+        bytes are at the path all the same, they stay, and the publish is set aside (see `AlreadyExists`). The log ends,
+        because readers of the record or its log may have seen the publish as decided.
 
         Raises:
-            LeaseLost: somebody took over before the commit point; `path` was not and will not be written.
-            AlreadyExists: `path` is there with other bytes, and it never will be published. Nothing was written; with
-                `new`, what is known of it is kept, as the message says.
-            LockError: `data` is not what was staged, or that is gone; nothing was sent.
-            PublishUnknown: neither could be found out; read `path` after the next acquisition.
+            LeaseLost: another client took over before the commit point; `path` was not and will not be written.
+            AlreadyExists: `path` has other bytes, so this publish never will be there. Nothing was written; with `new`,
+                its details are kept in the object that the message names.
+            LockError: `data` is not what was staged, or the staged copy is gone; nothing was sent.
+            PublishUnknown: the outcome is unknown; read `path` after the next acquisition.
 
         >>> lease.publish("state/7", b"seven")
         >>> Store.from_url("memory://docs/lock").read("state/7").data
@@ -200,7 +201,7 @@ class Lease:
         with self._client.telling():
             self._publish(pending, given, new=new)
         if pending is not path or not new:
-            with contextlib.suppress(CasError):  # an orphan, not an error
+            with contextlib.suppress(CasError):  # a copy that stays is no error
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
@@ -211,7 +212,7 @@ class Lease:
         except (CasError, MalformedRecord, Unappliable) as error:
             if not self._client.publisher.tried(pending):
                 if self._lapsed():
-                    self.check()  # the better reason
+                    self.check()  # raises the real reason
                 raise
             raise _in_doubt(pending, error) from error
 
@@ -222,17 +223,17 @@ class Lease:
         ended = publisher.commit(pending, data, new=new, over=self._over)
         if ended is None:
             return
-        tried = publisher.tried(pending)  # asked first: whoever is told of the end may begin another lease
+        tried = publisher.tried(pending)  # `_learn` may lead another thread to begin a lease
         if ended is not _RELEASED:
             self._learn(ended)
         try:
             verdict = publisher.settle(pending, self.epoch, tried=tried)
-        except (CasError, MalformedRecord) as error:  # of requests that are made only if it was tried
+        except (CasError, MalformedRecord) as error:  # only a publish that was tried sends requests here
             raise _in_doubt(pending, error) from error
         match verdict:
             case "committed":
                 return
-            case "apply":  # not by us, who hold nothing: it could come back after a later holder removed it
+            case "apply":  # this client holds nothing: applying could restore what a later holder removed
                 raise PublishUnknown(f"{pending.path!r} was decided, and the next holder puts it there")
             case "not_committed":
                 self.check()
@@ -240,13 +241,13 @@ class Lease:
                 raise PublishUnknown(f"a commit of {pending.path!r} may still be on its way, and the lease has lapsed")
 
     def _over(self) -> Ended | None:
-        """How the lease has ended, as far as is known without a request; None while it is held. Tells nobody."""
-        if self._closed:  # by another thread, which waits for this publish
+        """Return how the lease has ended; None while it is held. Sends no request and calls no callback."""
+        if self._closed:  # released by another thread, which waits for this publish
             return _RELEASED
         return self._ended or self._client.tick()
 
     def renew(self) -> bool:
-        """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known.
+        """Prolong the lease now, as the heartbeat does. Returns False while the answer is not known.
 
         >>> lease.renew()
         True
@@ -256,14 +257,14 @@ class Lease:
         answer = None
         try:
             answer = self._client.renew()
-        finally:  # the store may be out of reach, and the lease lapses all the same
+        finally:  # the lease lapses even if the store is out of reach
             self._learn(answer if isinstance(answer, Ended) else self._client.tick())
         return isinstance(answer, Done) and answer.what == "renewed"
 
     def release(self) -> None:
-        """Give the lock back; an inner release of a lock acquired twice only counts down.
+        """Release the lock and stop the heartbeat. An inner release of a lock acquired twice only counts down.
 
-        Again, or in a process that was forked from the holder's, it does nothing.
+        It does nothing when repeated, or in a process forked from the holder's.
 
         Raises:
             CasError: the store could not be reached; the lease lapses by itself.
@@ -277,7 +278,7 @@ class Lease:
         if self._depth > 1:
             self._depth -= 1
             return
-        turn, self.turn = self.turn, None  # released from here on; the turn ends with this call, also by an interrupt
+        turn, self.turn = self.turn, None  # released from here on; an interrupt of this call ends the turn, too
         try:
             with self._client.metrics.release():
                 self._stop()
@@ -291,15 +292,15 @@ class Lease:
         self._heartbeat.stop()
 
     def abandon(self, why: str) -> None:
-        """The heartbeat has stopped by itself: the lease is as good as lost."""
+        """Mark the lease as lost, because its heartbeat has stopped."""
         self._learn(Ended(why, LossReason.LAPSED))
-        if not self.thread.is_alive():  # nobody is left to release it
+        if not self.thread.is_alive():  # no thread is left to release it
             turn, self.turn, self._given_back = self.turn, None, True
             atexit.unregister(self._at_exit)
             self._client.end(self, turn)
 
     def when_lost(self, call: OnLost) -> None:
-        """Call it once the lease is lost, from whatever thread finds out; at once if that is known already.
+        """Call `call` once the lease is lost, from the thread that finds out; at once if the loss is known already.
 
         >>> lease.when_lost(lambda lost: print(lost.reason.value))
         """
@@ -310,11 +311,11 @@ class Lease:
         call(self._lost(self._ended or _RELEASED))
 
     def again(self, *, keeps_log: bool) -> Lease:
-        """The same lease for an inner `acquire` of the same thread.
+        """Return this lease for an inner `acquire` of the same thread, and count it.
 
         Raises:
-            LeaseLost: there is nothing left to share.
-            LockError: the outer one keeps the log, and the inner one does not.
+            LeaseLost: the lease is over.
+            LockError: the outer lease keeps the log, and the inner one does not.
         """
         self.check()
         if self.record.log is not None and not keeps_log:
@@ -325,17 +326,17 @@ class Lease:
         return self
 
     def end(self) -> None:
-        """Give it back, however often it was acquired; failures are not told."""
+        """Release the lease, however often it was acquired; failures are suppressed."""
         self._depth = min(self._depth, 1)
         with contextlib.suppress(CasError, LockError):
             if self.turn is not None:
                 self.release()
-            else:  # an interrupt has ended its release
+            else:  # an interrupt cut its release short
                 self._stop()
                 self._client.give_back()
 
     def start(self) -> None:
-        """Start the heartbeat; called once by `Lock.acquire`."""
+        """Start the heartbeat and register the release at exit; `Lock.acquire` calls it once."""
         self._heartbeat.start()
         atexit.register(self._at_exit)
 
@@ -351,18 +352,18 @@ class Lease:
     ) -> None:
         if error is None:
             return self.release()
-        with contextlib.suppress(CasError):  # the error on its way is the news
+        with contextlib.suppress(CasError):  # the error of the block is the one to raise
             self.release()
         return None
 
     @property
     def released(self) -> bool:
-        """Whether it was given back, or belongs to another process: then `release` does nothing."""
+        """Whether the lease was released, or belongs to another process; then `release` does nothing."""
         return self._closed
 
     @property
     def _closed(self) -> bool:
-        """Released, or not of this process: the lock's machine is not ours to move."""
+        """Whether the lease was released, or is not of this process: then its machine must not be used."""
         return self.turn is None or self._pid != os.getpid()
 
     def _lapsed(self) -> bool:
@@ -400,7 +401,7 @@ def _in_doubt(pending: Pending, error: Exception) -> PublishUnknown:
     return PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}")
 
 
-_FIRST_CODE = 128  # of a process that ended by a signal, as shells say it
+_FIRST_CODE = 128  # exit code of a process that a signal ended, as shells count it
 
 
 @contextlib.contextmanager
@@ -410,13 +411,13 @@ def until_signal(*numbers: int) -> Iterator[None]:
         with lockprovider.until_signal(), lockprovider.lock(url) as lease:
             serve(lease)
 
-    So each `with` is left and each lock given back; leases of other threads are when the interpreter ends. Without
-    this a process ends at once by SIGTERM, and others wait until the lease has lapsed. A second signal does nothing
-    more. A signal that is ignored already (nohup) stays ignored. Not promised: anything after SIGKILL; that other
+    Each `with` is left and each lock released; leases of other threads are released when the interpreter ends. Without
+    this, SIGTERM ends the process at once, and other clients wait until the lease lapses. A second signal has no
+    effect. A signal that is already ignored (nohup) stays ignored. Not promised: anything after SIGKILL; that other
     threads end, which the interpreter waits for unless they are daemons.
 
     Raises:
-        LockError: this is not the main thread, which alone may say what a signal does.
+        LockError: this is not the main thread, and no other thread may set signal handlers.
 
     >>> with lockprovider.until_signal(), lockprovider.lock("memory://docs/lock") as lease:
     ...     lease.check()  # SIGTERM leaves the block, which gives the lock back

@@ -1,11 +1,12 @@
 """`Lock`: a lock in an object store.
 
-    lock = lockprovider.lock("s3://bucket/table", timeout=30)    # nothing is asked of the store yet
-    with lock as lease:                    # acquires, and gives back
-        lease.check()                      # raises LeaseLost as soon as it is known
-        lease.publish("state/7", data)     # cannot happen after somebody else took over
+    lock = lockprovider.lock("s3://bucket/table", timeout=30)    # sends no request yet
+    with lock as lease:                    # acquires, and releases at the end
+        lease.check()                      # raises LeaseLost as soon as the loss is known
+        lease.publish("state/7", data)     # cannot happen after another client took over
 
-Not promised: that nobody else acts while you hold the lease and the process was paused. Only `publish` is safe then.
+Not promised: that no other client acts while you hold the lease and your process was paused. Only `publish` is safe
+against that.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.storage_lock.states import Busy
 from lockprovider.storage_lock.status import LockStatus, telling
 
-_FREED_S = 0.25  # for so long an acquisition waits for the end of what was committed here just before
+_FREED_S = 0.25  # longest wait of an acquisition for a commit that this client is still applying
 
 
 class Lock:
-    """One client of one lock; its threads exclude each other, a thread that holds it may acquire it again.
+    """One client of one lock. Its threads exclude each other; a thread that holds the lock may acquire it again.
 
-    Those who wait in one process (same store, path and options) are served in the order of asking, and only the first
-    of them asks the store. Across processes a line in the record says whose turn is next, also after a release by one
-    that asks again at once. That is politeness, not a promise: a JVM writer, or a try with `timeout=0`, goes between.
+    Waiting clients of one process (same store, path and options) are served in the order of asking. Only the first of
+    them reads the store. Across processes the waiters in the record determine the next turn, even if the last holder
+    asks again at once. That order is not promised: a JVM writer, or a try with `timeout=0`, may go in between.
 
-    `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records, where
+    `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records, if
     the table's users want them.
 
     >>> lock = lockprovider.Lock(Store.from_url("memory://docs/table"))
@@ -75,11 +76,11 @@ class Lock:
         self._on_metric = on_metric
         self._audit = audit
         self._store_is_safe = False
-        self._kept = (*vars(self), "_kept")  # what makes another client of the same lock; the rest is this client's own
+        self._kept = (*vars(self), "_kept")  # what a copy keeps; all other attributes are this client's own
         self._be_new()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a pickle or a copy, which is another client, who holds nothing."""
+        """Return the state for a pickle or a copy, which becomes another client and holds nothing."""
         lease = self._client.lease
         if lease is not None and not lease.released:
             raise NotPicklable(
@@ -89,43 +90,46 @@ class Lock:
         return {name: getattr(self, name) for name in self._kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A client of its own, with another owner id."""
+        """Become a new client with its own owner id."""
         vars(self).update(state)
         self._be_new()
 
     def _be_new(self) -> None:
-        """A client of its own, who holds nothing."""
+        """Replace the client by a new one that holds nothing."""
         self._client = Client(
             self._store, self.path, self.settings, self._world, on_metric=self._on_metric, audit=self._audit
         )
         self._looking = threading.Lock()
         self._looked_at = RecordFile(self._store, self.path, self._world)
-        self._held: Lease | None = None  # who drops the lock has dropped it too; see `Lease`
+        self._held: Lease | None = None  # dropping the lock drops its lease too; see `Lease`
 
     def _of_this_process(self) -> Client:
-        """Forked, with the parent's owner id, each would take the other's lock for its own."""
+        """Return the client; in a forked process make a new one.
+
+        With the parent's owner id, each process would take the other's lock for its own.
+        """
         if self._client.me.pid != os.getpid():
             self._be_new()
         return self._client
 
     @property
     def world(self) -> World:
-        """Where its time, randomness and ids come from."""
+        """The source of time, randomness and ids."""
         return self._world
 
     @property
     def owner(self) -> str:
-        """This client's UUID, as it stands in the lock record."""
+        """This client's UUID, as the lock record names it."""
         return self._of_this_process().owner
 
     @property
     def metrics(self) -> Recorder:
-        """What it has counted and timed."""
+        """The recorder of this client's counters and timers."""
         return self._of_this_process().metrics
 
     @property
     def url(self) -> str:
-        """Where its record is, for people and messages."""
+        """The URL of the lock record, for people and messages."""
         return self._client.where
 
     def __repr__(self) -> str:
@@ -134,17 +138,17 @@ class Lock:
         return f"<Lock {self._client.where!r}, {state}>"
 
     def acquire(self, timeout: float | None = None, *, blocking: bool = True, keeps_log: bool = False) -> Lease:
-        """Wait for the lock, at most `timeout` seconds (default: the settings'); not `blocking`: ask once.
+        """Wait for the lock for at most `timeout` seconds (default: the settings'). If not `blocking`, try once.
 
-        A store that does not answer is waited for as long, and 10 s more at most. What a holder before had decided and
-        left undone is finished after that, within the lease.
+        A store that does not answer is waited for as long, and at most 10 s more. Then, within the lease, the client
+        applies what an earlier holder decided and left pending.
 
-        `keeps_log` is a promise: that what the lock protects is changed by the publishes of this lease, and by nothing
-        else; see `commit_log`.
+        `keeps_log` is a promise of the caller: only the publishes of this lease change what the lock protects; see
+        `commit_log`.
 
         Raises:
-            NotAcquired: it was held by others until the timeout; says by whom.
-            LeaseLost: this thread has acquired it before, that lease is lost, and is not released yet: release it.
+            NotAcquired: another client held the lock until the timeout; the message names it.
+            LeaseLost: this thread acquired the lock before, and that lease is lost but not released: release it.
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
 
@@ -168,14 +172,15 @@ class Lock:
             try:
                 self._must_come(turn, deadline_s)
                 self.require_safe_store(max(0.0, deadline_s - self._world.monotonic_s()))
-                # Who takes the lock before it is freed, as it is after a commit, has to wait for late writers of that.
+                # A take before the lock is freed, as right after a commit, would have to wait for late writers of that
+                # commit.
                 client.committer.rest(min(_FREED_S, max(0.0, deadline_s - self._world.monotonic_s())))
                 acquire(client, client.queue, self._world, Wish(keeps_log, deadline_s))
                 client.got()
                 return self._begin(client, turn)
             except BaseException as error:
                 if not isinstance(error, (CasError, LockError)) and client.turn.first() is turn:
-                    with ends_with(Signal()):  # the task whose call was stopped does not wait for this
+                    with ends_with(Signal()):  # the task whose call was cancelled does not wait for this
                         client.give_up()
                 client.leave(turn)
                 raise
@@ -196,10 +201,12 @@ class Lock:
         return lease
 
     def release(self) -> None:
-        """Give back what this thread has acquired; an inner release only counts down. Without a lease it does nothing.
+        """Release the lock that this thread acquired; without a lease it does nothing.
+
+        An inner release only counts down.
 
         Raises:
-            LockError: another thread holds it.
+            LockError: another thread holds the lock.
             CasError: the store could not be reached; the lease lapses by itself.
 
         >>> lease = lock.acquire()
@@ -231,7 +238,7 @@ class Lock:
             lease.__exit__(kind, error, trace)
 
     def locked(self) -> bool:
-        """Whether anybody holds it now, this client included; see `status`.
+        """Read whether any client, this one included, holds the lock now; see `status`.
 
         Raises:
             MalformedRecord, CasError: as `status`.
@@ -243,9 +250,9 @@ class Lock:
         return self.status().state == "held"
 
     def status(self) -> LockStatus:
-        """Who holds it, since when, until when, who waits; judged by the store's clock where it says that.
+        """Read the lock's holder, times and waiters, judged by the store's clock where the store reports it.
 
-        Two requests. It is news when it arrives: to exclude others, acquire.
+        This sends two requests. The result may be outdated when it arrives: acquire the lock to exclude other clients.
 
         Raises:
             MalformedRecord: the object at the lock's path is not a lock record.
@@ -260,7 +267,7 @@ class Lock:
             return look(self._store, self.path, self._world)
 
     def try_lock(self) -> Lease | Busy:
-        """Take the lock if it is free now, else say who holds it.
+        """Take the lock if it is free now, else return its holder.
 
         >>> other = lockprovider.Lock(Store.from_url("memory://docs/table"))
         >>> with other:
@@ -273,12 +280,12 @@ class Lock:
             return Busy(refusal.owner, refusal.valid_until_ms, None)
 
     def require_safe_store(self, timeout: float | None = None) -> None:
-        """Refuse a store that ignores conditions; the first acquisition does it, and nothing is asked after it.
+        """Check once that the store obeys conditions. The first acquisition does this; later calls send nothing.
 
-        It has `timeout` seconds (default: the settings'), but 5 at least.
+        The check has `timeout` seconds (default: the settings'), and at least 5.
 
         Raises:
-            NotSupported: a lock kept there would have two holders. `LockSettings.check_store=False` trusts it.
+            NotSupported: a lock kept there would have two holders. `LockSettings.check_store=False` skips the check.
             CasError: the store failed.
 
         >>> lock.require_safe_store()
@@ -290,7 +297,9 @@ class Lock:
         self._store_is_safe = True
 
     def look(self) -> LockRecord | None:
-        """The lock record now, without wanting the lock; None if there is none. One request, and no body if unchanged.
+        """Read the lock record without acquiring the lock; None if there is no record.
+
+        This sends one request, without a body in the answer if the record is unchanged.
 
         Raises:
             MalformedRecord: the object at the lock's path is not a lock record.
@@ -303,19 +312,19 @@ class Lock:
         True
         """
         client = self._of_this_process()
-        with self._looking:  # not the machine's: a look waits for no acquisition or renewal
+        with self._looking:  # not the machine's lock: this read waits for no acquisition or renewal
             self._looked_at.known = newest(self._looked_at.known, client.known, client.committer.known)
             known = self._looked_at.read(REQUEST_S)
             client.queue.saw(known)
             return None if known is None else known.record
 
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
-        """Let a publish be decided together with those of others, without holding the lock; see `combine`.
+        """Have a publish decided together with those of other writers, without holding the lock; see `combine`.
 
         Raises:
-            Exception, NotAcquired, PublishUnknown, CasError: as `Committer.commit`.
-            InvalidSettings: `timeout` is no number of seconds.
-            NotBytes: the body of the intent is none.
+            Exception, NotAcquired, PublishUnknown, CasError: see `Committer.commit`.
+            InvalidSettings: `timeout` is not a number of seconds.
+            NotBytes: the body of the intent is not bytes.
         """
         timeout_s = wait_s(timeout, self.settings.timeout)
         check_bytes(intent.stem, intent.body)
@@ -325,10 +334,10 @@ class Lock:
             return client.committer.commit(intent, decider, self._looked_at.known, timeout_s)
 
     def sweep_intents(self) -> int:
-        """Remove what those have left who died after they had asked for a commit; how many objects that were.
+        """Remove the intents of writers that died while they waited for a commit; returns the number of objects.
 
         Raises:
-            CasError: the store failed; may be repeated.
+            CasError: the store failed; the call may be repeated.
 
         >>> lock.sweep_intents()
         0
@@ -336,23 +345,25 @@ class Lock:
         return self._of_this_process().committer.sweep()
 
     def discard(self, *paths: str) -> None:
-        """Remove what a commit has left and nobody needs: soon, or never, should this process die or the store fail.
+        """Remove leftovers of a commit, in the background.
+
+        Not promised: that they are removed, should this process die or the store fail.
 
         Raises:
-            InvalidInput: one is no path of an object; nothing is removed.
+            InvalidInput: a path is not the path of an object; nothing is removed.
 
         >>> lock.discard("heartbeats/7")
         """
         self._of_this_process().committer.discard(paths)
 
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
-        """Get a later publish ready; the lock is not needed yet. The handle is for `Lease.publish`.
+        """Prepare a later publish, before the lock is needed; returns the handle for `Lease.publish`.
 
-        What is small goes along in the lock record itself, and nothing is asked of the store. The rest is put into the
-        store now, and stays there until it is published or unstaged.
+        Small data travels in the lock record itself, and this sends no request. Larger data is written to the store
+        now, and stays there until it is published or unstaged.
 
-        `sole`: a promise that nobody ever writes anything else to `path`. If it is broken, whoever finishes the publish
-        for its writer takes what it finds there for it, without a look at the bytes; the writer itself does look.
+        `sole` is a promise: no writer ever writes anything else to `path`. Then another client that finishes the
+        publish takes any object at the path for it, without reading the bytes. The publisher itself reads them.
 
         >>> pending = lock.stage("state/7", b"seven")  # before the lock is needed
         >>> with lock as lease:
@@ -361,25 +372,26 @@ class Lock:
         return self._of_this_process().publisher.stage(path, data, sole=sole)
 
     def unstage(self, pending: Pending) -> None:
-        """Remove bytes that were staged and will not be published after all, or are there.
+        """Remove staged bytes of a publish that is abandoned, or that is already applied.
 
         Raises:
-            LockError: they are those of a publish that was decided, or may be yet (`PublishUnknown`); without them
-                nobody could take the lock. Try again after the next acquisition.
-            CasError: the store failed; they may be there still.
+            LockError: their publish was decided, or may be yet (`PublishUnknown`); without the bytes no client could
+                take the lock. Try again after the next acquisition.
+            CasError: the store failed; the bytes may remain.
 
         >>> lock.unstage(lock.stage("state/9", b"never mind"))
         """
         self._of_this_process().publisher.unstage(pending)
 
     def wait_for_late(self) -> None:
-        """Return once nobody puts anything there any more that was published under an earlier lease of this lock.
+        """Wait until no client can still apply a publish from an earlier lease of this lock. May renew the lease.
 
-        At once if that was a minute ago (clocks differ by less), or once the lock has been held for half of
-        `HAND_OVER_S`. To be called under the lock by whoever is going to remove what was published.
+        It returns once this client has held the lock for half of `HAND_OVER_S`. It returns at once if the earlier lease
+        ended more than a minute ago (clocks differ by less). Call it under the lock before you remove published
+        objects.
 
         Raises:
-            CasError: the record still names such a publish, and could not be written without it.
+            CasError: the record still names such a publish, and could not be rewritten without it.
 
         >>> with lock:
         ...     lock.wait_for_late()  # now what was published before may be removed
@@ -388,7 +400,7 @@ class Lock:
 
 
 def _at_most(timeout: float | None, *, blocking: bool) -> float | None:
-    """How long to wait; refused if it is not to wait, and for how long."""
+    """Return the longest wait in seconds, None for the default; raise if the two arguments contradict each other."""
     if blocking:
         return timeout
     if timeout:

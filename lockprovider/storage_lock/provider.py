@@ -1,4 +1,4 @@
-"""`LockProvider`: the lock in the shape of Hudi's own provider, for code that is written against that.
+"""`LockProvider`: the lock with the interface of Hudi's own provider, for code that is written against it.
 
     with LockProvider.from_config({"hoodie.base.path": "s3://bucket/table"}) as provider:
         if provider.try_lock(timeout=60):
@@ -7,8 +7,8 @@
             finally:
                 provider.unlock()
 
-The promises are those of `Lock`. Otherwise than in Hudi, two threads of one provider exclude each other, and an inner
-`unlock` does not free the outer `try_lock`.
+The promises are those of `Lock`. Unlike in Hudi, two threads of one provider exclude each other, and an inner `unlock`
+does not free the outer `try_lock`.
 
 Source: `LockProvider`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LockPlace:
-    """Where a lock is, and what was said about it there."""
+    """The place of a lock, and the settings that its URL or config gave."""
 
     url: str
     store: Store
@@ -50,21 +50,21 @@ class LockPlace:
         return f"{self.url.rstrip('/')}/{self.path}"
 
     def over(self, *, timeout: float | None, validity: float | None, max_hold: float | None) -> LockPlace:
-        """With these times, where they are given.
+        """Return a copy with these times, where they are given.
 
         Raises:
-            InvalidSettings: they do not fit.
+            InvalidSettings: the times contradict each other or are out of range.
         """
         given = {"timeout": timeout, "validity": validity, "max_hold": max_hold}
         named: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         settings = self.settings or LockSettings()
         wait_s(timeout, settings.timeout)
         if validity is not None and settings.renew == LockSettings().renew:
-            named["renew"] = None  # a tenth of it
+            named["renew"] = None  # the new validity's tenth
         return dataclasses.replace(self, settings=dataclasses.replace(settings, **named)) if named else self
 
     def open(self, kind: Callable[..., L], *, on_lost: OnLost | None = None, on_metric: OnMetric | None = None) -> L:
-        """A client of it, `Lock` or `AsyncLock`, that keeps Hudi's audit of it where that is switched on."""
+        """Make a client, `Lock` or `AsyncLock`, that writes Hudi's audit records if the table has them switched on."""
         audit = AuditLog(self.store, self.path)
         return kind(self.store, self.path, self.settings, on_lost=on_lost, on_metric=on_metric, audit=audit)
 
@@ -76,15 +76,15 @@ def locate(
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> LockPlace:
-    """Where `lockprovider.lock(url, ...)` is."""
+    """Return the place of the lock that `lockprovider.lock(url, ...)` opens."""
     return _place(from_url(check_url(url)), on, settings, storage_options)
 
 
 class LockProvider:
-    """One client of one table's lock. Thread-safe; `try_lock` and `unlock` belong to the thread that calls them.
+    """One client of one table's lock. Thread-safe; `try_lock` and `unlock` belong to the calling thread.
 
-    In another process it is another client: a forked child holds nothing, and a pickled provider arrives with an owner
-    id of its own. One that holds the lock cannot be pickled.
+    In another process it is another client: a forked child holds nothing, and a pickled provider gets a new owner id. A
+    provider that holds the lock cannot be pickled.
 
     >>> provider = lockprovider.LockProvider.from_url("memory://docs/table")
     """
@@ -109,7 +109,7 @@ class LockProvider:
         on_lost: OnLost | None = None,
         on_metric: OnMetric | None = None,
     ) -> LockProvider:
-        """The provider of the table (or any folder) at `url`; see `lockprovider.lock` for the options behind it.
+        """Open the provider of the table (or any folder) at `url`; `lockprovider.lock` lists the options behind a URL.
 
         Raises:
             InvalidSettings: see `lockprovider.lock`.
@@ -129,9 +129,9 @@ class LockProvider:
         on_lost: OnLost | None = None,
         on_metric: OnMetric | None = None,
     ) -> LockProvider:
-        """The provider that a Hudi writer's config asks for, with Hudi's names, defaults and bounds.
+        """Open the provider that a Hudi writer's config describes, with Hudi's names, defaults and bounds.
 
-        Read are `hoodie.base.path` (required) and the keys of the lock; see `LockSettings.from_hudi`. On Azure the keys
+        It reads `hoodie.base.path` (required) and the lock's keys; see `LockSettings.from_hudi`. On Azure the keys
         `hoodie.write.lock.azure.*` give the store's credentials, unless `storage_options` do.
 
         Raises:
@@ -152,15 +152,15 @@ class LockProvider:
         return f"<LockProvider of {self._lock!r}>"
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # a held lock refuses
+        return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # pickling raises if it is held
 
     def try_lock(self, timeout: float = 0.0) -> bool:
-        """Take the lock, waiting at most `timeout` seconds for others; False if they still hold it then.
+        """Take the lock, waiting at most `timeout` seconds; returns False if another client still holds it then.
 
-        A thread that holds it already gets True, and has to unlock once more.
+        A thread that holds it already gets True, and must unlock once more.
 
         Raises:
-            LeaseLost: this thread had it, and it is lost: unlock first.
+            LeaseLost: this thread had the lock, and its lease is lost: unlock first.
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
             LockError: this provider is closed.
@@ -178,11 +178,11 @@ class LockProvider:
         return True
 
     def unlock(self) -> None:
-        """Give the lock back; without a lock, or after `close`, it does nothing.
+        """Release the lock; without a lock, or after `close`, it does nothing.
 
         Raises:
-            LeaseLost: it was lost before; others may have been at work at the same time.
-            LockError: another thread holds it.
+            LeaseLost: the lease was lost before; other clients may have worked at the same time.
+            LockError: another thread holds the lock.
             CasError: the store could not be reached; the lease lapses by itself.
 
         >>> provider.try_lock() and provider.unlock()
@@ -199,7 +199,7 @@ class LockProvider:
             lease.check()
 
     def get_lock(self) -> LockRecord | None:
-        """The record that this provider holds the lock with, without a request; None if it does not hold it.
+        """Return the lock record of the held lease, without a request; None if this provider does not hold the lock.
 
         >>> provider.try_lock() and provider.get_lock().expired
         False
@@ -218,7 +218,7 @@ class LockProvider:
         return self._lease
 
     def close(self) -> None:
-        """Give the lock back, whoever holds it and however often it was taken; `try_lock` is refused from now on.
+        """Release the lock, whichever thread holds it and however often; later calls of `try_lock` raise.
 
         Raises:
             CasError: the store could not be reached; the lease lapses by itself.
@@ -253,7 +253,7 @@ def _place(
 
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The storage options with a credential in the place of a managed identity's name.
+    """Replace a managed identity's client id in the storage options by a credential object.
 
     Raises:
         InvalidSettings: `azure-identity` is not installed.

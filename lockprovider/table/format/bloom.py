@@ -1,11 +1,13 @@
-"""The bloom filter in a base file's footer: as the JVM writes it, of a size that fits the keys.
+"""Bloom filter of a base file's footer: Hadoop's dynamic bloom filter (type code `DYNAMIC_V0`), with one row of bits.
 
-It is Hadoop's dynamic bloom filter with a bound (type code `DYNAMIC_V0`), of one row of bits. The JVM's has 2,587,966
-bits (431 KB in the footer) for up to 60,000 keys, whatever there are, and twice as many for more: of 500,000 keys it
-finds a third of all others, too. Here a filter has room for the keys that there are, up to the next power of two, at
-the rate of false positives of the JVM's, one in a billion, while that is no larger than the JVM's largest; of more keys
-it is as large as that one, with fewer hashes (of 500,000 keys: 4, and one in a hundred). Readers take its size and the
-number of hashes from itself. JVM writers with the bloom index fail on a file without a filter.
+The JVM writes 2,587,966 bits (431 KB in the footer) for up to 60,000 keys, and twice as many for more. At 500,000 keys
+its rate of false positives is one in three.
+
+This module sizes a filter to its keys, rounded up to a power of two, for one false positive in a billion like the JVM.
+At the JVM's largest size it uses fewer hashes instead (500,000 keys: 4 hashes, one false positive in a hundred).
+
+Readers take the size and the number of hashes from the filter. JVM writers with the bloom index fail on a file without
+a filter.
 
 Source: Hudi `InternalDynamicBloomFilter`, `BloomFilterUtils`; Hadoop `MurmurHash`, `HashFunction`.
 """
@@ -32,8 +34,10 @@ TYPE_CODE = "DYNAMIC_V0"
 
 _MOST_HASHES = 30
 _MOST_BITS = 2 * 2_587_966
-_HASHES_A_BIT = 0.45  # for each key, where room is short: 0.69 would be best, hardly better, and half as slow again
-_BITS_PER_KEY = -log(1e-9) / log(2) ** 2  # at one false positive in a billion
+# This is the number of hashes per bit and key in filters of the largest size. A factor of 0.69 is optimal, but hardly
+# better, and half as slow again.
+_HASHES_A_BIT = 0.45
+_BITS_PER_KEY = -log(1e-9) / log(2) ** 2  # This gives one false positive in a billion.
 _LEAST_ROOM = 16
 _VERSION, _MURMUR = -1, 1
 _HEADER = struct.Struct(">iibi")
@@ -45,18 +49,18 @@ _SLICE = 32_768
 
 @dataclass(frozen=True, slots=True)
 class KnownFilter:
-    """A filter that is there already: base64 text, and of how many keys it is."""
+    """A filter that exists already, as base64 text, with the number of its keys."""
 
     text: str
     count: int
 
 
 def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
-    """The filter of these keys (a list of str, or an Arrow string array, none empty) as base64 text.
+    """Return the filter of these keys as base64 text.
 
-    `known` is the filter of the first of these keys, in this order; only the others are hashed then. It is not used if
-    it is not such a filter as this writes, or too small. `room` is for how many keys the filter is, and for as many as
-    there are if None.
+    `keys` is a list of str or an Arrow string array, without empty strings. `known` is the filter of the first of these
+    keys, in the same order; only the other keys are hashed then. A `known` filter of another form or too small a size
+    is ignored. `room` is the number of keys to size the filter for; it follows from the number of keys if None.
     """
     count = len(keys)
     room = room or _room(count)
@@ -79,7 +83,7 @@ def _text(bits: NDArray[np.bool_], count: int, room: int) -> str:
 
 
 def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """The filter of each group of keys, as of `encode_filter`; small groups are hashed together: much quicker."""
+    """Yield the filter of each group of keys, as `encode_filter` does. Small groups are hashed together, for speed."""
     batch: list[pa.Array] = []
     for keys in groups:
         if batch and sum(map(len, batch)) + len(keys) > _SLICE:
@@ -90,6 +94,7 @@ def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
+    """Yield the filters of a few groups; hash them in one pass if all use the same number of hashes."""
     rooms = [_room(len(keys)) for keys in groups]
     if len(groups) <= 1 or {_hashes(room) for room in rooms} != {_MOST_HASHES}:
         yield from map(encode_filter, groups)
@@ -106,7 +111,7 @@ def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def hashes(keys: Any) -> NDArray[np.uint32]:
-    """One 32-bit hash of each key, in their order; the same in all processes."""
+    """Return one 32-bit hash of each key, in order. All processes compute the same hashes."""
     data, offsets = utf8(keys)
     out = np.empty(len(offsets) - 1, dtype=np.uint32)
     for start in range(0, len(out), _SLICE):
@@ -120,7 +125,7 @@ def hashes(keys: Any) -> NDArray[np.uint32]:
 
 
 def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
-    """Set the bits of keys, from the first to the last: those of many are more than the processor's cache holds."""
+    """Set the bits of all keys in order of position, since the bits of many keys exceed the processor's cache."""
     data, offsets = utf8(keys)
     places = np.empty((_hashes(room), len(offsets) - 1), dtype=np.int32)
     for start in range(0, len(offsets) - 1, _SLICE):
@@ -130,7 +135,7 @@ def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
 
 
 def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
-    """A known filter, if it is as this writes them, of that room, and of no more than `count` keys."""
+    """Parse `known`; return it if this module wrote it for `room` keys and it has at most `count` keys."""
     try:
         found = BloomFilter.parse(known.text)
     except Corrupt:
@@ -140,7 +145,10 @@ def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
 
 
 def _room(keys: int) -> int:
-    """Powers of two: a file that grows row by row has its keys hashed anew only when their number has doubled."""
+    """Return the number of keys to size a filter for, a power of two.
+
+    A file that grows row by row then has all its keys hashed again only when their number has doubled.
+    """
     return max(_LEAST_ROOM, 1 << (keys - 1).bit_length())
 
 
@@ -155,9 +163,9 @@ def _hashes(room: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """A filter as read: `rows` are the bit vectors, least significant bit first.
+    """A parsed filter: `rows` are the bit vectors, least significant bit first.
 
-    `recorded` is how many keys it says it is of; the JVM's is wrong where there are several rows.
+    `recorded` is the number of keys that the filter states. The JVM states a wrong number if a filter has several rows.
     """
 
     bits: int
@@ -170,7 +178,7 @@ class BloomFilter:
         """Read base64 text from a footer.
 
         Raises:
-            Corrupt: it is not such a filter.
+            Corrupt: the text is not such a filter.
         """
         try:
             raw = base64.b64decode(text, validate=True)
@@ -185,7 +193,7 @@ class BloomFilter:
         return cls(bits, hashes, tuple(raw[at + _HEADER.size : at + size] for at in starts), recorded)
 
     def might_contain_any(self, asked: Asked) -> bool:
-        """False: certainly none of these keys is in the file. True: one may be."""
+        """Return False if certainly none of these keys is in the file, and True if one may be."""
         for row in self.rows:
             bits, left = np.frombuffer(row, dtype=np.uint8), np.arange(asked.count)
             for at in asked.positions(self.hashes, self.bits):
@@ -198,7 +206,7 @@ class BloomFilter:
         return False
 
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
-        """The same of each of many keys (a list of str, or an Arrow string array)."""
+        """Return for each key (a list of str, or an Arrow string array) whether it may be in the file."""
         data, offsets = utf8(keys)
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
@@ -207,12 +215,12 @@ class BloomFilter:
             for number, row in enumerate(bits):
                 there[number] &= (row[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_)
         found = np.empty(len(lengths), dtype=np.bool_)
-        found[np.argsort(lengths, kind="stable")] = there.any(axis=0)  # the order that the positions come in
+        found[np.argsort(lengths, kind="stable")] = there.any(axis=0)  # `_positions` yields the keys in this order.
         return found
 
 
 class Asked:
-    """Keys (a list of str, or an Arrow string array) to ask many filters for: hashed once for each size."""
+    """Keys to look up in many filters, hashed once for each filter size (a list of str, or an Arrow string array)."""
 
     def __init__(self, keys: Any) -> None:
         self._data, self._offsets = utf8(keys)
@@ -220,7 +228,7 @@ class Asked:
         self._found: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
 
     def positions(self, hashes: int, bits: int) -> list[NDArray[np.int64]]:
-        """For each hash the bit of every key, in the same order."""
+        """Return for each hash the bit position of every key. The result is cached; all arrays have the same order."""
         form = hashes, bits
         if form not in self._found:
             self._found[form] = [at.copy() for at in _positions(self._data, self._offsets, hashes, bits)]
@@ -232,7 +240,7 @@ def _row_bytes(bits: int) -> int:
 
 
 def utf8(keys: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """All keys' bytes end to end, and where each begins (one more entry for the end)."""
+    """Return the bytes of all keys end to end, and the offset of each key (one more entry for the end)."""
     array = pa.array(keys, pa.large_string()) if isinstance(keys, Sequence) else keys.cast(pa.large_string())
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     if len(array) == 0:
@@ -250,11 +258,10 @@ def _positions(
     bits: int | NDArray[np.uint32],
     owners: NDArray[np.int64] | None = None,
 ) -> Iterator[NDArray[np.int64]]:
-    """For each hash the bit of every key; each hash is seeded with the one before.
+    """Yield for each hash the bit position of every key; each hash is seeded with the previous one.
 
-    `bits` is how many there are; or how many each key has, from its `owners` on.
-
-    The keys come in no order, and each array is the one before, filled anew.
+    `bits` is the size of the filter, or an array with the size of each key's filter. Then `owners` has the first bit of
+    each key's filter. Keys are in order of length. Each yielded array overwrites the previous one.
     """
     lengths = np.diff(offsets)
     order = np.argsort(lengths, kind="stable")
@@ -266,7 +273,7 @@ def _positions(
     spare, bit = np.empty_like(h), np.empty_like(h)
     for _ in range(hashes):
         blocks.hash(h, spare)
-        # Java's % keeps the sign, so |h % n| is |h| % n; and % of numpy is slower than division.
+        # Java's % keeps the sign, so |h % n| is |h| % n. numpy's % is slower than division.
         np.abs(h.view(np.int32), out=bit.view(np.int32))
         np.floor_divide(bit, size, out=spare)
         np.multiply(spare, size, out=spare)
@@ -278,7 +285,7 @@ def _positions(
 class _Blocks:
     """The part of the hash that does not depend on the seed, for keys sorted by length.
 
-    `words` are the mixed 4-byte words: the j-th belongs to the keys from `firsts[j]` on, the others are too short.
+    `words` are the mixed 4-byte words. The j-th array covers the keys from `firsts[j]` on; earlier keys are too short.
     """
 
     lengths: NDArray[np.uint32]
@@ -288,7 +295,7 @@ class _Blocks:
     tail_factors: NDArray[np.uint32]
 
     def hash(self, h: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:
-        """Turn every key's seed `h` into Hadoop's Murmur hash of the key; `spare` is overwritten."""
+        """Replace every key's seed in `h` by Hadoop's Murmur hash of the key; `spare` is overwritten."""
         h ^= self.lengths
         for word, first in zip(self.words, self.firsts, strict=True):
             part = h[first:]
@@ -302,6 +309,7 @@ class _Blocks:
 
 
 def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> _Blocks:
+    """Prepare the seedless part of the hash of keys that are sorted by length."""
     if len(lengths) and lengths[0] == lengths[-1] > 0:
         length = int(lengths[0])
         return _blocks_of_one_length(data[starts[0] : starts[-1] + length].reshape(-1, length))
@@ -315,12 +323,12 @@ def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray
         has = left >= back
         signed = data[ends[has] - back].view(np.int8).astype(np.int32)
         tails[has] ^= (signed << (8 * (back - 1))).view(np.uint32)
-    factors = np.where(left > 0, _M, np.uint32(1))  # a key without a tail is left as it is
+    factors = np.where(left > 0, _M, np.uint32(1))  # A key without a tail keeps its hash.
     return _Blocks(lengths.astype(np.uint32), words, firsts, tails, factors)
 
 
 def _blocks_of_one_length(keys: NDArray[np.uint8]) -> _Blocks:
-    """Of keys that lie side by side, a row each: nothing has to be gathered."""
+    """Prepare keys of one length, stored as the rows of a matrix. They need no gathering."""
     count, length = keys.shape
     words = tuple(
         _mixed(np.ascontiguousarray(keys[:, at : at + 4]).view("<u4").reshape(-1)) for at in range(0, length - 3, 4)

@@ -1,12 +1,14 @@
-"""Hudi's bucket index: a row's record key tells its file group, so that nothing has to be looked up.
+"""Hudi's bucket index: the record key of a row determines its file group, without a lookup.
 
-Each partition has at most `buckets` file groups, whose file ids begin with the bucket's number in 8 digits. A key's
-bucket is the JVM's: Java's hash of the list of its hash fields' values, without the sign, modulo the number of buckets.
+Each partition has at most `buckets` file groups, whose file ids begin with the bucket's number in 8 digits. The bucket
+of a key is Java's hash of the list of its hash fields' values, without the sign, modulo the number of buckets.
 
-Promised: the buckets are those of JVM Hudi 1.2, whatever characters a key has, for all keys that it can hash. It hashes
-some record keys forever (a `:` in the last value, when the last key column is no hash field): these get a bucket here,
-and no JVM writer can write them. NOT promised: speed for composite keys whose values contain a `:`, and for single keys
-that contain both `,` and `:`; these are taken apart one by one.
+Promised: the buckets are those of JVM Hudi 1.2 for all keys that it can hash, whatever characters they contain. JVM
+Hudi hashes some record keys forever: those with a `:` in the last value, if the last key column is no hash field. These
+keys get a bucket here, and no JVM writer can write them.
+
+NOT promised: speed for composite keys whose values contain a `:`, and for single keys that contain both `,` and `:`.
+These keys are parsed one by one.
 
 Source: Hudi `BucketIdentifier`, `KeyGenUtils.extractRecordKeysByFields`, `HoodieSimpleBucketIndex`; Java's
 `String.hashCode`, `List.hashCode`.
@@ -32,18 +34,18 @@ if TYPE_CHECKING:
 
     Hashes = NDArray[np.uint32]
 
-MOST_BUCKETS = 99_999_999  # what fits into 8 digits
+MOST_BUCKETS = 99_999_999
 _DIGITS = 8
-_FIXED = "-0000-0000-0000-000000000000-"  # Hudi `BucketIdentifier.newBucketFileIdForNBCC`
+_FIXED = "-0000-0000-0000-000000000000-"  # Source: Hudi `BucketIdentifier.newBucketFileIdForNBCC`.
 _FACTOR = np.uint32(31)
 _INVERSE = np.uint32(pow(31, -1, 1 << 32))
 _NO_SIGN = np.uint32(0x7FFFFFFF)
-_SLICE = 65_536  # keys at once: the work stays in the processor's cache
+_SLICE = 65_536  # This keeps the work in the processor's cache.
 
 
 @dataclass(frozen=True, slots=True)
 class BucketIndex:
-    """How a table's keys are spread: `buckets` file groups in each partition, by a hash of `fields`.
+    """The bucket index of a table: `buckets` file groups in each partition, by a hash of `fields`.
 
     `fields` are some or all of the record key's columns.
     """
@@ -52,7 +54,7 @@ class BucketIndex:
     fields: tuple[str, ...]
 
     def checked(self, key_fields: Sequence[str]) -> BucketIndex:
-        """The index itself, if it can be had for these key columns.
+        """Return this index if it is valid for these key columns.
 
         Raises:
             InvalidRecords: a hash field is no key column, or the number of buckets is impossible.
@@ -65,12 +67,12 @@ class BucketIndex:
         return self
 
     def named_by(self, file_id: str) -> int | None:
-        """The bucket of a file group, if it is one of these."""
+        """Return the bucket of a file group, or None if the id names no bucket of this index."""
         bucket = bucket_of(file_id)
         return bucket if bucket is not None and bucket < self.buckets else None
 
     def of(self, keys: pa.Array, key_fields: Sequence[str]) -> pa.Array:
-        """Each record key's bucket, as int32; `key_fields` are the columns that the record keys are made of."""
+        """Return each record key's bucket as int32; `key_fields` are the columns that the record keys are made of."""
         hashes = np.empty(len(keys), dtype=np.uint32)
         for start in range(0, len(keys), _SLICE):
             part = keys.slice(start, _SLICE)
@@ -79,25 +81,25 @@ class BucketIndex:
 
 
 def prefix(bucket: int) -> str:
-    """What the file ids of a bucket begin with."""
+    """Return the prefix of all file ids of a bucket."""
     return f"{bucket:0{_DIGITS}d}"
 
 
 def file_id(bucket: int, group: str) -> str:
-    """The file id of a new file group of this bucket; `group` is one of any file group, and makes it unique."""
+    """Return the file id of a new file group of this bucket; `group` is an ordinary file id that makes it unique."""
     return prefix(bucket) + group[_DIGITS:]
 
 
 def fixed_file_id(bucket: int, number: int = 0) -> str:
-    """The file id that non-blocking writers give to a bucket's first file group, in every partition alike.
+    """Return the file id that non-blocking writers give to a bucket's first file group, the same in every partition.
 
-    `number`: how many of these groups were replaced before; JVM writers take the one that is there.
+    `number` counts the earlier groups of this bucket that were replaced. JVM writers use the group that exists.
     """
     return f"{prefix(bucket)}{_FIXED}{number}"
 
 
 def bucket_of(file_id: str) -> int | None:
-    """The bucket that a file id names, if it names one."""
+    """Return the bucket that a file id names, or None."""
     start = file_id[:_DIGITS]
     return int(start) if len(start) == _DIGITS and start.isascii() and start.isdigit() else None
 
@@ -106,9 +108,9 @@ def bucket_of(file_id: str) -> int | None:
 
 
 def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
-    """The values of `fields` in a record key, in the key's order; the key itself if it has no such parts.
+    """Return the values of `fields` in a record key, in the key's order; the key itself if it has no such parts.
 
-    A value ends at the last `,` before the next `:`, which is wrong for a value with a `,` and then a `:` in it; but
+    A value ends at the last `,` before the next `:`. This is wrong for a value that contains a `,` and then a `:`, but
     the JVM does the same.
     """
     if "," not in key or ":" not in key:
@@ -126,7 +128,6 @@ def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
 
 
 def _end(key: str, colon: int) -> int:
-    """Where the value after this colon ends."""
     following = key.find(":", colon + 1)
     while following >= 0:
         comma = key.rfind(",", colon, following)
@@ -137,7 +138,7 @@ def _end(key: str, colon: int) -> int:
 
 
 def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str]) -> Hashes:
-    """What Java's `List.hashCode` is of each key's values."""
+    """Return Java's `List.hashCode` of each key's hashed values."""
     if len(key_fields) > 1:
         parts = pc.extract_regex(keys, _pattern(key_fields))
         plain = pc.is_valid(parts)
@@ -155,12 +156,12 @@ def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str
 
 
 def _pattern(key_fields: Sequence[str]) -> str:
-    """A composite key without a `:` in its values: only one reading is possible."""
+    """Return the pattern of a composite key without a `:` in its values; it matches in one way only."""
     return "(?s)^" + ",".join(f"{re.escape(name)}:(?P<f{at}>[^:]*)" for at, name in enumerate(key_fields)) + "$"
 
 
 def _unmarked(text: pa.Array) -> pa.Array:
-    """Null and empty values, which a record key has words for: both have the hash 0."""
+    """Replace the placeholders of null and empty values by empty text; the JVM hashes both as 0."""
     return pc.if_else(pc.is_in(text, value_set=pa.array([NULL_KEY, EMPTY_KEY])), "", text)
 
 
@@ -180,10 +181,10 @@ def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
 
 
 def java_hashes(texts: pa.Array) -> Hashes:
-    """Java's `String.hashCode` of each text, as unsigned numbers; 0 for null.
+    """Return Java's `String.hashCode` of each text, as unsigned numbers; 0 for null.
 
-    The hash is a polynomial in 31 over the UTF-16 code units. 31 has an inverse modulo 2^32, so all texts' polynomials
-    are differences of one running sum.
+    The hash is a polynomial in 31 over the UTF-16 code units. Since 31 has an inverse modulo 2^32, all texts'
+    polynomials are differences of one running sum.
     """
     data, offsets = utf8(pc.fill_null(texts, ""))
     units, starts = (data, offsets) if data.max(initial=0) < 0x80 else _utf16(data, offsets)  # noqa: PLR2004 - ASCII
@@ -205,7 +206,7 @@ def _powers(base: np.uint32, count: int) -> Hashes:
 
 
 def _utf16(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
-    """The same texts as UTF-16 code units: a byte that starts a character starts one unit, or two of a pair."""
+    """Return the texts as UTF-16 code units, with their offsets. A character has one or two units."""
     units = np.frombuffer(data.tobytes().decode("utf-8").encode("utf-16-le"), dtype="<u2")
     begun = ((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0)  # noqa: PLR2004 - UTF-8's lead bytes
     places = np.zeros(len(data) + 1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""HFiles as the metadata table has them, of version 3: sorted keys with their values, in blocks.
+"""Codec of version 3 HFiles, the metadata table's format: sorted keys with their values, in blocks.
 
     block     magic (8) | int32 size on disk | int32 size | int64 offset of the block before | byte kind of checksum
               | int32 16384 | int32 33 + size on disk without checksums | payload | checksums
@@ -7,12 +7,12 @@
     FILEINF2  "PBUF" | varint length | 1: {1: name, 2: value}, ...
     trailer   of 4096 bytes: TRABLK"$ | varint length | protobuf | zeros | minor version (1) | 00 00 03
 
-All numbers are big-endian. After the data come indexes and the file info; all are read here as one whole, by their
-order, so that no index is needed.
+All numbers are big-endian. Indexes and the file info follow the data. This module reads a whole file in order, so it
+needs no index.
 
-Promised: the entries in their order, all of them; and what is written has the data, the file info and the indexes that
-JVM Hudi's writer gives the same entries, compressed by another GZIP. NOT promised: to look for one key without the
-others; to write more than one block of data.
+Promised: all entries, in their order. Written files have the data, file info and indexes that JVM Hudi's writer gives
+the same entries; only the GZIP implementation differs. NOT promised: lookup of a single key; writing more than one data
+block.
 
 Source: Hudi `hudi-io` `HFileReaderImpl`, `HFileWriterImpl`, `HFileTrailer`; HBase `HFileBlock`, `FixedFileTrailer`.
 """
@@ -31,29 +31,30 @@ from lockprovider.table.format.bloom import TYPE_CODE
 
 _TRAILER_BYTES = 4096
 _VERSION = b"\x00\x00\x00\x03"
-_MAJOR, _MOST_MINOR = 3, 3  # HBase's writer, of Hudi before 1.1, has a minor version of 3
+_MAJOR, _MOST_MINOR = 3, 3  # HBase's writer, used by Hudi before 1.1, has minor version 3.
 _TRAILER, _DATA, _META, _INDEX, _INFO = b'TRABLK"$', b"DATABLK*", b"METABLKc", b"IDXROOT2", b"FILEINF2"
 _BLOOM = b"bloomFilter"
 _HEAD = struct.Struct(">8siiqBii")
 _ENTRY = struct.Struct(">iih")
-_AROUND_KEY = 12  # of the length of a key: its own length, no column family, a time, a kind
+_AROUND_KEY = 12  # A stored key length includes its own length, an empty column family, a time and a kind.
 _AFTER_KEY = 10
 _PROTOBUF = b"PBUF"
 _WITH_TIMES = "KEY_VALUE_VERSION"
 _GZIP, _PLAIN = 1, 2
 _GZIP_WINDOW = 31
-_VARINT, _LONG, _BYTES, _INT = 0, 1, 2, 5  # kinds of protobuf fields
+_VARINT, _LONG, _BYTES, _INT = 0, 1, 2, 5
 _MOST_SHIFT = 63
-_CHECKED = 16384  # bytes for each of which there is a checksum; of the kind that has none it is zeros
+_CHECKED = 16384  # Each of this many bytes has a checksum; the kind "none" has zeros.
 _CHECKSUM = bytes(4)
 _NO_BLOCK = -1
-_AFTER = struct.Struct(">BqB").pack(0, (1 << 63) - 1, 4)  # no column family, the latest time, a put
+# The key has no column family, the latest time, and the kind "put".
+_AFTER = struct.Struct(">BqB").pack(0, (1 << 63) - 1, 4)
 _ORDER = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
-_ONE_BYTE = 127  # the largest number that Hadoop writes as one byte
+_ONE_BYTE = 127  # Hadoop writes no larger number as one byte.
 
 
 class _Trailer(IntEnum):
-    """The numbers of the trailer's fields."""
+    """Field numbers of the trailer's protobuf message."""
 
     INFO_AT = 1
     INDEX_AT = 2
@@ -70,18 +71,18 @@ class _Trailer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HFile:
-    """The entries, in the order of their keys, and what the file says of itself."""
+    """A decoded HFile: its entries in key order, and its file info."""
 
     entries: tuple[tuple[bytes, bytes], ...]
     info: Mapping[str, bytes]
 
 
 def decode_hfile(data: bytes, file_name: str) -> HFile:
-    """The content of an HFile.
+    """Decode an HFile.
 
     Raises:
-        Corrupt: it is not a whole one; the message names the file.
-        UnsupportedTable: it is of a version or a compression that is not known here.
+        Corrupt: the data is no whole HFile; the message names the file.
+        UnsupportedTable: the version or the compression is not supported.
     """
     try:
         return _decode(data, file_name)
@@ -90,6 +91,7 @@ def decode_hfile(data: bytes, file_name: str) -> HFile:
 
 
 def _decode(data: bytes, file_name: str) -> HFile:
+    """Read the trailer, the file info and all entries, and check them against each other."""
     end = len(data) - _TRAILER_BYTES
     if end < 0 or not data.startswith(_TRAILER, end):
         raise Corrupt(f"HFile {file_name!r} does not end as one; restore it")
@@ -113,7 +115,7 @@ def _decode(data: bytes, file_name: str) -> HFile:
 
 
 def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
-    """The magic of the block that begins here, its payload, and where the next one begins."""
+    """Return the magic of the block at `at`, its payload, and the offset of the next block."""
     magic, on_disk, size, _, _, _, with_head = _HEAD.unpack_from(data, at)
     start, end = at + _HEAD.size, at + with_head
     following = start + on_disk
@@ -140,6 +142,7 @@ def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes
 
 
 def _pairs(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the key and value of each entry of a data block."""
     at = 0
     while at < len(content):
         key_bytes, value_bytes, length = _ENTRY.unpack_from(content, at)
@@ -171,7 +174,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message by their numbers, in their order."""
+    """Yield the fields of a protobuf message, by number, in their order."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -216,9 +219,9 @@ def _number(value: int) -> bytes:
 
 
 def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int, bloom: str = "") -> bytes:
-    """An HFile of these entries, whose values are of this schema; equal arguments give equal bytes.
+    """Encode an HFile of these entries, whose values have this schema; equal arguments give equal bytes.
 
-    `bloom`: as a base file, with this Bloom filter of its keys (see `bloom`).
+    With `bloom`, a Bloom filter of the keys (see `bloom`), the file has the form of a base file.
 
     Raises:
         ValueError: there are no entries, or a key is longer than 32,767 bytes.
@@ -274,7 +277,7 @@ def _with_length(key: bytes) -> bytes:
 
 
 def _packed(magic: bytes, payload: bytes) -> bytes:
-    """One block, compressed."""
+    """Return one compressed block."""
     packer = zlib.compressobj(wbits=_GZIP_WINDOW)
     packed = packer.compress(payload) + packer.flush()
     with_head = _HEAD.size + len(packed)
@@ -284,7 +287,7 @@ def _packed(magic: bytes, payload: bytes) -> bytes:
 
 
 def _hadoop_number(value: int) -> bytes:
-    """As Hadoop's `WritableUtils.writeVInt` has it, of numbers that are not negative."""
+    """Encode a number that is not negative as Hadoop's `WritableUtils.writeVInt` does."""
     if value <= _ONE_BYTE:
         return bytes([value])
     size = -(-value.bit_length() // 8)

@@ -1,7 +1,7 @@
-"""Instants: what a file name on the timeline says.
+"""Instants: parse and build the file names of the timeline.
 
-Times are text, `yyyyMMddHHmmssSSS` in UTC, compared as strings. An instant has a begin time, and a completion time
-once it is completed. Layout 2 keeps both in the name of the completed file.
+Times are text, `yyyyMMddHHmmssSSS` in UTC, and compare as strings. An instant has a begin time, and a completion time
+once it is completed. In layout 2, the name of the completed file holds both.
 
 Source: Hudi table versions 8 and 9, `InstantFileNameGeneratorV2`, `HoodieInstantTimeGenerator`.
 """
@@ -18,7 +18,7 @@ from lockprovider.table.errors import Corrupt
 
 
 class Action(str, Enum):
-    """What an instant does, in Hudi's own words."""
+    """The action of an instant, by Hudi's names."""
 
     COMMIT = "commit"
     DELTACOMMIT = "deltacommit"
@@ -34,14 +34,14 @@ class Action(str, Enum):
 
 
 class InstantState(str, Enum):
-    """How far an instant has come."""
+    """The state of an instant."""
 
     REQUESTED = "requested"
     INFLIGHT = "inflight"
     COMPLETED = "completed"
 
 
-# A completed table service is filed under the action whose effect it has.
+# Hudi names a completed table service by the action whose effect it has.
 _COMPLETED_AS = {
     Action.CLUSTERING: Action.REPLACECOMMIT,
     Action.COMPACTION: Action.COMMIT,
@@ -60,8 +60,8 @@ _SECONDS_ONLY = 14
 class Instant:
     """One state of one action on the timeline.
 
-    `completion` is set exactly when `state` is completed. Read back from its name, a completed clustering,
-    compaction or log compaction is a replacecommit, commit or deltacommit: the name does not keep more.
+    `completion` is set if and only if `state` is completed. A completed clustering, compaction or log compaction is
+    named as a replacecommit, commit or deltacommit, and parsing its name returns that action.
     """
 
     begin: str
@@ -71,27 +71,27 @@ class Instant:
 
     @property
     def is_completed(self) -> bool:
-        """Whether the instant is done; only then are its files part of the table."""
+        """Whether the instant is completed. Only the files of completed instants are part of the table."""
         return self.state is InstantState.COMPLETED
 
     @property
     def changes_rows(self) -> bool:
-        """Whether, completed, it changes what a reader sees (a commit of some kind, not clean or rollback)."""
+        """Whether the completed action changes what a reader sees: a commit of any kind does, a clean does not."""
         return _COMPLETED_AS.get(self.action, self.action) in _WRITES
 
     @property
     def file_name(self) -> str:
-        """The name under the timeline folder."""
+        """The file name in the timeline folder."""
         if self.state is InstantState.COMPLETED:
             return f"{self.begin}_{self.completion}.{_COMPLETED_AS.get(self.action, self.action).value}"
         if self.action is Action.COMMIT and self.state is InstantState.INFLIGHT:
-            return f"{self.begin}.inflight"  # the one name without an action, kept by Hudi for old readers
+            return f"{self.begin}.inflight"  # Hudi kept this name without an action for old readers.
         return f"{self.begin}.{self.action.value}.{self.state.value}"
 
 
 @lru_cache(maxsize=1 << 15)
 def parse_instant(name: str) -> Instant | None:
-    """Read a file name on the timeline; None for names that are not instants."""
+    """Parse the name of a timeline file; return None if it names no instant."""
     if done := _COMPLETED.fullmatch(name):
         return Instant(done[1], Action(done[3]), InstantState.COMPLETED, done[2])
     pending = _PENDING.fullmatch(name)
@@ -106,13 +106,13 @@ def parse_instant(name: str) -> Instant | None:
 
 
 def format_ms(ms: int) -> str:
-    """Write epoch milliseconds as 17 digits, UTC."""
+    """Format epoch milliseconds as 17 digits, in UTC."""
     moment = _EPOCH + timedelta(milliseconds=ms)
     return f"{moment:%Y%m%d%H%M%S}".zfill(_SECONDS_ONLY) + f"{ms % 1000:03d}"
 
 
 def to_ms(text: str) -> int:
-    """Read a 14 or 17 digit time as epoch milliseconds, UTC.
+    """Parse a time of 14 or 17 digits as epoch milliseconds, in UTC.
 
     A time of 14 digits stands for the last millisecond of its second, as in Hudi.
 
@@ -132,5 +132,5 @@ def to_ms(text: str) -> int:
 
 
 def after(text: str) -> str:
-    """One millisecond later."""
+    """Return the instant time one millisecond later."""
     return format_ms(to_ms(text) + 1)

@@ -1,4 +1,4 @@
-"""Where things are in a table, and what their names mean; the names of files with rows among them.
+"""Paths of a table's files: build and parse the names of data files, markers, partitions and record keys.
 
 All paths are relative to the table and use `/`.
 
@@ -22,13 +22,14 @@ PROPERTIES_BACKUP = ".hoodie/hoodie.properties.backup"
 MARKERS = ".hoodie/.temp"
 HEARTBEATS = ".hoodie/.heartbeat"
 METADATA_TABLE = ".hoodie/metadata"
-BUCKET_RULES = ".hoodie/.bucket_index"  # of the JVM's: buckets that are split, or of other numbers in each partition
+# The JVM keeps rules here for split buckets, and for numbers of buckets by partition.
+BUCKET_RULES = ".hoodie/.bucket_index"
 LOCK = ".hoodie/.locks/table_lock.json"
 PARTITION_METAFILE = ".hoodie_partition_metadata"
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 NULL_KEY = "__null__"
 EMPTY_KEY = "__empty__"
-FileGroup = tuple[str, str]  # partition, file id
+FileGroup = tuple[str, str]
 
 _OWN_NAMES = frozenset({META, PARTITION_METAFILE})
 _PLACEHOLDERS: dict[str | None, str | None] = {NULL_KEY: None, EMPTY_KEY: ""}
@@ -38,14 +39,16 @@ _MARKER = re.compile(
     rf"(?:.*/)?{re.escape(MARKERS)}/([0-9]+)/(?:(.+)/)?([^/]+)\.marker\.(CREATE|MERGE|APPEND)", re.ASCII
 )
 _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
-_MISREAD = re.compile(r"[\x00-\x1f\x7f:]|%[0-9a-fA-F]{2}")  # hudi-rs, Hadoop's Path; what the JVM decodes in any case
-_MISREAD_ALONE = re.compile(f"{_MISREAD.pattern}|=")  # without the column's name before it, this is taken for one
+# hudi-rs and Hadoop's `Path` misread these, and the JVM always decodes escapes.
+_MISREAD = re.compile(r"[\x00-\x1f\x7f:]|%[0-9a-fA-F]{2}")
+# Without the column's name before it, a value with `=` reads as a column and its value.
+_MISREAD_ALONE = re.compile(f"{_MISREAD.pattern}|=")
 _CURE = "give the table URL encoding when it is made (TableSpec.url_encode), or "
 _ESCAPED = re.compile(r"%([0-9a-fA-F]{2})")
 
 
 class MarkerKind(str, Enum):
-    """What the announced data file is: the first of its group, a new slice, or (old tables) a log file."""
+    """Kind of an announced data file: the first of its group, a new slice, or (old tables) a log file."""
 
     CREATE = "CREATE"
     MERGE = "MERGE"
@@ -54,7 +57,7 @@ class MarkerKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """An announcement, made before the data file is written, so that a rollback can find it."""
+    """Announcement of a data file, stored before the file is written, so that a rollback can find the file."""
 
     begin: str
     partition: str
@@ -63,17 +66,17 @@ class Marker:
 
     @property
     def data_path(self) -> str:
-        """The announced data file, relative to the table."""
+        """The path of the announced data file, relative to the table."""
         return join(self.partition, self.file_name)
 
 
 def join(partition: str, file_name: str) -> str:
-    """A file's path relative to the table; the partition of an unpartitioned table is empty."""
+    """Return a file's path relative to the table; the partition of an unpartitioned table is empty."""
     return f"{partition}/{file_name}" if partition else file_name
 
 
 def names_by_partition(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The file names of these paths by their partition, both in their order."""
+    """Group the file names of these paths by partition, both in their order."""
     found: dict[str, list[str]] = {}
     for path in paths:
         partition, _, name = path.rpartition("/")
@@ -82,74 +85,74 @@ def names_by_partition(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def markers_dir(begin: str) -> str:
-    """The folder of an instant's markers."""
+    """Return the folder of an instant's markers."""
     return f"{MARKERS}/{begin}"
 
 
 def marker_path(begin: str, partition: str, file_name: str, kind: MarkerKind) -> str:
-    """Where the (empty) direct marker of one data file goes."""
+    """Return the path of the (empty) direct marker of one data file."""
     return f"{markers_dir(begin)}/{marker_name(partition, file_name, kind)}"
 
 
 def marker_name(partition: str, file_name: str, kind: MarkerKind) -> str:
-    """What a marker says: which data file will be there, and of what kind it is."""
+    """Return the name of the marker that announces a data file and its kind."""
     return f"{join(partition, file_name)}.marker.{kind.value}"
 
 
 def markers_type(begin: str) -> tuple[str, bytes]:
-    """The object that says that an instant's markers are in `markers_file`s alone: where it goes, and its bytes."""
+    """Return path and bytes of the object that tells readers to look for markers in `markers_file`s only."""
     return f"{markers_dir(begin)}/MARKERS.type", b"TIMELINE_SERVER_BASED"
 
 
 def markers_file(begin: str, number: int, names: Iterable[str]) -> tuple[str, bytes]:
-    """An object that is many markers in one: where it goes, and its bytes."""
+    """Return path and bytes of an object that holds many markers."""
     return f"{markers_dir(begin)}/MARKERS{number}", "".join(f"{name}\n" for name in names).encode()
 
 
 def parse_marker(path: str) -> Marker | None:
-    """Read a direct marker's path, relative to the table or longer; None for any other path."""
+    """Parse a direct marker's path, relative to the table or longer; return None for any other path."""
     found = _MARKER.fullmatch(path)
     return Marker(found[1], found[2] or "", found[3], MarkerKind(found[4])) if found else None
 
 
 def markers_in(path: str, data: bytes) -> list[Marker]:
-    """The markers in a `markers_file`, ours or that of JVM Hudi's timeline server."""
+    """Parse the markers in a `markers_file`, written by this library or by JVM Hudi's timeline server."""
     folder = path.rpartition("/")[0]
     return list(filter(None, (parse_marker(f"{folder}/{line}") for line in data.decode().split("\n"))))
 
 
 def is_markers_file(path: str) -> bool:
-    """Whether an object is many markers in one."""
+    """Whether this object holds many markers."""
     return _MARKERS_FILE.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def heartbeat_path(begin: str) -> str:
-    """The (empty) file whose modification time is the instant's last sign of life."""
+    """Return the path of an instant's heartbeat, an empty file whose modification time is the writer's last beat."""
     return f"{HEARTBEATS}/{begin}"
 
 
 def partition_metafile(partition: str, begin: str) -> tuple[str, bytes]:
-    """Path and content of the file without which JVM readers take a partition for no partition."""
+    """Return path and content of a partition's metafile; JVM readers ignore a partition without one."""
     depth = partition.count("/") + 1 if partition else 0
     content = f"#partition metadata\ncommitTime={begin}\npartitionDepth={depth}\n"
     return join(partition, PARTITION_METAFILE), content.encode("ascii")
 
 
 def escape(value: str) -> str:
-    """Percent-encode the characters Hive and Hudi hold unsafe in a folder name, and no others."""
+    """Percent-encode exactly the characters that Hive and Hudi treat as unsafe in a folder name."""
     return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", value)
 
 
 def unescape(value: str) -> str:
-    """Undo `escape`; a `%` that starts no code stays as it is."""
+    """Undo `escape`; a `%` that starts no code stays."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
 
 
 def checked_path(path: str) -> str:
-    """The path itself, unless it would leave the table's folder.
+    """Return the path if it stays inside the table's folder.
 
     Raises:
-        InvalidRecords: one of its levels is `..`.
+        InvalidRecords: a level of the path is `..`.
     """
     if ".." in path.replace("\\", "/").split("/"):
         raise InvalidRecords(f"partition path {path!r} leaves the table; change the value")
@@ -157,13 +160,13 @@ def checked_path(path: str) -> str:
 
 
 def outer_of(partition: str) -> list[str]:
-    """The paths of the partitions that this one would be inside of."""
+    """Return the paths of all possible partitions that would contain this one."""
     levels = partition.split("/")
     return ["/".join(levels[:count]) for count in range(1, len(levels))]
 
 
 def nested(partition: str, other: str) -> InvalidRecords:
-    """The error that says that of two partitions one is inside the other."""
+    """Build the error for two partitions of which one is inside the other."""
     inner, outer = sorted((partition, other), key=len, reverse=True)
     return InvalidRecords(
         f"partition {inner!r} would be inside partition {outer!r}: JVM readers would find the outer one's rows only, "
@@ -173,10 +176,10 @@ def nested(partition: str, other: str) -> InvalidRecords:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStyle:
-    """How partition values become folders.
+    """Mapping of partition values to folders and back.
 
-    Promised: the paths are those the JVM writes with the same three settings; different values have different paths;
-    and a value that this project, hudi-rs or the JVM would not find again, or would read as another, is refused.
+    Promised: paths are those that the JVM writes with the same three settings. Different values have different paths.
+    Values that this project, hudi-rs or the JVM would not find again, or would read as another value, are refused.
     """
 
     fields: tuple[str, ...] = ()
@@ -184,7 +187,7 @@ class PartitionStyle:
     url_encode: bool = False
 
     def folder_for(self, field: str, text: str | None) -> str:
-        """The part of the path that a field's value makes, by its text: one level, or several without `url_encode`.
+        """Return the part of the path for one field's value: one level, or several without `url_encode`.
 
         Raises:
             InvalidRecords: readers would not find the value, or read it as another.
@@ -202,10 +205,11 @@ class PartitionStyle:
         return f"{field}={folder}" if self.hive_style else folder
 
     def fault_of(self, field: str, text: str | None) -> str | None:
-        """Why a value cannot be a folder; None if it can."""
+        """Return why a value cannot be a folder; None if it can."""
         return None if text is None else next((why for bad, why in self._faults(field, text) if bad), None)
 
     def _faults(self, field: str, text: str) -> Iterator[tuple[object, str]]:
+        """Yield each possible fault as a condition, true if the fault is present, and its description."""
         yield text in {"", DEFAULT_PARTITION}, "is null to Hudi's readers: give null if that is what it means"
         folder = self._folder(field, text)
         levels = folder.split("/")
@@ -223,14 +227,14 @@ class PartitionStyle:
 
     @property
     def can_nest(self) -> bool:
-        """Whether one partition can be inside another one: `a/b` in `a`."""
+        """Whether one partition can be inside another, like `a/b` in `a`."""
         return len(self.fields) == 1 and not self.url_encode
 
     def check_apart(self, paths: Iterable[str]) -> None:
         """Refuse partitions of which one is inside another.
 
         Raises:
-            InvalidRecords: naming both.
+            InvalidRecords: the message names both partitions.
         """
         there = set(paths) if self.can_nest else set[str]()
         for path in there:
@@ -238,10 +242,10 @@ class PartitionStyle:
                 raise nested(path, min(outer))
 
     def values_of(self, path: str) -> tuple[str | None, ...]:
-        """The partition values of a path, as text; None for the default partition (null and empty are one).
+        """Return the partition values of a path as text; None for the default partition (null or empty).
 
         Raises:
-            InvalidRecords: the path has another number of levels than there are fields.
+            InvalidRecords: the number of levels differs from the number of fields.
         """
         if not self.fields:
             return ()
@@ -258,12 +262,12 @@ class PartitionStyle:
 
 
 def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
-    """The record key `a:1,b:2` of several fields' values, given as texts.
+    """Return the record key `a:1,b:2` of several fields, whose values are given as texts.
 
     Promised: no other values have this key.
 
     Raises:
-        InvalidRecords: it could be that of others.
+        InvalidRecords: other values could have the same key.
 
     Source: `KeyGenerator.constructRecordKey`, `KeyGenUtils.getRecordKey`.
     """
@@ -277,12 +281,12 @@ def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
 
 
 def separators(fields: Sequence[str]) -> list[str]:
-    """What comes after each field's value in a record key of several; empty after the last."""
+    """Return the text that follows each field's value in a composite record key; empty after the last value."""
     return [*(f",{field}:" for field in fields[1:]), ""]
 
 
 def _also_told(texts: Sequence[str | None], fields: Sequence[str]) -> list[str | None]:
-    """Other values that would have the same record key, if any."""
+    """Return other values that would have the same record key; empty if none would."""
     for at, (text, end) in enumerate(zip(texts, separators(fields), strict=True)):
         if text in _PLACEHOLDERS:
             return [*texts[:at], _PLACEHOLDERS[text], *texts[at + 1 :]]
@@ -303,9 +307,9 @@ _LOG_FILE = re.compile(r"\.([^._]+)_([0-9]+)\.log\.([0-9]+)_([0-9]+-[0-9]+-[0-9]
 
 @dataclass(frozen=True, slots=True)
 class BaseFile:
-    """A base file's identity: the file group, the writing task attempt, and the instant.
+    """Parsed name of a base file: the file group, the write token of a task attempt, and the instant.
 
-    `file_id` is `<uuid>-<n>`, `write_token` is `<task partition>-<stage>-<attempt>`; both of letters, digits and `-`.
+    `file_id` is `<uuid>-<n>`, `write_token` is `<task partition>-<stage>-<attempt>`. Both have letters, digits and `-`.
     """
 
     file_id: str
@@ -314,22 +318,22 @@ class BaseFile:
 
     @property
     def name(self) -> str:
-        """The file name, without the partition, of a data table."""
+        """The file name in a data table, without the partition."""
         return f"{self.file_id}_{self.write_token}_{self.begin}.parquet"
 
 
 def parse_base_file(name: str) -> BaseFile | None:
-    """Read a base file's name (without folders); None for any other file."""
+    """Parse a base file's name (without folders); return None for any other file."""
     found = _BASE_FILE.fullmatch(name)
     return BaseFile(found[1], found[2], found[3]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A log file's identity: the file group, the instant of the write, and which one of that it is.
+    """Parsed name of a log file: the file group, the instant of the write, and the version within that write.
 
-    `write_token` is of digits alone: with letters the JVM takes the file for no log. `is_cdc`: it says how rows
-    changed, for change feeds of the JVM's, and has no rows of the table.
+    `write_token` has digits only: the JVM ignores a log whose token has letters. A log with `is_cdc` records row
+    changes for the JVM's change feeds, and has no rows of the table.
     """
 
     file_id: str
@@ -346,23 +350,23 @@ class LogFile:
 
     @property
     def place(self) -> tuple[str, int, str]:
-        """What log files of a file slice are merged in the order of; by begin times, whenever they were completed."""
+        """The sort key for merging the log files of a file slice: by begin time, regardless of completion times."""
         return (self.begin, self.version, self.write_token)
 
 
 def parse_log_file(name: str) -> LogFile | None:
-    """Read a log file's name (without folders); None for any other file, archived logs of old tables among them."""
+    """Parse a log file's name (without folders); return None for any other file, or archived log."""
     found = _LOG_FILE.fullmatch(name)
     return LogFile(found[1], found[2], int(found[3]), found[4], found[5] is not None) if found else None
 
 
 def data_file(name: str) -> BaseFile | LogFile | None:
-    """Read the name of a file with rows, or with how they changed; None for any other file."""
+    """Parse the name of a base or log file, change logs included; return None for any other file."""
     return parse_base_file(name) or parse_log_file(name)
 
 
 def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
-    """The partition of a base or log file of the metadata table, and what its name says; None for any other."""
+    """Return the partition and parsed name of a base or log file of the metadata table; None for any other file."""
     partition, _, name = path.rpartition("/")
     found = _HFILE.fullmatch(name)
     file = BaseFile(found[1], found[2], found[3]) if found else parse_log_file(name)
@@ -370,14 +374,14 @@ def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
 
 
 def data_file_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
-    """The partition of a base or log file, and what its name says; None for any other, and below Hudi's own folder."""
+    """Return the partition and parsed name of a base or log file; None for other files and inside `.hoodie`."""
     partition, _, name = path.rpartition("/")
     file = data_file(name)
     return None if file is None or partition.partition("/")[0] == META else (partition, file)
 
 
 def data_files_in(paths: Iterable[str]) -> Iterator[tuple[FileGroup, BaseFile | LogFile, str]]:
-    """The base and log files among these paths: the file group, what the name says, the path."""
+    """Yield file group, parsed name and path of each base or log file among these paths."""
     for path in paths:
         if (at := data_file_at(path)) is not None:
             yield (at[0], at[1].file_id), at[1], path

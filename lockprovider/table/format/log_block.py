@@ -1,20 +1,19 @@
-"""Log files of merge-on-read tables: blocks, one after the other, and what is in them.
+"""Codec of the log files of merge-on-read tables: a sequence of blocks with rows or deletes.
 
     "#HUDI#" | int64 size of what follows | int32 1 | int32 kind | header | int64 length, content | footer | int64 size
     rows      int32 3, int32 count, then for each row an int32 length and its Avro datum
     deletes   int32 3, int32 length, and one Avro datum: a list of keys with ordering values
 
-All numbers are big-endian; a header is a count, and for each entry its key, length and UTF-8 text. The last number
-counts from the magic, so that a block whose writer died shows. Parquet blocks are files of their own.
+All numbers are big-endian. A header is a count, then for each entry its key, length and UTF-8 text. The last number
+counts from the magic and reveals a block whose writer died. Parquet blocks are files of their own.
 
-A delete without an ordering value (an int of 0, or null) wins over all that came before it. One with a value takes part
-in the ordering like a row, and its value is wrapped by its type: readers fail at one that is not the column's own, and
-at several in one block.
+A delete without an ordering value (an int of 0, or null) wins over all earlier rows. A delete with a value takes part
+in the ordering like a row. Its type wraps the value: readers fail at a type other than the column's, and at several
+types in one block.
 
-Promised: what is decoded and encoded again has the same bytes. A block that is torn reads as if it were not there, and
-the blocks after it are found by their magic: what a dead writer left is no data. Rows and deletes come back as they
-were given. A datum at a time passes through Python. NOT promised: to see that bytes inside of a whole block were
-changed.
+Promised: decoding and encoding again gives the same bytes. Readers skip a torn block and find the blocks after it by
+their magic. Rows and deletes keep their values. Data pass through Python one datum at a time. NOT promised: detection
+of changed bytes inside a whole block.
 
 Source: Hudi `HoodieLogFormatWriter`, `HoodieLogFileReader`, `HoodieLogBlock`, `BaseHoodieLogRecordReader`,
 `HoodieAvroDataBlock`, `HoodieDeleteBlock`, `HoodieAvroUtils.wrapValueIntoAvro`; `HoodieDeleteRecordList.avsc`; Avro
@@ -46,12 +45,12 @@ _SIZE = struct.Struct(">q")
 _TWO = struct.Struct(">ii")
 _COUNT = struct.Struct(">i")
 _NO_FOOTER = _COUNT.pack(0)
-_MOST_BYTES = (1 << 31) - 1  # the JVM reads the size as int
+_MOST_BYTES = (1 << 31) - 1  # The JVM reads the size as an int.
 _ROLLBACK = "0"
 
 
 class BlockKind(IntEnum):
-    """What is in a block."""
+    """Kind of content of a log block."""
 
     COMMAND = 0
     DELETE = 1
@@ -63,7 +62,7 @@ class BlockKind(IntEnum):
 
 
 class Header(IntEnum):
-    """What a block says of itself, in Hudi's words."""
+    """Header keys of a log block, by Hudi's names."""
 
     INSTANT_TIME = 0
     TARGET_INSTANT_TIME = 1
@@ -78,7 +77,7 @@ class Header(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogBlock:
-    """One block. `header` keeps its order, and entries that are unknown here."""
+    """One log block; `header` keeps its order and unknown entries."""
 
     kind: BlockKind
     header: Mapping[int, str]
@@ -86,20 +85,20 @@ class LogBlock:
 
     @property
     def instant(self) -> str:
-        """The begin time of the write that it is of."""
+        """The begin time of the write that made this block."""
         return self.header.get(Header.INSTANT_TIME, "")
 
     @property
     def is_partial(self) -> bool:
-        """Whether its rows have only the columns that were set."""
+        """Whether the rows have only the columns that were set."""
         return self.header.get(Header.IS_PARTIAL, "").lower() == "true"
 
 
 def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
-    """The bytes of a log file.
+    """Encode a log file.
 
     Raises:
-        ValueError: a block is too large for the JVM, 2 GiB.
+        ValueError: a block has 2 GiB or more, which the JVM cannot read.
     """
     return b"".join(map(_encode, blocks))
 
@@ -118,11 +117,12 @@ def _encode(block: LogBlock) -> bytes:
 
 
 def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
-    """The whole blocks of a log file, in their order.
+    """Decode the whole blocks of a log file, in order; skip torn blocks.
 
     Raises:
-        Corrupt: it does not begin with a block, or a whole block cannot be understood; the message names the file.
-        UnsupportedTable: a block is of a format that is not known here.
+        Corrupt: the data does not begin with a block, or a whole block cannot be understood; the message names the
+            file.
+        UnsupportedTable: a block has an unknown format.
     """
     found: list[LogBlock] = []
     at, view = 0, memoryview(data)
@@ -131,7 +131,7 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
     while at >= 0:
         end = _end_of(data, at)
         if end is None:
-            at = data.find(MAGIC, at + 1)  # torn: the next one, if any
+            at = data.find(MAGIC, at + 1)  # This block is torn; search for the next one.
             continue
         found.append(_decode(view[at + len(MAGIC) + _SIZE.size : end - _SIZE.size], file_name))
         at = end if data.startswith(MAGIC, end) else data.find(MAGIC, end)
@@ -139,7 +139,7 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
 
 
 def _end_of(data: bytes, at: int) -> int | None:
-    """Where the block that begins here ends; None if it is torn."""
+    """Return the end of the block that begins at `at`; None if it is torn."""
     start = at + len(MAGIC) + _SIZE.size
     if start > len(data):
         return None
@@ -152,6 +152,7 @@ def _end_of(data: bytes, at: int) -> int | None:
 
 
 def _decode(body: memoryview, file_name: str) -> LogBlock:
+    """Decode the body of one whole block."""
     try:
         version, kind = _TWO.unpack_from(body, 0)
         if version != _VERSION or kind not in BlockKind.__members__.values():
@@ -170,6 +171,7 @@ def _decode(body: memoryview, file_name: str) -> LogBlock:
 
 
 def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
+    """Decode a header; return its entries and the offset after it."""
     (count,) = _COUNT.unpack_from(body, at)
     at += _COUNT.size
     found: dict[int, str] = {}
@@ -184,13 +186,13 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
 
 
 def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
-    """The blocks with rows or deletes, of those in merge order, that count.
+    """Return the valid blocks with rows or deletes, of blocks in merge order.
 
-    A command block takes back the blocks before it of the instant that it names: so older tables roll back. A block
-    that a log compaction made stands where the newest of the instants was that it was made of, and they do not count.
+    A rollback command, used by older tables, invalidates the earlier blocks of the instant that it names. The result of
+    a log compaction replaces its source blocks and takes the position of the newest of them.
 
     Raises:
-        UnsupportedTable: a command that is not known here.
+        UnsupportedTable: a block has an unknown command.
     """
     by_instant: dict[str, list[LogBlock]] = {}
     for block in blocks:
@@ -204,8 +206,9 @@ def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
 
 
 def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlock, ...]:
+    """Replace the source blocks of log compactions by their results."""
     order = list(by_instant)
-    made_of: dict[str, str] = {}  # the instant by whose blocks this one's are replaced
+    made_of: dict[str, str] = {}  # Maps each source instant to the compaction that replaces its blocks.
     for instant in reversed(order):
         times = by_instant[instant][0].header.get(Header.COMPACTED_BLOCK_TIMES, "")
         for one in filter(None, (part.strip() for part in times.split(","))):
@@ -227,13 +230,13 @@ _RECORDS = "HoodieDeleteRecordList"
 _PACKAGE = "org.apache.hudi.avro.model."
 _ARRAY = "ArrayWrapper"
 _DECIMAL = "DecimalWrapper"
-_DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15  # of each value, whatever the column has
+_DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15  # Hudi uses these for every value, whatever the column has.
 _EXACT = Context(prec=2 * _DECIMAL_DIGITS)
 _NO_VALUE: tuple[str, Any] = ("IntWrapper", 0)
 
 
 def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
-    """The content of an Avro block with these rows; their columns are those of the schema, in its order."""
+    """Encode rows as the content of an Avro block; their columns are the schema's, in order."""
     parsed, out = _parsed(schema_json), [_TWO.pack(_CONTENT_VERSION, rows.num_rows)]
     columns = [_plain(column) for column in rows.columns]
     names = rows.column_names
@@ -245,12 +248,12 @@ def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
 
 
 def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
-    """The rows of an Avro block; their columns are those of the schema, in its order.
+    """Decode the rows of an Avro block; their columns are the schema's, in order.
 
     Raises:
         Corrupt: the content does not fit the schema; the message names the file.
-        UnsupportedTable: it is of a version that is not known here.
-        UnsupportedSchema: a column has a type that is not supported.
+        UnsupportedTable: the block has an unknown version.
+        UnsupportedSchema: a column has an unsupported type.
     """
     columns = from_avro(schema_json)
     try:
@@ -261,6 +264,7 @@ def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
 
 
 def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]]:
+    """Decode the rows of an Avro block and check the length of each."""
     version, count = _TWO.unpack_from(content, 0)
     if not 1 <= version <= _CONTENT_VERSION:
         raise UnsupportedTable(
@@ -282,7 +286,7 @@ def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]
 
 @lru_cache(maxsize=256)
 def _parsed(schema_json: str) -> Any:
-    """The schema with times as plain numbers: as which Arrow takes them, beyond the years that Python knows, too."""
+    """Parse the schema with times as plain numbers; Arrow accepts years as numbers that Python's dates do not."""
     return fastavro.parse_schema(_without_times(checked_schema(schema_json)))
 
 
@@ -297,14 +301,14 @@ def _without_times(avro: Any) -> Any:
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
-    """A column's values as Avro takes them: times as numbers, maps as dictionaries."""
+    """Return a column's values in Avro's form: times as numbers, maps as dictionaries."""
     stored = column.cast(stored_kind(column.type))
     give, values = _giver(stored.type), stored.to_pylist()
     return values if give is None else [None if v is None else give(v) for v in values]
 
 
 def _giver(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What a value that is not null has to pass through; None if it may stay as it is."""
+    """Return the conversion of a value that is not null; None if no conversion is needed."""
     if types.is_timestamp(kind) or types.is_date(kind):
         return lambda value: pa.scalar(value, kind).cast(stored_kind(kind)).as_py()
     if types.is_map(kind):
@@ -328,10 +332,10 @@ def _optional(give: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True, slots=True)
 class LogDelete:
-    """One key that is deleted.
+    """Deletion of one key.
 
-    `values` are the ordering values, one a field, as they are stored: dates in days, timestamps in the column's unit,
-    decimals as bytes; none if the delete wins over all before it. `wrappers` are the names of their types.
+    `values` are the ordering values, one for each field, as stored: dates in days, timestamps in the column's unit,
+    decimals as bytes. Without values the delete wins over all earlier rows. `wrappers` names the type of each value.
     """
 
     key: str
@@ -341,10 +345,10 @@ class LogDelete:
 
 
 def wrapper_of(kind: pa.DataType) -> str:
-    """The type by which an ordering value of this column has to be written, and no other can be read by all.
+    """Return the wrapper type for an ordering value of this column; some readers fail at any other type.
 
     Raises:
-        UnsupportedSchema: there is none.
+        UnsupportedSchema: no wrapper fits.
     """
     for fits, name in _WRAPPERS:
         if fits(kind):
@@ -356,7 +360,7 @@ def wrapper_of(kind: pa.DataType) -> str:
 
 
 def _is_short_decimal(kind: pa.DataType) -> bool:
-    """Whether its values have so few digits that Hudi's decimal of a delete has room for them."""
+    """Whether the values fit Hudi's decimal of a delete."""
     return bool(types.is_decimal(kind) and kind.scale <= _DECIMAL_SCALE >= kind.precision - kind.scale)
 
 
@@ -369,7 +373,7 @@ _WRAPPERS = (
     (types.is_boolean, "BooleanWrapper"),
     (_is_short_decimal, _DECIMAL),
 )
-_READ_AS = {  # what hudi-rs takes for the same, and what a column was before it was widened
+_READ_AS = {  # hudi-rs treats these types alike, or a column had the type before it was widened.
     **{name: {name} for _, name in _WRAPPERS},
     "IntWrapper": {"IntWrapper", "DateWrapper", "LocalDateWrapper"},
     "LongWrapper": {"LongWrapper", "TimestampMicrosWrapper", "IntWrapper"},
@@ -378,9 +382,9 @@ _READ_AS = {  # what hudi-rs takes for the same, and what a column was before it
 
 
 def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | None, wrapper: str = "") -> bytes:
-    """The content of a delete block; `values` have all the type `wrapper`, or None: they win over all before them.
+    """Encode a delete block. All `values` have the type `wrapper`; with None the deletes win over all earlier rows.
 
-    An int of 0 cannot be told from no value, and wins, too.
+    An int of 0 is stored like no value, and wins, too.
     """
     name, given = (wrapper, values) if values is not None else (_NO_VALUE[0], [_NO_VALUE[1]] * len(keys))
     wrapped = _PACKAGE + name
@@ -396,7 +400,7 @@ def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | 
 
 
 def _decimal_bytes(value: Decimal) -> bytes:
-    """The unscaled number in as few bytes as Java's `BigInteger` has."""
+    """Encode the unscaled number in as few bytes as Java's `BigInteger` uses."""
     unscaled = int(value.scaleb(_DECIMAL_SCALE, _EXACT))
     return unscaled.to_bytes((unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1, "big", signed=True)
 
@@ -406,11 +410,11 @@ def _of_decimal_bytes(data: bytes) -> Decimal:
 
 
 def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
-    """The deletes of a block, in its order.
+    """Decode the deletes of a block, in order.
 
     Raises:
         Corrupt: the content is no list of deletes; the message names the file.
-        UnsupportedTable: it is of a version that is not known here.
+        UnsupportedTable: the block has an unknown version.
     """
     try:
         version, length = _TWO.unpack_from(content, 0)
@@ -444,11 +448,11 @@ def _unwrapped(given: Any) -> list[tuple[str, Any]]:
 
 
 def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], file_name: str) -> list[pa.Array]:
-    """The ordering values of the deletes that have any, a column a field, of the columns' types.
+    """Return one array of ordering values for each column, from the deletes that have values.
 
     Raises:
-        Corrupt: one is of another type than its column: it cannot be compared with the rows', and JVM Hudi and hudi-rs
-            fail at it, too.
+        Corrupt: a value's type differs from its column's, so it cannot be compared with rows. JVM Hudi and hudi-rs
+            fail, too.
     """
     given = [one for one in deletes if one.values]
     expected = [wrapper_of(column.type) for column in columns] if given else []
@@ -472,7 +476,7 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def stored_kind(kind: pa.DataType) -> pa.DataType:
-    """The type of a column's values as Avro has them: of times whole numbers, of others the same."""
+    """Return the type that Avro stores for a column: whole numbers for times, else the same type."""
     if types.is_timestamp(kind):
         return pa.int64()
     return pa.int32() if types.is_date32(kind) else kind

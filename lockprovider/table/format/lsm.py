@@ -1,8 +1,8 @@
-"""The archive's own files: what they are called, and what is in them.
+"""Codec of the timeline archive: its file names, manifests and parquet files.
 
     <min begin>_<max begin>_<level>.parquet   archived instants; ten files of one level become one of the next
-    manifest_<n>                              which of the files are the archive, as JSON
-    _version_                                 the n that counts
+    manifest_<n>                              JSON list of the files that form the archive
+    _version_                                 the number n of the current manifest
 
 Source: Hudi `LSMTimeline`, `LSMTimelineWriter`, `HoodieLSMTimelineManifest`, `HoodieLSMTimelineInstant.avsc`.
 """
@@ -27,7 +27,7 @@ _MANIFEST = re.compile(r"manifest_([0-9]+)", re.ASCII)
 _FILE = re.compile(r"([0-9]+)_([0-9]+)_([0-9])\.parquet", re.ASCII)
 _DIGEST_KEY = "lockprovider.digest"
 _VERSION = 1
-_GROUP_BYTES = 16 << 20  # of a row group, before compression
+_GROUP_BYTES = 16 << 20  # This limits a row group, before compression.
 _TEXT = ["null", {"type": "string", "avro.java.string": "String"}]
 _FIELDS = [
     *({"name": name, "type": _TEXT, "default": None} for name in ("instantTime", "completionTime", "action")),
@@ -51,7 +51,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, order=True)
 class HistoryFile:
-    """The name of a file of archived instants, by their begin times."""
+    """Parsed name of a file of archived instants: the range of its begin times, and its level."""
 
     least: str
     greatest: str
@@ -59,41 +59,41 @@ class HistoryFile:
 
     @property
     def name(self) -> str:
-        """In the folder of the archive."""
+        """The file name in the archive's folder."""
         return f"{self.least}_{self.greatest}_{self.level}.parquet"
 
 
 def parse_file(name: str) -> HistoryFile | None:
-    """Read such a name; None for any other."""
+    """Parse the name of a file of archived instants; return None for any other name."""
     found = _FILE.fullmatch(name)
     return HistoryFile(found[1], found[2], int(found[3])) if found else None
 
 
 def manifest_path(number: int) -> str:
-    """Where a manifest is."""
+    """Return the path of a manifest."""
     return f"{HISTORY}/manifest_{number}"
 
 
 def parse_manifest_name(name: str) -> int | None:
-    """The number of a manifest; None for any other name."""
+    """Parse the number of a manifest; return None for any other name."""
     found = _MANIFEST.fullmatch(name)
     return int(found[1]) if found else None
 
 
-Manifest = Mapping[str, int]  # the sizes in bytes of the archive's files, by name
+Manifest = Mapping[str, int]  # File sizes in bytes, by file name in the archive.
 
 
 def encode_manifest(files: Manifest) -> bytes:
-    """The content of a manifest."""
+    """Encode a manifest as JSON."""
     listed = [{"fileName": name, "fileLen": size} for name, size in files.items()]
     return json.dumps({"files": listed}, indent=2).encode("ascii")
 
 
 def decode_manifest(data: bytes, name: str) -> Manifest:
-    """Read a manifest.
+    """Decode a manifest.
 
     Raises:
-        Corrupt: it cannot be understood; the message names it.
+        Corrupt: the manifest cannot be understood; the message names it.
     """
     try:
         said = parse_json(data, most=LARGEST_OBJECT)["files"]
@@ -104,12 +104,12 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What is asked of a file of archived instants again and again.
+    """Summary of a file of archived instants, which saves readers from opening the file.
 
     Attributes:
         begin: the greatest begin time of its writes; empty if there are none.
         completion: their greatest completion time.
-        streams: of each stream that a write was a batch of, the greatest batch and the file name of that write.
+        streams: for each stream, its greatest batch and the file name of the write of that batch.
     """
 
     begin: str = ""
@@ -117,7 +117,7 @@ class Digest:
     streams: Mapping[str, tuple[int, str]] | None = None
 
     def plus(self, other: Digest) -> Digest:
-        """Of both together."""
+        """Return the digest that covers both files."""
         streams = dict(self.streams or {})
         for stream, last in (other.streams or {}).items():
             streams[stream] = max(streams.get(stream, last), last)
@@ -125,7 +125,7 @@ class Digest:
 
 
 def digest_of(footer: Mapping[bytes, bytes] | None) -> Digest | None:
-    """The digest that our own files carry in their footers; None if there is none, or it cannot be understood."""
+    """Return the digest in the footer of a file of this library; None if it is missing or unreadable."""
     try:
         said = parse_json((footer or {})[_DIGEST_KEY.encode()], most=LARGEST_OBJECT)
         streams = {str(name): (int(batch), str(file)) for name, (batch, file) in said["streams"].items()}
@@ -146,13 +146,13 @@ class Archived:
 
 
 def rows_of(instants: Iterable[Archived]) -> list[dict[str, Any]]:
-    """The instants as rows of the archive, by begin time."""
+    """Return the instants as rows of the archive, sorted by begin time."""
     ordered = sorted(instants, key=lambda one: (one.begin, one.completion))
     return [dict(zip(SCHEMA.names, (*astuple(one), _VERSION), strict=True)) for one in ordered]
 
 
 def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
-    """The content of a file of archived instants; equal rows give equal bytes. Few of the rows are held at a time."""
+    """Encode a file of archived instants; equal rows give equal bytes. Memory holds one row group of rows at a time."""
     out = pa.BufferOutputStream()
     said = {"begin": digest.begin, "completion": digest.completion, "streams": dict(digest.streams or {})}
     with pq.ParquetWriter(out, SCHEMA, compression="gzip", version="1.0", store_schema=False) as writer:
@@ -169,7 +169,7 @@ def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
 
 
 def _groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """The rows, as many at a time as have some megabytes."""
+    """Yield the rows in groups of a few megabytes."""
     group, size = list[Mapping[str, Any]](), 0
     for row in rows:
         group.append(row)

@@ -1,7 +1,7 @@
-"""What a commit or rollback did, as Hudi keeps it: an Avro object container file with one record.
+"""Codec of commit and rollback metadata: an Avro object container file with one record.
 
-Promised: equal input gives equal bytes (the container's sync marker is derived from the record), and what the JVM
-wrote can be read, unknown fields being passed over. NOT promised: to read layout 1 (JSON) or an empty file.
+Promised: equal input gives equal bytes (the sync marker is derived from the record). Metadata of the JVM can be read;
+unknown fields are ignored. NOT promised: reading layout 1 (JSON) or an empty file.
 
 Source: `HoodieCommitMetadata.avsc`, `HoodieReplaceCommitMetadata.avsc`, `HoodieRollbackPlan.avsc`,
 `HoodieRollbackMetadata.avsc`.
@@ -35,7 +35,7 @@ _NO_COMMIT = "null"
 _SYNC_BYTES = 16
 _MAGIC = b"Obj\x01"
 _HEADER = {"type": "map", "values": "bytes"}
-_SHORT = 200  # characters of an error text
+_SHORT = 200
 _T = TypeVar("_T")
 
 
@@ -45,11 +45,11 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WriteStat:
-    """One data file a commit wrote.
+    """Statistics of one data file that a commit wrote.
 
-    `path` is relative to the table. `num_writes` counts all rows of the file, rewritten ones included.
-    `prev_commit` and `prev_base_file` are None for a new file group. Sizes are bytes. `note` is what the footer says,
-    for the process that commits (see `files.footers`), and is not in the commit; empty where that knows it.
+    `path` is relative to the table. `num_writes` counts all rows of the file, rewritten ones included. `prev_commit`
+    and `prev_base_file` are None for a new file group. Sizes are bytes. `note` carries the footer's statistics to the
+    process that commits (see `files.footers`), and is not stored in the commit. It is empty if that process has them.
     """
 
     file_id: str
@@ -66,27 +66,27 @@ class WriteStat:
 
     @property
     def group(self) -> FileGroup:
-        """Its file group."""
+        """The partition and file id of the file."""
         return self.partition, self.file_id
 
     @property
     def file_name(self) -> str:
-        """The name without folders."""
+        """The file name without folders."""
         return self.path.rsplit("/", 1)[-1]
 
     @property
     def is_log(self) -> bool:
-        """Whether it is a log file; then `prev_commit` is its own instant, as its slice is not known yet."""
+        """Whether this is a log file; then `prev_commit` is its own instant, as its slice is not known yet."""
         return parse_log_file(self.file_name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """What a commit did, by partition path.
+    """Effect of a commit, by partition path.
 
-    `schema_json` is the table's Avro schema without meta columns; readers take it from the latest commit.
-    `operation` is upper case (`UPSERT`, `DELETE`, `INSERT_OVERWRITE`, ...). `replaced` lists the file groups that
-    end with this commit.
+    `schema_json` is the table's Avro schema without meta columns; readers take it from the latest commit. `operation`
+    is upper case (`UPSERT`, `DELETE`, `INSERT_OVERWRITE`, ...). `replaced` lists the file groups that end with this
+    commit.
     """
 
     stats: Mapping[str, tuple[WriteStat, ...]]
@@ -97,32 +97,32 @@ class CommitMetadata:
 
     @property
     def all_stats(self) -> tuple[WriteStat, ...]:
-        """The data files it wrote, of all partitions."""
+        """The data files that the commit wrote in all partitions."""
         return tuple(stat for stats in self.stats.values() for stat in stats)
 
     @property
     def ended(self) -> frozenset[FileGroup]:
-        """The file groups it replaced."""
+        """The file groups that the commit replaced."""
         return frozenset((partition, file_id) for partition, ids in self.replaced.items() for file_id in ids)
 
     @property
     def file_groups(self) -> frozenset[FileGroup]:
-        """The (partition, file id) pairs it wrote or replaced: what two commits must not share."""
+        """The file groups that the commit wrote or replaced; two concurrent commits must not share any."""
         written = {(partition, stat.file_id) for partition, stats in self.stats.items() for stat in stats}
         return self.ended | written
 
 
 class Victim(NamedTuple):
-    """An instant that a rollback or a restore takes back: its begin time and its action."""
+    """The begin time and action of an instant that a rollback or a restore undoes."""
 
     begin: str
     action: str
 
 
 def encode_commit(metadata: CommitMetadata) -> bytes:
-    """The content of a completed (or inflight) commit or replacecommit.
+    """Encode a completed (or inflight) commit or replacecommit.
 
-    The record is Hudi's replace kind when the operation is one of `REPLACING` or something is replaced.
+    The record has Hudi's replace kind if the operation is one of `REPLACING` or the commit replaces file groups.
     """
     schema = {SCHEMA_KEY: metadata.schema_json} if metadata.schema_json is not None else {}
     record: dict[str, Any] = {
@@ -141,22 +141,23 @@ def encode_commit(metadata: CommitMetadata) -> bytes:
 
 
 def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
-    """The contents of a replacecommit's requested and inflight files, of an overwrite: no plan, and no profile."""
+    """Encode the requested and inflight files of an overwrite's replacecommit, without a plan or a profile."""
     requested = {"operationType": operation, "clusteringPlan": None, "extraMetadata": None, "version": 1}
     inflight = {"partitionToWriteStats": {}, "compacted": False, "extraMetadata": {}, "operationType": operation}
     return one_record("HoodieRequestedReplaceMetadata", requested), one_record("HoodieCommitMetadata", inflight)
 
 
 def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
-    """Read a completed commit of any kind.
+    """Decode a completed commit of any kind.
 
     Raises:
-        Corrupt: not one whole Avro record; the message names the file.
+        Corrupt: the data is not one whole Avro record; the message names the file.
     """
     return decoded(data, file_name, "commit metadata", _commit)
 
 
 def _commit(record: Mapping[str, Any]) -> CommitMetadata:
+    """Convert an Avro record to commit metadata."""
     extra = dict(record.get("extraMetadata") or {})
     schema = extra.pop(SCHEMA_KEY, None)
     return CommitMetadata(
@@ -165,14 +166,14 @@ def _commit(record: Mapping[str, Any]) -> CommitMetadata:
             for partition, stats in (record.get("partitionToWriteStats") or {}).items()
         },
         operation=record.get("operationType") or "UNKNOWN",
-        schema_json=sys.intern(schema) if schema else None,  # thousands of commits say the same
+        schema_json=sys.intern(schema) if schema else None,  # Thousands of commits share one schema text.
         extra=extra,
         replaced={partition: tuple(ids) for partition, ids in (record.get("partitionToReplaceFileIds") or {}).items()},
     )
 
 
 def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = "") -> bytes:
-    """The content of `<begin>.rollback.requested`; the files to be deleted are named below `root`, as Hudi does."""
+    """Encode `<begin>.rollback.requested`; it names the files to delete below `root`, as Hudi does."""
     requests = [
         {
             "partitionPath": partition,
@@ -188,21 +189,21 @@ def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = 
 
 
 def decode_rollback_plan(data: bytes, file_name: str) -> Victim:
-    """Which instant a requested rollback takes back.
+    """Return the instant that a requested rollback undoes.
 
     Raises:
-        Corrupt: not one whole Avro record of that kind; the message names the file.
+        Corrupt: the data is no such Avro record; the message names the file.
     """
     return decoded(data, file_name, "a rollback plan", lambda record: victim_of(record["instantToRollback"]))
 
 
 def encode_rollback(begin: str, victim: Victim, paths: Iterable[str]) -> bytes:
-    """The content of the completed rollback that began then and deleted these files."""
+    """Encode the completed rollback that began at `begin` and deleted these files."""
     return one_record("HoodieRollbackMetadata", rollback_record(begin, victim, paths))
 
 
 def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[str, Any]:
-    """A rollback as Hudi's record of it; a restore has one for each victim."""
+    """Build Hudi's record of a rollback; a restore contains one for each victim."""
     deleted = names_by_partition(paths)
     partitions = {
         partition: {
@@ -226,10 +227,10 @@ def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[st
 
 
 def decode_rollback(data: bytes, file_name: str) -> tuple[Victim, ...]:
-    """What a completed rollback took back.
+    """Return the instants that a completed rollback undid.
 
     Raises:
-        Corrupt: not one whole Avro record of that kind; the message names the file.
+        Corrupt: the data is no such Avro record; the message names the file.
     """
     return decoded(
         data, file_name, "rollback metadata", lambda record: tuple(map(victim_of, record["instantsRollback"]))
@@ -237,16 +238,17 @@ def decode_rollback(data: bytes, file_name: str) -> tuple[Victim, ...]:
 
 
 def victim_record(victim: Victim) -> dict[str, str]:
-    """As in the records of rollbacks and restores."""
+    """Build the record of a victim in a rollback or restore."""
     return {"commitTime": victim.begin, "action": victim.action}
 
 
 def victim_of(record: Mapping[str, str]) -> Victim:
-    """Read it."""
+    """Read the record of a victim."""
     return Victim(record["commitTime"], record["action"])
 
 
 def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
+    """Build the Avro record of one file's statistics."""
     zeros = dict.fromkeys(_ZERO_COUNTS, 0)
     return zeros | {
         "fileId": stat.file_id,
@@ -264,7 +266,7 @@ def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
     }
 
 
-# Counts the JVM writes as zero for base files, and some of its tools unbox without a look.
+# The JVM writes these counts as zero for base files. Some of its tools fail if one is null.
 _ZERO_COUNTS = (
     "totalWriteErrors", "totalLogRecords", "totalLogBlocks", "totalCorruptLogBlock", "totalRollbackBlocks",
     "totalUpdatedRecordsCompacted", "totalLogFilesCompacted", "totalLogReadTimeMs", "totalLogSizeCompacted",
@@ -273,6 +275,7 @@ _ZERO_COUNTS = (
 
 
 def _stat_from_avro(record: Mapping[str, Any], partition: str) -> WriteStat:
+    """Read one file's statistics from their Avro record."""
     previous = record.get("prevCommit")
     return WriteStat(
         file_id=record["fileId"],
@@ -290,17 +293,17 @@ def _stat_from_avro(record: Mapping[str, Any], partition: str) -> WriteStat:
 
 @cache
 def avro_schema(name: str) -> Any:
-    """Hudi's own Avro schema of that name, parsed."""
+    """Return Hudi's Avro schema of this name, parsed and cached."""
     text = (files("lockprovider.table") / "schemas" / f"{name}.json").read_text("ascii")
     return fastavro.parse_schema(json.loads(text))
 
 
 def one_record(name: str, record: Mapping[str, Any]) -> bytes:
-    """A container file with this one record of Hudi's schema `name`; equal records give equal bytes."""
+    """Encode one record of Hudi's schema `name` as a container file; equal records give equal bytes."""
     out, counts = BytesIO(), BytesIO()
     fastavro.schemaless_writer(out, avro_schema(name), record)
     body = out.getvalue()
-    for count in (1, len(body)):  # of records, and of bytes
+    for count in (1, len(body)):
         fastavro.schemaless_writer(counts, "long", count)
     mark = sha256(body).digest()[:_SYNC_BYTES]
     return b"".join((_head(name), mark, counts.getvalue(), body, mark))
@@ -308,17 +311,17 @@ def one_record(name: str, record: Mapping[str, Any]) -> bytes:
 
 @cache
 def _head(name: str) -> bytes:
-    """What a container file of that schema begins with, up to the sync marker."""
+    """Return the head of a container file of this schema, up to the sync marker."""
     out = BytesIO()
     fastavro.writer(out, avro_schema(name), [], codec="null", sync_marker=bytes(_SYNC_BYTES))
     return out.getvalue()[:-_SYNC_BYTES]
 
 
 def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
-    """What `read` makes of the one record of a container file, which is to be of this `kind`.
+    """Decode the one record of a container file and convert it with `read`; `kind` is for the error text.
 
     Raises:
-        Corrupt: it is not one whole record of that kind; the message names the file.
+        Corrupt: the data is not one whole record of that kind; the message names the file.
     """
     record = read_one(data, file_name)
     try:
@@ -328,16 +331,16 @@ def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str,
 
 
 def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
-    """The one record of a container file.
+    """Decode the one record of a container file.
 
     Raises:
-        Corrupt: it is not one whole record; the message names the file.
+        Corrupt: the data is not one whole record; the message names the file.
     """
     try:
         record = _read(data, file_name)
     except Corrupt:
         raise
-    except Exception as error:  # fastavro raises many kinds for bad bytes
+    except Exception as error:  # fastavro raises many kinds of errors for bad bytes.
         said = str(error)[:_SHORT]
         raise Corrupt(f"{file_name} cannot be read as Avro ({said}); restore or remove the file") from error
     if not isinstance(record, Mapping):
@@ -346,7 +349,7 @@ def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
 
 
 def _read(data: bytes, file_name: str) -> Any:
-    """The one value of a container file, read within bounds: its schema and its codec are what somebody wrote.
+    """Decode the one value of a container file within memory bounds, since its schema and codec are untrusted.
 
     Raises:
         Exception: of many kinds, for bad bytes.
@@ -374,18 +377,18 @@ def _read(data: bytes, file_name: str) -> Any:
     return read(BytesIO(body), parsed, None)
 
 
-@lru_cache(maxsize=16)  # thousands of commits have one schema
+@lru_cache(maxsize=16)  # Thousands of commits have one schema.
 def parsed_schema(text: bytes | str) -> Any:
-    """An Avro schema that is part of a file, as fastavro takes it.
+    """Parse a file's Avro schema for fastavro.
 
     Raises:
-        ValueError, fastavro's: it is none; or values of it may take memory without taking bytes.
+        ValueError, fastavro's: the text is no schema; or values of it could take memory without taking bytes.
     """
     return fastavro.parse_schema(checked_schema(text))
 
 
 def checked_schema(text: bytes | str) -> Any:
-    """The same as JSON.
+    """Parse a file's Avro schema as JSON.
 
     Raises:
         ValueError: as for `parsed_schema`.
@@ -396,9 +399,9 @@ def checked_schema(text: bytes | str) -> Any:
 
 
 def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
-    """Refuse types whose values take no bytes, or have no end: a few bytes would say that there are a billion of them.
+    """Refuse types whose values take no bytes or never end: a few bytes could claim a billion such values.
 
-    `within`: the names of the records around it.
+    `within` has the names of the enclosing records.
     """
     if isinstance(avro, str) and avro.rpartition(".")[2] in within:
         raise ValueError(f"record {avro!r} is part of itself")
@@ -424,7 +427,7 @@ SINK_KEY = "_hudi_streaming_sink_checkpoint"
 
 
 def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
-    """The batches by stream of a commit with this extra metadata; what was not written by a sink is none."""
+    """Return the last batch of each stream, from a commit's extra metadata; empty if no streaming sink wrote it."""
     try:
         said = parse_json(extra.get(SINK_KEY, "{}").encode(), most=LARGEST_OBJECT).items()
     except (ValueError, TypeError, AttributeError):
@@ -433,7 +436,7 @@ def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
 
 
 def noted(extra: Mapping[str, str], stream: str, batch: int) -> dict[str, str]:
-    """What a commit of this batch says; with what its extra metadata says of other streams already."""
+    """Return the extra metadata that records this batch and keeps the entries of other streams in `extra`."""
     said = {name: str(number) for name, number in batches_by_stream(extra).items()}
     return {SINK_KEY: json.dumps({**said, stream: str(batch)})}
 
@@ -446,7 +449,7 @@ def _is_number(batch: object) -> bool:
 
 
 def stats_by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
-    """The files by partition path, each partition's in their order."""
+    """Group the files by partition path, in order."""
     found: dict[str, tuple[WriteStat, ...]] = {}
     for stat in stats:
         found[stat.partition] = (*found.get(stat.partition, ()), stat)

@@ -1,15 +1,15 @@
-"""The metadata table's partition `files`: its records, its commits and its compaction.
+"""Codec of the metadata table's partition `files`: its records, commits and compactions.
 
     __all_partitions__   type 1   {partition: is it deleted}
     <partition>, or .    type 2   {file name: its size, is it deleted}
 
-A commit is a log file with the records, and the completed instant; a compaction is one base file with all that it
-lists.
+A commit is a log file with the records, and the completed instant. A compaction is one base file with the whole
+listing.
 
-Promised: what records come to depends on their order only where a file was deleted: sizes merge by the larger one, and
-a file that is deleted is gone until a later record names it. What is encoded is a record of Hudi's whole schema, for
-hudi-rs fails at a smaller one. Equal changes give equal bytes and names. NOT promised: to understand records of other
-partitions, to write or compact these, or to make a file group.
+Promised: the order of records matters only for deleted files. Sizes merge by the larger one, and a deleted file is gone
+until a later record names it. Records have Hudi's whole schema, since hudi-rs fails at a smaller one. Equal changes
+give equal bytes and names. NOT promised: reading, writing or compacting records of other partitions; making a file
+group.
 
 Source: Hudi `HoodieMetadata.avsc`, `HoodieMetadataPayload.combineFileSystemMetadata`,
 `HoodieTableMetadataUtil.convertMetadataToFilesPartitionRecords`, `HoodieBackedTableMetadataWriter`,
@@ -37,14 +37,14 @@ from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, enc
 from lockprovider.table.format.metadata import COMPACT, CommitMetadata, WriteStat, encode_commit, parsed_schema
 from lockprovider.table.format.service_metadata import PlannedSlice, encode_compaction_plan
 
-LISTING = "files"  # the partition of these records
+LISTING = "files"
 ALL_PARTITIONS = "__all_partitions__"
 _ROOT = "."
-_TYPES = {True: 1, False: 2}  # of the record of all partitions, and of one
+_TYPES = {True: 1, False: 2}  # The record of all partitions has type 1, that of one partition type 2.
 
 
 class ListedFile(NamedTuple):
-    """What a record says of one file (or partition): its size in bytes, and whether it is deleted."""
+    """Entry for one file (or partition): its size in bytes, and whether it is deleted."""
 
     size: int
     is_deleted: bool
@@ -52,7 +52,7 @@ class ListedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FilesRecord:
-    """One record: files by their names, of a partition by its path; or the partitions, of `ALL_PARTITIONS`."""
+    """One record of the `files` partition: the files of a partition, or all partitions under `ALL_PARTITIONS`."""
 
     key: str
     files: Mapping[str, ListedFile]
@@ -60,14 +60,14 @@ class FilesRecord:
 
 @dataclass(frozen=True, slots=True)
 class FileListing:
-    """What records come to: the partitions, and the files of each by name, with their sizes in bytes."""
+    """Merged result of records: the partitions, and for each its files by name with sizes in bytes."""
 
     partitions: frozenset[str]
     files: Mapping[str, Mapping[str, int]]
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the files by their paths, as readers find them: those of listed partitions alone."""
+        """File sizes by path, in listed partitions only, as readers see them."""
         return {
             join(partition, name): size
             for partition, files in self.files.items()
@@ -77,10 +77,10 @@ class FileListing:
 
 
 def decode_files(content: HFile, schema_json: str, file_name: str) -> tuple[FilesRecord, ...]:
-    """The records of an HFile of this partition, whose values are of this schema.
+    """Decode the records of an HFile of this partition, whose values have this schema.
 
     Raises:
-        Corrupt: it has others, or the values do not fit the schema; the message names the file.
+        Corrupt: the file has other records, or values that do not fit the schema; the message names the file.
     """
     try:
         parsed = parsed_schema(schema_json)
@@ -105,7 +105,7 @@ def _record(key: str, said: Mapping[str, Any]) -> FilesRecord:
 
 
 def written_files(metadata: CommitMetadata) -> tuple[FilesRecord, ...]:
-    """What a commit changes of the listing: what it ends stays listed until it is cleaned.
+    """Return the records that add a commit's files to the listing. Files that the commit replaces stay until a clean.
 
     Raises:
         InvalidRecords: a file has no bytes; the JVM's readers and writers fail at one that is listed.
@@ -124,13 +124,13 @@ def written_files(metadata: CommitMetadata) -> tuple[FilesRecord, ...]:
 
 
 def removed_files(names: Mapping[str, Iterable[str]]) -> tuple[FilesRecord, ...]:
-    """What a clean changes of the listing: these files, by their partitions, are gone."""
+    """Return the records that remove a clean's files, given by partition, from the listing."""
     gone = {partition: {name: ListedFile(0, is_deleted=True) for name in files} for partition, files in names.items()}
     return tuple(FilesRecord(_key(partition), files) for partition, files in gone.items() if files)
 
 
 def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
-    """The records that come to this listing alone: those of a base file."""
+    """Return the records of a base file that represents exactly this listing."""
     everything = {_key(partition): ListedFile(0, is_deleted=False) for partition in sorted(listing.partitions)}
     partitions = (
         FilesRecord(_key(partition), {name: ListedFile(size, is_deleted=False) for name, size in files.items()})
@@ -140,7 +140,7 @@ def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
 
 
 def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None) -> dict[bytes, bytes]:
-    """The entries of an HFile with these records, of this schema, else of `metadata_schema()`; each key once."""
+    """Encode records, each key once, as the entries of an HFile; the default schema is `metadata_schema()`."""
     parsed = parsed_schema(schema_json or metadata_schema())
     found: dict[bytes, bytes] = {}
     for record in records:
@@ -154,20 +154,20 @@ def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None)
 
 @cache
 def metadata_schema() -> str:
-    """Hudi 1.2's schema of all records of a metadata table. Tables of other releases have another, which they keep."""
+    """Return Hudi 1.2's schema of a metadata table's records. Tables of other releases keep their own schema."""
     return (resources("lockprovider.table") / "schemas" / "HoodieMetadataRecord.json").read_text("ascii")
 
 
 @lru_cache(maxsize=8)
 def record_schema(schema_json: str) -> str:
-    """The same without Hudi's meta columns: what commits of a metadata table say that its schema is."""
+    """Return the schema without Hudi's meta columns, as commits of a metadata table state it."""
     whole = json.loads(schema_json)
     plain = [one for one in whole["fields"] if not one["name"].startswith("_hoodie_")]
     return json.dumps({**whole, "fields": plain}, separators=(",", ":"))
 
 
 def merge_files(records: Iterable[FilesRecord]) -> FileListing:
-    """What records, the oldest first, come to."""
+    """Merge records, the oldest first, into a listing."""
     found: dict[str, dict[str, int]] = {}
     for record in records:
         files = found.setdefault(record.key, {})
@@ -189,7 +189,7 @@ def _key(path: str) -> str:
 
 
 OWN_TIMELINE = f"{METADATA_TABLE}/{TIMELINE}/"
-_GROUP = "files-0000-0"  # the one file group that this partition has, for good
+_GROUP = "files-0000-0"  # The partition always has this one file group.
 _WRITER = "0-0-0"
 _OPERATION = "UPSERT_PREPPED"
 STATISTICS = "column_stats", "partition_stats"
@@ -197,7 +197,7 @@ STATISTICS = "column_stats", "partition_stats"
 
 @dataclass(frozen=True, slots=True)
 class ListingCommit:
-    """What is written for one instant of the data table; `begin` is that instant's own.
+    """Files written for one instant of the data table, whose begin time is `begin`.
 
     Paths are relative to the data table.
     """
@@ -208,9 +208,9 @@ class ListingCommit:
 
     @classmethod
     def of(cls, begin: str, records: Iterable[FilesRecord], schema_json: str | None = None) -> ListingCommit:
-        """The commit of these records, each key once, with the schema of the metadata table's other files.
+        """Build the commit of these records, each key once.
 
-        hudi-rs reads all of them by one schema.
+        `schema_json` is the schema of the metadata table's other files: hudi-rs reads all of them by one schema.
         """
         schema = schema_json or metadata_schema()
         entries = encode_files(records, schema)
@@ -222,11 +222,11 @@ class ListingCommit:
 
     @property
     def log_path(self) -> str:
-        """Where the records go."""
+        """The path of the log file with the records."""
         return f"{METADATA_TABLE}/{LISTING}/{_log_name(self.begin)}"
 
     def path(self, state: InstantState, completion: str | None = None) -> str:
-        """The file of a state; those of the pending ones are empty."""
+        """Return the path of an instant file; pending files are empty."""
         return OWN_TIMELINE + Instant(self.begin, Action.DELTACOMMIT, state, completion).file_name
 
 
@@ -235,14 +235,14 @@ def _log_name(begin: str) -> str:
 
 
 def _completed(stat: WriteStat, count: int, operation: str, schema: str) -> bytes:
-    """The content of a completed commit that wrote this file with so many records, which are of this schema."""
+    """Encode a completed commit that wrote one file of `count` records with this schema."""
     stat = replace(stat, num_writes=count, num_updates=count)
     return encode_commit(CommitMetadata({LISTING: (stat,)}, operation, record_schema(schema)))
 
 
 @dataclass(frozen=True, slots=True)
 class ListingCompaction:
-    """What is written of it. Paths are relative to the data table; the inflight state is empty."""
+    """Files written for one compaction. Paths are relative to the data table; the inflight file is empty."""
 
     begin: str
     base_path: str
@@ -254,7 +254,7 @@ class ListingCompaction:
     def of(
         cls, begin: str, planned: PlannedSlice, listing: FileListing, schema_json: str | None = None
     ) -> ListingCompaction:
-        """The compaction of this one file slice, which comes to `listing`, with the schema that the slice has."""
+        """Build the compaction of one file slice whose merged result is `listing`, with the schema of that slice."""
         schema = schema_json or metadata_schema()
         entries = encode_files(whole_listing(listing), schema)
         bloom = encode_filter([key.decode() for key in sorted(entries)])
@@ -265,5 +265,5 @@ class ListingCompaction:
         return cls(begin, f"{METADATA_TABLE}/{path}", base, encode_compaction_plan([planned]), completed)
 
     def path(self, state: InstantState, completion: str | None = None) -> str:
-        """The file of a state; the plan is in that of the first."""
+        """Return the path of an instant file; the requested file contains the plan."""
         return OWN_TIMELINE + Instant(self.begin, Action.COMPACTION, state, completion).file_name

@@ -1,9 +1,9 @@
-"""`hoodie.properties`: what a table is, as Java properties text.
+"""Codec of `hoodie.properties`, the configuration of a table as Java properties text.
 
-`parse_properties` understands the text and checks that it is whole. Whether such a table can be read or written here is
-said by `shapes`.
+`parse_properties` parses the text and checks that it is whole. `shapes` decides whether this library can read or write
+such a table.
 
-Promised: what is written here `java.util.Properties` reads back equal, and the other way round.
+Promised: `java.util.Properties` reads equal values from files of this module, and the other way round.
 
 Source: the documentation of `java.util.Properties.load` and `store`; Hudi `HoodieTableConfig`, `HoodieTableVersion`.
 """
@@ -28,7 +28,7 @@ _UTF16_UNIT = re.compile(rb"(..)", re.DOTALL)
 
 
 def pairs(text: str) -> Iterator[tuple[str, str]]:
-    """The (key, value) pairs of properties text, unescaped, in file order."""
+    """Yield the unescaped (key, value) pairs of properties text, in file order."""
     for line in _logical_lines(text):
         found = _KEY.fullmatch(line)
         if found is not None:
@@ -36,6 +36,7 @@ def pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
+    """Yield logical lines: without comments and blank lines, with continuation lines joined."""
     joined, continues = "", False
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(" \t\f")
@@ -58,17 +59,17 @@ def _unescape(text: str) -> str:
         return _UNESCAPES.get(found[2] or "", found[2] or "")
 
     units = _SEQUENCE.sub(one, text)
-    # Java escapes UTF-16 units: two that form one character are put together again.
+    # Java escapes UTF-16 units, so two units may form one character.
     return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")
 
 
 def escape_key(text: str) -> str:
-    """Escape a key: every space too, since a bare one would end it."""
+    """Escape a key, with all its spaces: a bare space would end it."""
     return _escape_all(text).replace(" ", "\\ ")
 
 
 def escape_value(text: str) -> str:
-    """Escape a value: of its spaces only the first one, which reading would skip."""
+    """Escape a value; of its spaces only a leading one, which readers would skip."""
     out = _escape_all(text)
     return f"\\{out}" if out.startswith(" ") else out
 
@@ -87,21 +88,21 @@ def _escape_one(char: str) -> str:
 
 
 def list_at(raw: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """The values of a property that has several, with commas between; none if it is not there."""
+    """Return the values of a comma-separated property; empty if it is missing."""
     return tuple(part.strip() for part in raw.get(key, "").split(",") if part.strip())
 
 
 def flag_at(raw: Mapping[str, str], key: str, *, default: bool) -> bool:
-    """Whether a property is true; `default` if it is not there, or empty."""
+    """Whether a property is true; `default` if it is missing or empty."""
     value = raw.get(key, "").strip().lower()
     return value == "true" if value else default
 
 
 def number_at(raw: Mapping[str, str], key: str, file_name: str) -> int:
-    """A property that is a whole number.
+    """Return a property as a whole number.
 
     Raises:
-        Corrupt: it is not there, or none; the message names the file.
+        Corrupt: the property is missing or no number; the message names the file.
     """
     try:
         return int(raw[key])
@@ -110,7 +111,7 @@ def number_at(raw: Mapping[str, str], key: str, file_name: str) -> int:
 
 
 def flag_text(value: bool) -> str:  # noqa: FBT001 - it is the value written
-    """A flag as Java writes it."""
+    """Format a flag as Java does."""
     return "true" if value else "false"
 
 
@@ -138,10 +139,10 @@ _SCHEMA = "hoodie.table.create.schema"
 _MODE = "hoodie.record.merge.mode"
 PARTITIONS_KEY = "hoodie.table.metadata.partitions"
 _MDT_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
-_KEY_ENCODING = "hoodie.table.complex.keygen.encoding"  # recorded by later releases of Hudi
-KEY_ENCODING = "hoodie.write.complex.keygen.new.encoding"  # of version 8: true leaves the column's name out
-# Write settings of the JVM's, which it keeps nowhere. Its Spark writers take all that this file says for their own
-# settings, and refuse others: so here every writer finds them.
+_KEY_ENCODING = "hoodie.table.complex.keygen.encoding"  # Later releases of Hudi record this.
+KEY_ENCODING = "hoodie.write.complex.keygen.new.encoding"  # In version 8, true leaves the column's name out of the key.
+# The JVM stores these write settings nowhere. Its Spark writers adopt all settings of this file and refuse others, so
+# storing them here makes all writers agree.
 INDEX = "hoodie.index.type"
 BUCKET_ENGINE = "hoodie.index.bucket.engine"
 BUCKETS = "hoodie.bucket.index.num.buckets"
@@ -156,7 +157,7 @@ COMMIT_TIME = "COMMIT_TIME_ORDERING"
 STRATEGY = "hoodie.record.merge.strategy.id"
 PAYLOAD = "hoodie.compaction.payload.class"
 
-# Version 8 says how rows merge three times over; the JVM wants the three to agree.
+# Version 8 states the merge rule three times, and the JVM requires the three to agree.
 V8_MERGE = {
     EVENT_TIME: {
         STRATEGY: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
@@ -168,18 +169,16 @@ V8_MERGE = {
     },
 }
 
-_OWN_RULE = "hoodie.table.partial.update.mode"  # which columns of a row count as not given
-# Markers of deletes, or of values that are not known; the second in version 8.
+_OWN_RULE = "hoodie.table.partial.update.mode"  # This states which columns of a row count as not given.
+# These mark deletes, or unknown values; version 8 uses the second.
 _OWN_RULES = "hoodie.record.merge.property.", "hoodie.payload."
 
 
-# How two versions of a row merge, as the table's properties say it.
-#
 # Source: Hudi `RecordMergeMode`, `HoodieTableConfig.inferMergingConfigs`.
 def own_rule(raw: Mapping[str, str]) -> str:
-    """The property, with its value, by which rows of this table merge in a way of their own; empty if there is none.
+    """Return the property, with its value, that gives this table a special merge rule; empty if none does.
 
-    Version 9 has them in the place of payload classes.
+    In version 9 these properties replace payload classes.
     """
     found = (key for key in sorted(raw) if key == _OWN_RULE or key.startswith(_OWN_RULES))
     return next((f"{key}={raw[key]}" for key in found if raw[key].strip().upper() not in {"", "NONE"}), "")
@@ -187,12 +186,12 @@ def own_rule(raw: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableConfig:
-    """What a table is. `raw` holds every property as found, so that those unknown here survive a rewrite.
+    """Configuration of a table. `raw` holds every property as found, so that a rewrite keeps unknown ones.
 
-    `timezone` is the zone of instant times as recorded; empty when the file does not say (then every writer's
-    own default counts, which for the JVM is its local zone). `ordering_fields` has more than one entry only in tables
-    of version 9 that another engine made. `bucket_index` is None when keys have to be looked up. Readers use
-    the partitions `metadata_partitions` of a metadata table; `metadata_inflight` are being built.
+    `timezone` is the recorded zone of instant times. It is empty if the file has none: then each writer uses its
+    default, which is the local zone for the JVM. Only tables of version 9 from another engine have several
+    `ordering_fields`. `bucket_index` is None if writers must look keys up. Readers use the partitions
+    `metadata_partitions` of a metadata table; `metadata_inflight` are being built.
     """
 
     name: str
@@ -212,7 +211,8 @@ class TableConfig:
     timezone: str = "UTC"
     keygenerator: str = ""
     bucket_index: BucketIndex | None = None
-    key_is_named: bool | None = field(default=None, compare=False)  # as the files have it; None: by the rule
+    # The data files show this spelling; None means that they were not read, and the properties decide.
+    key_is_named: bool | None = field(default=None, compare=False)
     raw: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     @property
@@ -222,7 +222,7 @@ class TableConfig:
 
     @property
     def named_metadata(self) -> tuple[str, ...]:
-        """All partitions of a metadata table that are named, those that are being built too."""
+        """All named partitions of a metadata table, including those that are being built."""
         return tuple(dict.fromkeys((*self.metadata_partitions, *self.metadata_inflight)))
 
     @property
@@ -232,31 +232,31 @@ class TableConfig:
 
     @property
     def identifying(self) -> tuple[str, ...]:
-        """The columns that tell a row's key and partition."""
+        """The columns that determine a row's key and partition."""
         return tuple(dict.fromkeys((*self.record_keys, *self.partition_fields)))
 
     @property
     def key_column(self) -> str | None:
-        """The column whose value, as text, is the record key; None if there are several, or the texts may be others."""
+        """The column whose value as text is the record key; None if there are several, or keys may differ from it."""
         known = self.keygenerator_type in _PLAIN_KEYGENS and (self.keygenerator or not self.raw.get(_KEYGEN_CLASS))
         return self.record_keys[0] if known and len(self.record_keys) == 1 else None
 
     @property
     def bucket_by(self) -> tuple[str, ...]:
-        """The columns of the record key that tell a row's bucket; none without a bucket index."""
+        """The key columns that determine a row's bucket; empty without a bucket index."""
         return self.bucket_index.fields if self.bucket_index else ()
 
     @property
     def partition_style(self) -> PartitionStyle:
-        """How this table makes folders of partition values."""
+        """The mapping from partition values to folders."""
         return PartitionStyle(self.partition_fields, self.hive_style, self.url_encode)
 
     @property
     def names_single_key(self) -> bool:
         """Whether a record key of one field is written `field:value`, as Hudi's complex key generator does.
 
-        Hudi 1.0.0 to 1.0.2 left the name out; releases before and after, and all tables of version 9, have it. See
-        `transaction.key_spelling`, which asks the files.
+        Hudi 1.0.0 to 1.0.2 omitted the name. Earlier and later releases, and all tables of version 9, include it.
+        `transaction.key_spelling` checks the files.
         """
         if self.key_is_named is not None:
             return self.key_is_named
@@ -267,12 +267,12 @@ class TableConfig:
 
     @property
     def has_complex_single_key(self) -> bool:
-        """Whether a complex key generator makes the keys of one column: releases of Hudi disagree on their text."""
+        """Whether a complex key generator makes keys of one column; Hudi's releases disagree on their text."""
         return len(self.record_keys) == 1 and self.keygenerator_type.startswith("COMPLEX")
 
     @property
     def keygenerator_type(self) -> str:
-        """Hudi's name for how keys and partitions are built; inferred as the JVM does when not recorded."""
+        """Hudi's name for the way to build keys and partitions; inferred as in the JVM if not recorded."""
         if self.keygenerator:
             return self.keygenerator
         if not self.partition_fields:
@@ -281,17 +281,17 @@ class TableConfig:
 
     @property
     def effective_merge_mode(self) -> str:
-        """The recorded merge mode, or the one that follows from having an ordering field."""
+        """The recorded merge mode, or the default, which depends on an ordering field."""
         return self.merge_mode or (EVENT_TIME if self.ordering_fields else COMMIT_TIME)
 
 
 def checksum(name: str, database: str) -> int:
-    """The number by which Hudi sees that the file is whole: CRC32 of `<database>.<table>`."""
+    """Return the CRC32 of `<database>.<table>`, by which Hudi checks that the file is whole."""
     return crc32(f"{database}.{name}".encode())
 
 
 def encode_properties(config: TableConfig) -> bytes:
-    """Write the file: same config, same bytes. Properties in `raw` that this module does not know are kept."""
+    """Encode the file; equal configurations give equal bytes. Unknown properties in `raw` are kept."""
     stated, optional = _stated(config), _optional(config)
     owned = {*stated, *optional, _ORDERING_V8, _ORDERING_V9}
     kept = {key: value for key, value in config.raw.items() if key not in owned}
@@ -301,7 +301,7 @@ def encode_properties(config: TableConfig) -> bytes:
 
 
 def _fixed(config: TableConfig) -> dict[str, str]:
-    """Properties a new table gets and an existing one may differ in."""
+    """Return the properties of a new table that an existing table may override."""
     own = {
         "hoodie.table.initial.version": str(config.version),
         "hoodie.table.base.file.format": "PARQUET",
@@ -317,7 +317,7 @@ def _fixed(config: TableConfig) -> dict[str, str]:
 
 
 def _optional(config: TableConfig) -> dict[str, str]:
-    """Properties that are left out where they are empty."""
+    """Return the properties that are omitted when empty."""
     ordering = _ORDERING_V8 if config.version <= 8 else _ORDERING_V9  # noqa: PLR2004
     return {
         _PARTITIONS: ",".join(config.partition_fields),
@@ -330,6 +330,7 @@ def _optional(config: TableConfig) -> dict[str, str]:
 
 
 def _stated(config: TableConfig) -> dict[str, str]:
+    """Return the properties that always follow from the configuration."""
     return {
         _NAME: config.name,
         _DATABASE: config.database,
@@ -353,7 +354,7 @@ def _index(index: BucketIndex | None) -> dict[str, str]:
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
-    """Understand the file's text.
+    """Parse the file's text.
 
     Raises:
         Corrupt: the file is cut short, its checksum is wrong, or a property has an impossible value.
@@ -373,6 +374,7 @@ def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
 
 
 def _config(raw: Mapping[str, str], file_name: str) -> TableConfig:
+    """Build the configuration from parsed properties."""
     return TableConfig(
         name=raw[_NAME],
         database=raw.get(_DATABASE, ""),
@@ -405,7 +407,7 @@ def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
 
 
 def unknown_merge(config: TableConfig) -> str:
-    """The property by which rows merge in a way that is not known here, with its value; empty if they do not."""
+    """Return the property, with its value, whose merge rule is unknown here; empty if all rules are known."""
     mode = config.effective_merge_mode
     if mode not in V8_MERGE:
         return f"{_MODE}={mode}"

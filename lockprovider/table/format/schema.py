@@ -1,10 +1,10 @@
-"""Column types: Arrow on this side, Avro in the table's metadata; and schema-on-read, Hudi's own schema beside that.
+"""Conversion of column types between Arrow and Avro, and Hudi's schema-on-read.
 
-In schema-on-read each column has an id that outlives its name. A JVM reader finds a renamed column in an older file by
-its id. Readers here go by names, so `misread` says which columns of older files would come out wrong.
+In schema-on-read each column has an id that outlives its name, and a JVM reader finds a renamed column in an older file
+by its id. This library's readers go by names, so `misread` reports columns of older files that they would misread.
 
-Source: Avro 1.11 specification, "Logical Types"; Hudi `AvroConversionUtils`, Spark `SchemaConverters` for the names
-of nested records and the sizes of decimals; Hudi `SerDeHelper`, `InternalSchemaUtils.searchSchema`,
+Source: Avro 1.11 specification, "Logical Types"; Hudi `AvroConversionUtils`, Spark `SchemaConverters` for the names of
+nested records and the sizes of decimals; Hudi `SerDeHelper`, `InternalSchemaUtils.searchSchema`,
 `FileBasedInternalSchemaStorageManager`.
 """
 
@@ -32,7 +32,7 @@ META_COLUMNS = (
     "_hoodie_file_name",
 )
 COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME = META_COLUMNS
-# A sixth, of Flink's change logs: rows whose value there is `D` or `-U` are gone, though they are in the file.
+# Flink's change logs have this sixth meta column. Its values `D` and `-U` mark rows in the file as deleted.
 FLINK_OPERATION = "_hoodie_operation"
 
 _UTC_US = pa.timestamp("us", "UTC")
@@ -40,26 +40,26 @@ _LOCAL_US = pa.timestamp("us")
 
 
 def with_meta(schema: pa.Schema) -> pa.Schema:
-    """The schema of a base file: Hudi's five columns first."""
+    """Return the schema of a base file: Hudi's five meta columns, then the user's."""
     return pa.schema([*(pa.field(name, pa.string()) for name in META_COLUMNS), *without_meta(schema)])
 
 
 def without_meta(schema: pa.Schema) -> pa.Schema:
-    """The schema of the user's columns."""
+    """Return the schema without Hudi's meta columns."""
     return pa.schema([column for column in schema if column.name not in META_COLUMNS])
 
 
 def present(names: Iterable[str], among: Collection[str]) -> list[str]:
-    """Those names that are among the others, in their order.
+    """Return the names that are in `among`, in order.
 
-    `name in schema.names` makes the list of all names anew, each time: a loop of it is quadratic in the columns.
+    In a loop, `name in schema.names` would be quadratic: pyarrow builds the list of names each time.
     """
     there = frozenset(among)
     return [name for name in names if name in there]
 
 
 def absent(names: Iterable[str], among: Collection[str]) -> list[str]:
-    """Those names that are not among the others, in their order."""
+    """Return the names that are not in `among`, in order."""
     there = frozenset(among)
     return [name for name in names if name not in there]
 
@@ -68,7 +68,7 @@ def refuse_timestamp_partitions(table: str, schema: pa.Schema, fields: Sequence[
     """Refuse a timestamp as a partition column: JVM Hudi reads its values as NULL, and an update there erases them.
 
     Raises:
-        UnsupportedSchema: naming the column, and what to use in its place.
+        UnsupportedSchema: the message names the column, and an alternative.
     """
     for name in present(fields, schema.names):
         if types.is_timestamp(schema.field(name).type):
@@ -91,9 +91,9 @@ _PLAIN: Mapping[Any, Any] = {
 
 @lru_cache(maxsize=64)
 def to_avro(schema: pa.Schema, name: str) -> str:
-    """The Avro schema, as JSON, of a canonical schema; `name` is the table's.
+    """Return the Avro schema, as JSON, of a canonical schema; `name` is the table's.
 
-    Nullable columns are unions with null first and by default; decimals are `fixed`, as Spark and Hudi write them.
+    Nullable columns are unions with null first and as the default. Decimals are `fixed`, as in Spark and Hudi.
 
     Raises:
         UnsupportedSchema: the schema is not canonical.
@@ -144,7 +144,7 @@ def _avro_decimal(kind: pa.DataType, namespace: str) -> dict[str, Any]:
         "type": "fixed",
         "name": "fixed",
         "namespace": namespace,
-        "size": ((10**kind.precision - 1).bit_length() + 8) // 8,  # one bit more for the sign
+        "size": ((10**kind.precision - 1).bit_length() + 8) // 8,  # The sign needs one more bit.
         "logicalType": "decimal",
         "precision": kind.precision,
         "scale": kind.scale,
@@ -166,11 +166,11 @@ _LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
 
 @lru_cache(maxsize=64)
 def from_avro(text: str) -> pa.Schema:
-    """The Arrow schema of a table's Avro schema (JSON).
+    """Return the Arrow schema of a table's Avro schema (JSON).
 
     Raises:
         Corrupt: the text is no Avro record schema.
-        UnsupportedSchema: a column has a type that is not supported.
+        UnsupportedSchema: a column has an unsupported type.
     """
     try:
         record = json.loads(text)
@@ -185,10 +185,10 @@ def from_avro(text: str) -> pa.Schema:
 
 
 def stated_columns(text: str) -> pa.Schema:
-    """The columns that a commit states, without Hudi's own, which JVM Hudi names where it has schema-on-read.
+    """Return the columns of a commit's schema, without the meta columns that JVM Hudi adds for schema-on-read.
 
     Raises:
-        Corrupt, UnsupportedSchema: as of `from_avro`.
+        Corrupt, UnsupportedSchema: as for `from_avro`.
     """
     return without_meta(from_avro(text))
 
@@ -205,6 +205,7 @@ def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.F
 
 
 def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
+    """Return the Arrow type of an Avro type; remember named types in `named`."""
     if isinstance(avro, str):
         avro = named.get(avro, {"type": avro})
     if isinstance(avro["type"], dict):
@@ -220,6 +221,7 @@ def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
 
 
 def _arrow_nested(avro: Mapping[str, Any], path: str, named: dict[str, Any]) -> pa.DataType:
+    """Return the Arrow type of an Avro record, array or map."""
     match avro["type"]:
         case "record":
             return pa.struct(
@@ -241,7 +243,7 @@ _SUFFIX = ".schemacommit"
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """The ids of the columns, nested ones by their paths, of all files that begin at `version` or later.
+    """Column ids by path, including nested columns, for all files that begin at `version` or later.
 
     >>> SchemaVersion(20260101000000000, {"id": 0, "fare": 1}).ids["fare"]
     1
@@ -252,7 +254,7 @@ class SchemaVersion:
 
 
 def schema_file(begin: str) -> str:
-    """The path of the history of schemas that the commit `begin` leaves to JVM readers.
+    """Return the path of the schema history that the commit `begin` writes for JVM readers.
 
     >>> schema_file("20260101000000000")
     '.hoodie/.schema/20260101000000000_20260101000000001.schemacommit'
@@ -261,26 +263,26 @@ def schema_file(begin: str) -> str:
 
 
 def begin_of_schema_file(path: str) -> str:
-    """The begin time in the name of a `schema_file`; empty if it is none."""
+    """Return the begin time in the name of a `schema_file`; empty for any other path."""
     name = path.removeprefix(f"{SCHEMAS}/")
     begin = name.removesuffix(_SUFFIX).partition("_")[0]
     return begin if name.endswith(_SUFFIX) and begin.isdigit() else ""
 
 
 def parse_version(text: str, name: str) -> SchemaVersion:
-    """The schema that a commit states.
+    """Parse the schema that a commit states.
 
     Raises:
-        Corrupt: it cannot be understood; `name` says where it stands.
+        Corrupt: the text cannot be understood; `name` is its source.
     """
     return _version(_parsed(text.encode(), name), name)
 
 
 def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
-    """The schemas of a `schema_file`, oldest first.
+    """Parse the schemas of a `schema_file`, oldest first.
 
     Raises:
-        Corrupt: it cannot be understood.
+        Corrupt: the data cannot be understood.
     """
     try:
         found = [_version(one, name) for one in _parsed(data, name)["schemas"]]
@@ -290,7 +292,7 @@ def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
 
 
 def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begin: str) -> str:
-    """How names of `latest` mislead in the files from `oldest_begin` on; empty if they do not.
+    """Describe how a column name of `latest` misleads in files from `oldest_begin` on; empty if none does.
 
     >>> before, after = SchemaVersion(1, {"fare": 7}), SchemaVersion(5, {"price": 7})
     >>> misread([before, after], after, "3")
@@ -341,7 +343,7 @@ def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:
 
 
 def _inner(kind: Any, path: str) -> Iterator[tuple[str, int]]:
-    """The ids inside a nested type; simple types are texts."""
+    """Yield the paths and ids inside a nested type; simple types are texts."""
     if not isinstance(kind, dict):
         return
     match kind["type"]:

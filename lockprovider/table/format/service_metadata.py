@@ -1,4 +1,4 @@
-"""What table services plan and did, as Hudi keeps it: one Avro record in a container file.
+"""Codec of the plans and results of table services: one Avro record in a container file.
 
 Source: `HoodieCleanerPlan.avsc`, `HoodieCleanMetadata.avsc`, `HoodieSavePointMetadata.avsc`, `HoodieRestorePlan.avsc`,
 `HoodieRestoreMetadata.avsc`, `HoodieRequestedReplaceMetadata.avsc`, `HoodieClusteringPlan.avsc`,
@@ -28,10 +28,11 @@ _RESTORE_PLAN_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class CleanPlan:
-    """Which files a clean is going to remove: names by partition.
+    """Files that a clean will remove: names by partition.
 
-    `earliest` is the begin time of the oldest commit that stays whole, with its action; empty when the policy has none.
-    `last_commit` is the begin time of the last completed commit at the planning. `savepoints` are those that counted.
+    `earliest` is the begin time and action of the oldest commit that stays whole; None if the policy has none.
+    `last_commit` is the begin time of the last completed commit when the plan was made. `savepoints` are those
+    considered.
     """
 
     policy: str
@@ -48,7 +49,7 @@ class CleanPlan:
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """Files that no clean may take: names by partition. `at_ms` is epoch ms, UTC."""
+    """Files that no clean may remove: names by partition. `at_ms` is epoch ms, UTC."""
 
     user: str
     at_ms: int
@@ -63,14 +64,14 @@ class Savepoint:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """Which writes a restore takes back, in that order; `target` is the last one that stays."""
+    """Writes that a restore undoes, in that order; `target` is the last write that stays."""
 
     target: str
     victims: tuple[Victim, ...]
 
 
 def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
-    """The content of `<begin>.clean.requested`; paths in it begin with `root`, as in Hudi's own plans."""
+    """Encode `<begin>.clean.requested`; its paths begin with `root`, as in Hudi's plans."""
     files = {
         partition: [{"filePath": f"{root}/{join(partition, name)}", "isBootstrapBaseFile": False} for name in names]
         for partition, names in plan.files.items()
@@ -90,15 +91,16 @@ def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
 
 
 def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
-    """Read a requested clean. Whole partitions that a JVM plan wants to remove are passed over: others may write there.
+    """Decode a requested clean. It ignores whole partitions that a JVM plan removes, since others may write there.
 
     Raises:
-        Corrupt: not one whole Avro record of that kind; the message names the file.
+        Corrupt: the data is no such Avro record; the message names the file.
     """
     return decoded(data, file_name, "a clean plan", _clean_plan)
 
 
 def _clean_plan(record: Mapping[str, Any]) -> CleanPlan:
+    """Convert an Avro record to a clean plan."""
     paths = record.get("filePathsToBeDeletedPerPartition") or {}
     old = record.get("filesToBeDeletedPerPartition") or {}
     earliest = record.get("earliestInstantToRetain")
@@ -122,7 +124,7 @@ def _savepointed(savepoints: tuple[str, ...]) -> dict[str, str]:
 
 
 def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
-    """The content of the completed clean that began then and removed all files of its plan."""
+    """Encode the completed clean that began at `begin` and removed all files of its plan."""
     partitions = {
         partition: {
             "partitionPath": partition,
@@ -149,7 +151,7 @@ def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
 
 
 def encode_savepoint(savepoint: Savepoint) -> bytes:
-    """The content of a completed savepoint."""
+    """Encode a completed savepoint."""
     partitions = {
         partition: {"partitionPath": partition, "savepointDataFile": list(names)}
         for partition, names in savepoint.files.items()
@@ -165,10 +167,10 @@ def encode_savepoint(savepoint: Savepoint) -> bytes:
 
 
 def decode_savepoint(data: bytes, file_name: str) -> Savepoint:
-    """Read a completed savepoint.
+    """Decode a completed savepoint.
 
     Raises:
-        Corrupt: not one whole Avro record of that kind; the message names the file.
+        Corrupt: the data is no such Avro record; the message names the file.
     """
     return decoded(data, file_name, "savepoint metadata", _savepoint)
 
@@ -180,7 +182,7 @@ def _savepoint(record: Mapping[str, Any]) -> Savepoint:
 
 
 def encode_restore_plan(plan: RestorePlan) -> bytes:
-    """The content of `<begin>.restore.requested`."""
+    """Encode `<begin>.restore.requested`."""
     record = {
         "instantsToRollback": [victim_record(victim) for victim in plan.victims],
         "version": _RESTORE_PLAN_VERSION,
@@ -190,10 +192,10 @@ def encode_restore_plan(plan: RestorePlan) -> bytes:
 
 
 def decode_restore_plan(data: bytes, file_name: str) -> RestorePlan:
-    """Read a requested restore.
+    """Decode a requested restore.
 
     Raises:
-        Corrupt: not one whole Avro record of that kind; the message names the file.
+        Corrupt: the data is no such Avro record; the message names the file.
     """
     return decoded(data, file_name, "a restore plan", _restore_plan)
 
@@ -204,7 +206,7 @@ def _restore_plan(record: Mapping[str, Any]) -> RestorePlan:
 
 
 def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, Iterable[str]], took_ms: int) -> bytes:
-    """The content of the completed restore that began then: for each victim what a rollback of it would have said.
+    """Encode the completed restore that began at `begin`, with a rollback's record for each victim.
 
     `paths` are the deleted files by the begin times of the victims.
     """
@@ -222,10 +224,10 @@ def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, It
 
 
 def decode_restore(data: bytes, file_name: str) -> tuple[str, ...]:
-    """The begin times that a completed restore took back.
+    """Return the begin times that a completed restore undid.
 
     Raises:
-        Corrupt: not one whole Avro record of that kind; the message names the file.
+        Corrupt: the data is no such Avro record; the message names the file.
     """
     return decoded(data, file_name, "restore metadata", lambda record: tuple(record["instantsToRollback"]))
 
@@ -241,13 +243,13 @@ _STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExec
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlice:
-    """One file slice that a clustering replaces, or that a compaction merges. Names are without folders.
+    """File slice that a clustering replaces or a compaction merges. Names are without folders.
 
     Attributes:
-        base_file: empty if the slice has logs alone.
+        base_file: empty if the slice has logs only.
         logs: in merge order.
-        base_instant: of a compaction alone: the begin time of the base file, or else of the first log.
-        metrics: of a compaction alone, for Hudi's own tools.
+        base_instant: compaction only: the begin time of the base file, or else of the first log.
+        metrics: compaction only, for Hudi's tools.
     """
 
     partition: str
@@ -259,18 +261,18 @@ class PlannedSlice:
 
     @property
     def group(self) -> FileGroup:
-        """Its file group."""
+        """The partition and file id of the slice."""
         return self.partition, self.file_id
 
     @property
     def names(self) -> frozenset[str]:
-        """All its files."""
+        """The names of all files of the slice."""
         return frozenset([*([self.base_file] if self.base_file else []), *self.logs])
 
 
 @dataclass(frozen=True, slots=True)
 class ClusteringGroup:
-    """Slices whose rows are joined, and into how many files at most."""
+    """Slices whose rows are joined, and the maximum number of output files."""
 
     slices: tuple[PlannedSlice, ...]
     outputs: int = 1
@@ -279,10 +281,11 @@ class ClusteringGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringPlan:
-    """What a clustering is going to replace; `sort_by` are the columns that the rows are sorted by.
+    """Slices that a clustering will replace; `sort_by` are the columns to sort the rows by.
 
-    `owned`: whoever made the plan runs it at once, and beats for it from its schedule on. Once that heartbeat is too
-    old or gone, the plan is taken back as a dead writer's instant is. Other plans wait for anybody to run them.
+    With `owned`, the planner runs the plan at once, and sends heartbeats from its schedule on. If that heartbeat is too
+    old or gone, other writers roll the plan back like a dead writer's instant. Any writer may run another plan, at any
+    time.
     """
 
     groups: tuple[ClusteringGroup, ...] = ()
@@ -291,17 +294,17 @@ class ClusteringPlan:
 
     @property
     def slices(self) -> tuple[PlannedSlice, ...]:
-        """Those of all groups."""
+        """The slices of all groups."""
         return tuple(one for group in self.groups for one in group.slices)
 
     @property
     def file_groups(self) -> frozenset[FileGroup]:
-        """The file groups that end with it."""
+        """The file groups that end with this clustering."""
         return frozenset(one.group for one in self.slices)
 
 
 def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
-    """The content of `<begin>.clustering.requested`; paths in it begin with `root`, as in Hudi's own plans."""
+    """Encode `<begin>.clustering.requested`; its paths begin with `root`, as in Hudi's plans."""
     groups = [
         {
             "slices": [_slice_to_avro(one, root) for one in group.slices],
@@ -341,10 +344,10 @@ def _slice_to_avro(one: PlannedSlice, root: str) -> dict[str, Any]:
 
 
 def decode_clustering_plan(data: bytes, file_name: str) -> ClusteringPlan:
-    """Read a requested clustering; an empty file plans nothing.
+    """Decode a requested clustering; an empty file is an empty plan.
 
     Raises:
-        Corrupt: neither empty nor one whole Avro record of that kind; the message names the file.
+        Corrupt: the data is neither empty nor one whole Avro record of that kind; the message names the file.
     """
     return decoded(data, file_name, "a clustering plan", _clustering_plan) if data else ClusteringPlan()
 
@@ -364,7 +367,7 @@ def _clustering_group(group: Mapping[str, Any]) -> ClusteringGroup:
 
 
 def _planned_slice(one: Mapping[str, Any], base_instant: str = "") -> PlannedSlice:
-    """Plans of both kinds name its files alike."""
+    """Convert the Avro record of a slice; plans of both kinds name its files alike."""
     return PlannedSlice(
         one.get("partitionPath") or "",
         one["fileId"],
@@ -379,7 +382,7 @@ _COMPACTION_VERSION = 2
 
 
 def encode_compaction_plan(slices: Iterable[PlannedSlice]) -> bytes:
-    """The content of `<begin>.compaction.requested`."""
+    """Encode `<begin>.compaction.requested`."""
     planned = [
         {
             "baseInstantTime": one.base_instant,
@@ -401,10 +404,10 @@ def encode_compaction_plan(slices: Iterable[PlannedSlice]) -> bytes:
 
 
 def decode_compaction_plan(data: bytes, file_name: str) -> tuple[PlannedSlice, ...]:
-    """Read a requested compaction.
+    """Decode a requested compaction.
 
     Raises:
-        Corrupt: not one whole Avro record of that kind; the message names the file.
+        Corrupt: the data is no such Avro record; the message names the file.
     """
     return decoded(data, file_name, "a compaction plan", _compaction_plan)
 

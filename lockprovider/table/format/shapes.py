@@ -1,8 +1,8 @@
-"""Which Hudi tables can be read and written here: each property of `hoodie.properties`, and what it means.
+"""List of known table properties, and checks whether this library can read or write a Hudi table.
 
-`KNOWN_PROPERTIES` is the list. A property of Hudi's that is not on it, or has a value that is not on it, may change
-what a row means, so the table is refused by name. Reads and writes are judged apart: a read is refused only if its rows
-could be wrong. The README has the list.
+`KNOWN_PROPERTIES` is the list, which the README shows. An unknown property or value of Hudi's may change what a row
+means, so the table is refused by name. Reads and writes are judged separately: a read is refused only if its rows could
+be wrong.
 
 Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`, `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`.
 """
@@ -42,14 +42,14 @@ _MODE = "hoodie.record.merge.mode"
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One property, or all that begin with `key` if that ends with a dot.
+    """One known property, or all properties with the prefix `key` if it ends with a dot.
 
     Attributes:
-        meaning: what it means here, for readers of the README.
-        reads: the values with which rows are read right, in lower case; None: any.
-        writes: the values with which a write keeps the table right; None: any that can be read.
-        why: what the other values do, as the end of a sentence that begins with `key=value`.
-        elsewhere: how another engine makes the table one that can be had here; empty: not at all.
+        meaning: its effect here, for readers of the README.
+        reads: the values that reads accept, in lower case; None: any.
+        writes: the values that writes accept; None: any that reads accept.
+        why: the effect of other values, as the end of a sentence that begins with `key=value`.
+        elsewhere: how another engine makes the table acceptable here; empty: not at all.
     """
 
     key: str
@@ -96,7 +96,7 @@ KNOWN_PROPERTIES: tuple[Property, ...] = (
     Property(_HASH_FIELD, "the columns of the record key that tell the bucket"),
     Property("hoodie.bucket.index.partition.expressions", "none; others: read only"),
     Property(VISIBILITY_KEY, "in which order commits appear (a property of this library)"),
-    # -- what makes rows another thing than the columns in the files
+    # -- what gives rows a meaning beyond the columns in the files
     Property(
         "hoodie.table.base.file.format",
         "`PARQUET`",
@@ -176,7 +176,7 @@ KNOWN_PROPERTIES: tuple[Property, ...] = (
         writes=("", *(one["hoodie.record.merge.strategy.id"] for one in V8_MERGE.values())),
         why="merges rows in a way unknown here",
     ),
-    # -- settings of JVM writers, which Spark's take from here: nothing of a row
+    # -- settings of JVM writers, which Spark's writers take from here: they change no row
     Property(
         "hoodie.schema.on.read.enable", "files older than a rename or a drop of a column: refused until rewritten"
     ),
@@ -192,7 +192,7 @@ KNOWN_PROPERTIES: tuple[Property, ...] = (
         )
     ),
 )
-# Judged as the settings of a writer of ours are: what is refused there is refused of a table that says it to all.
+# A table is refused for the same settings as a writer of this library, since they apply to all writers.
 _WRITERS = (
     *("hoodie.write.", "hoodie.clean.", "hoodie.cleaner.", "hoodie.client.heartbeat.", "hoodie.keep."),
     *("hoodie.archive.", "hoodie.index.", "hoodie.bucket.index."),
@@ -201,14 +201,15 @@ KNOWN_PROPERTIES += tuple(
     Property(prefix, "settings of all writers, judged as those of a writer here") for prefix in _WRITERS
 )
 _NAMED = {one.key: one for one in KNOWN_PROPERTIES if not one.key.endswith(".")}
-_BUCKETS = {key for key in _NAMED if key.startswith(_WRITERS)} - {"hoodie.index.type"}  # see `_of_index`
+# `_of_index` judges the index type.
+_BUCKETS = {key for key in _NAMED if key.startswith(_WRITERS)} - {"hoodie.index.type"}
 _FAMILIES = tuple(sorted((one for one in KNOWN_PROPERTIES if one.key.endswith(".")), key=lambda one: -len(one.key)))
 _OURS = ("hoodie.", VISIBILITY_KEY.partition(".")[0] + ".")
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a table cannot be read or written here; `elsewhere`: what to do about it outside of this library.
+    """Reason why this library cannot read or write a table; `elsewhere` is a remedy outside of this library.
 
     >>> Reason("hoodie.table.cdc.enabled=true", "keeps a log of changes", reads=False).text
     'hoodie.table.cdc.enabled=true keeps a log of changes'
@@ -221,17 +222,17 @@ class Reason:
 
     @property
     def text(self) -> str:
-        """Property, value and what is wrong with it."""
+        """The property, its value and the fault."""
         return f"{self.stated} {self.why}"
 
 
 def property_of(key: str) -> Property | None:
-    """What is known of a property; None: it is not on the list."""
+    """Return the entry of a property in the list; None if it is not listed."""
     return _NAMED.get(key) or next((one for one in _FAMILIES if key.startswith(one.key)), None)
 
 
 def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
-    """Every reason why the table cannot be read or written here; those of reads are reasons against writes, too."""
+    """Return every reason against a read or write of this table; a reason against reads counts against writes, too."""
     found = (*_of_properties(config.raw), *_of_reads(config), *_of_writes(config, keeps_listing=keeps_listing))
     return tuple({one.stated: one for one in found[::-1]}.values())[::-1]
 
@@ -240,7 +241,7 @@ def check_readable(config: TableConfig) -> None:
     """Refuse a table whose rows would come out wrong.
 
     Raises:
-        UnsupportedTable: naming each property, its value and the next step.
+        UnsupportedTable: the message names each property, its value and the next step.
     """
     found = tuple(one for one in reasons(config, keeps_listing=True) if one.reads)
     if found:
@@ -250,13 +251,13 @@ def check_readable(config: TableConfig) -> None:
 def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
     """Refuse a table that a write from here would damage, or whose rows would come out wrong.
 
-    A recorded time zone other than UTC is refused; none at all is accepted (that is how the JVM creates tables by
-    default), and then every JVM writer has to run with `-Duser.timezone=UTC`. `keeps_listing`: the writer writes the
-    metadata table's partition `files`, too.
+    A recorded time zone other than UTC is refused. A table without a time zone, the JVM's default, is accepted: then
+    every JVM writer has to run with `-Duser.timezone=UTC`. With `keeps_listing` the writer maintains the metadata
+    table's partition `files`.
 
     Raises:
-        UnsupportedTable: naming every property that is in the way, its value, and the way to a table that can be
-            written, if there is one.
+        UnsupportedTable: the message names each offending property, its value, and a way to a writable table, if one
+            exists.
     """
     found = reasons(config, keeps_listing=keeps_listing)
     if found:
@@ -264,7 +265,7 @@ def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
 
 
 def way_on(config: TableConfig, found: tuple[Reason, ...], *, keeps_listing: bool = False) -> str:
-    """What to do about all these reasons against a write."""
+    """Return the next step against all these reasons, for the error text."""
     ways = ways_to_write(config, keeps_listing=keeps_listing)
     return ", or ".join(ways) or _elsewhere(found)
 
@@ -274,7 +275,7 @@ def _elsewhere(found: tuple[Reason, ...]) -> str:
 
 
 def _sentence(config: TableConfig, found: tuple[Reason, ...], verb: str, next_step: str) -> str:
-    """All reasons, then what leads on."""
+    """Return the error text: all reasons, then the next step."""
     name = f"table {config.name!r}"
     if len(found) == 1:
         return f"{name}: {found[0].text}; {next_step}"
@@ -283,9 +284,9 @@ def _sentence(config: TableConfig, found: tuple[Reason, ...], verb: str, next_st
 
 
 def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
-    """What makes the table one that can be written here, as far as the properties tell; empty: nothing does.
+    """Return ways to make the table writable, as far as its properties show; empty if none exists.
 
-    One way that keeps all files, and one that removes the metadata table. Each leads to a table that can be written.
+    There is at most one way that keeps all files, and one that removes the metadata table.
     """
     found: dict[bool, str] = {}
     for removes, keeps, name, change in _WAYS:
@@ -313,7 +314,7 @@ def _retire(_: TableConfig) -> str:
     return "Table.retire_metadata_table() removes its metadata table"
 
 
-# Whether it removes files, whether its writers keep the listing, what it is called, and the table after it.
+# Each way has: whether it removes files, whether its writers keep the listing, its description, and its effect.
 _Way = tuple[bool, bool, Callable[[TableConfig], str], Callable[[TableConfig], TableConfig]]
 _WAYS: tuple[_Way, ...] = (
     (False, False, lambda _: "", lambda config: config),
@@ -328,7 +329,7 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
-    """What each property says by itself."""
+    """Yield the reasons that follow from one property alone."""
     for key, text in raw.items():
         known, value = property_of(key), text.strip()
         if known is None:
@@ -344,7 +345,7 @@ def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
 
 
 def _of_settings(said: Mapping[str, str]) -> Iterator[Reason]:
-    """Settings that the table tells to all its writers: judged as if they were given to a writer here."""
+    """Yield a reason for each setting for all writers that a writer of this library would refuse."""
     refused = _refusal(said)
     alone = {f"{key}={value}": error for key, value in said.items() if (error := _refusal({key: value}))}
     for stated, error in (alone or {", ".join(said): refused}).items() if refused else ():
@@ -373,6 +374,7 @@ def _of_reads(config: TableConfig) -> Iterator[Reason]:
 
 
 def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
+    """Yield the reasons against writes that follow from several properties."""
     against = partial(Reason, reads=False)
     odd = unknown_merge(config) if config.is_merge_on_read else own_rule(config.raw)
     mode = config.effective_merge_mode
@@ -393,9 +395,9 @@ def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
 
 
 def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
-    """Why a table with these partitions of a metadata table cannot be written, and what another engine does about it.
+    """Return why these partitions of a metadata table prevent a write, and a remedy of another engine.
 
-    Both are empty if it can. `keeps`: its writer keeps the listing of files.
+    Both are empty if a write is possible. With `keeps` the writer maintains the listing of files.
     """
     named = tuple(dict.fromkeys((*partitions, *inflight)))
     others = [name for name in named if name != LISTING]
@@ -425,6 +427,7 @@ def _of_keys(config: TableConfig) -> Iterator[Reason]:
 
 
 def _of_index(config: TableConfig) -> Iterator[Reason]:
+    """Yield the reasons against writes that follow from a bucket index."""
     index, against = config.bucket_index, partial(Reason, reads=False)
     if index is None:
         return

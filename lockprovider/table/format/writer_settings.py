@@ -1,14 +1,14 @@
-"""The settings that a shared table carries for JVM Hudi's writers in Spark.
+"""Settings that a shared table stores for JVM Hudi's writers in Spark, and the visibility of commits.
 
-These take everything in `hoodie.properties` for settings of their own, and fail with `Config conflict` if a job says
-otherwise: so the table says once what each of them would have to be told. NOT told: HoodieStreamer, Flink, the Java
-client, `ALTER TABLE` and `archive_commits`, which do not look there.
+Spark's writers adopt every setting in `hoodie.properties`, and fail with `Config conflict` if a job contradicts it. So
+the table states each setting once. NOT affected, since they ignore these settings: HoodieStreamer, Flink, the Java
+client, `ALTER TABLE` and `archive_commits`.
 
-And one for writers of ours: in which order commits appear.
+This library's writers read one more property, the visibility of commits:
 
-    ordered     one after the other, in the order of their decision: exact for all who only list the store
-    unordered   those of one decision at once: exact for readers of ours, who look at the lock record. JVM Hudi's
-                incremental queries and hudi-rs, whose checkpoint is a completion time, MAY MISS COMMITS
+    ordered     one after the other, in the order of their decision: exact for all readers, even if they only list
+    unordered   the commits of one decision at once: exact for readers of this library, which read the lock record.
+                JVM Hudi's incremental queries and hudi-rs, whose checkpoint is a completion time, MAY MISS COMMITS
 
 Source: Hudi 1.2.0 `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`, `HoodieWriterUtils.validateTableConfig`.
 """
@@ -27,27 +27,28 @@ MODE_KEY = "hoodie.write.concurrency.mode"
 OPTIMISTIC, NON_BLOCKING = "optimistic_concurrency_control", "non_blocking_concurrency_control"
 FAILED_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
 METADATA_KEY = "hoodie.metadata.enable"
-STATISTICS_KEY = "hoodie.metadata.index.column.stats.enable"  # those of partitions go with it
+STATISTICS_KEY = "hoodie.metadata.index.column.stats.enable"  # Statistics of partitions follow this setting.
 LOCK_KEY = "hoodie.write.lock.provider"
 KEY_CHECK_KEY = "hoodie.write.complex.keygen.validation.enable"
 ZONE_KEY = "hoodie.table.timeline.timezone"
 
 SHARED: Mapping[str, str] = MappingProxyType(
     {
-        LOCK_KEY: "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",  # the same lock
-        MODE_KEY: OPTIMISTIC,  # it is taken, and conflicts are told
-        # Live writers are not rolled back. By both names: a job that says EAGER by the older one is told, too.
+        LOCK_KEY: "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",  # JVM writers use the same lock.
+        MODE_KEY: OPTIMISTIC,  # JVM writers take the lock and detect conflicts.
+        # JVM writers do not roll back live writers. Both names are set to catch a job that sets EAGER by the older
+        # name.
         **dict.fromkeys(FAILED_KEYS, "LAZY"),
-        METADATA_KEY: "false",  # a metadata table would hide commits that it was not told of
-        "hoodie.write.auto.upgrade": "false",  # it locks older readers out, and rolls live writers back
-        "hoodie.rollback.avoid.duplicate.plan": "true",  # else two that roll back one dead write fail
+        METADATA_KEY: "false",  # A metadata table would hide commits that it does not record.
+        "hoodie.write.auto.upgrade": "false",  # An upgrade locks out older readers, and rolls back live writers.
+        "hoodie.rollback.avoid.duplicate.plan": "true",  # Otherwise two writers that roll back one dead write fail.
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """A property that `share` or `unshare` changes; `found` is None if there is none, `wanted` is empty if it goes."""
+    """Property that `share` or `unshare` changes. `found` is None if it is new, `wanted` is empty if it goes."""
 
     key: str
     found: str | None
@@ -55,9 +56,9 @@ class SettingChange:
 
 
 def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
-    """The same table, with the settings, and with UTC for its zone; one for non-blocking writers stays one.
+    """Return the configuration with these settings and time zone UTC; a non-blocking table stays non-blocking.
 
-    `keeps_listing`: its metadata table stays, without the statistics of columns and partitions.
+    With `keeps_listing` its metadata table stays, without the statistics of columns and partitions.
     """
     wanted, kept = _wanted(config, keeps_listing=keeps_listing), config.metadata_partitions
     if keeps_listing:
@@ -67,19 +68,19 @@ def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
 
 
 def alone(config: TableConfig) -> TableConfig:
-    """The same table without the settings that `shared` gave it. Its zone stays UTC, in which its times are."""
+    """Return the configuration without the settings that `shared` added. Its zone stays UTC, in which its times are."""
     keys = {*SHARED, STATISTICS_KEY}
     return replace(config, raw=MappingProxyType({key: said for key, said in config.raw.items() if key not in keys}))
 
 
 def says_listing_is_kept(config: TableConfig) -> bool:
-    """Whether it tells Spark's writers to make a metadata table of no more than what is kept here."""
+    """Whether the table tells Spark's writers to make a metadata table of file listings only."""
     wanted = {METADATA_KEY: "true", STATISTICS_KEY: "false"}
     return bool(config.named_metadata) and all(config.raw.get(key) == value for key, value in wanted.items())
 
 
 def without_blocking(config: TableConfig) -> TableConfig:
-    """The same table, which tells Spark's writers to be non-blocking."""
+    """Return the configuration that tells Spark's writers to be non-blocking."""
     return replace(config, raw=MappingProxyType({**config.raw, MODE_KEY: NON_BLOCKING}))
 
 
@@ -92,20 +93,20 @@ def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
 
 
 def _key_encoding(config: TableConfig) -> Mapping[str, str]:
-    """Tell Hudi 1.1 and later how a table of version 8 spells keys of one column; else they refuse to write."""
+    """Tell Hudi 1.1 and later how a table of version 8 spells keys of one column; otherwise they refuse to write."""
     if not config.has_complex_single_key or config.version > 8:  # noqa: PLR2004 - the last that has two spellings
         return {}
     return {KEY_CHECK_KEY: "false", KEY_ENCODING: flag_text(not config.names_single_key)}
 
 
 def without_metadata_table(config: TableConfig) -> TableConfig:
-    """The same table, which names no metadata table, and tells Spark's writers to make none."""
+    """Return the configuration that names no metadata table, and tells Spark's writers to make none."""
     raw = MappingProxyType({**config.raw, METADATA_KEY: "false"})
     return replace(config, metadata_partitions=(), metadata_inflight=(), raw=raw)
 
 
 def unshared(config: TableConfig, *, keeps_listing: bool = False) -> tuple[SettingChange, ...]:
-    """What `shared` would change; nothing if the table carries all of it. Values are compared as Hudi does."""
+    """Return the changes that `shared` would make; empty if there are none. Values compare as in Hudi."""
     wanted_by_key = _wanted(config, keeps_listing=keeps_listing)
     found = {key: config.raw.get(key) for key in wanted_by_key}
     changes = [
@@ -120,27 +121,27 @@ def unshared(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Setti
     return (*changes, *less, *(() if config.timezone == "UTC" else (zone,)))
 
 
-# -- in which order commits appear: a property of ours, which JVM Hudi keeps -------------------------------------------
+# -- visibility of commits: a property of this library, which JVM Hudi keeps -------------------------------------------
 
 VISIBILITY_KEY = "fsspec_cas.visibility"
 VISIBILITIES = ORDERED, UNORDERED = ("ordered", "unordered")
 
 
 def visibility(config: TableConfig) -> str:
-    """What the table says, whatever it is."""
+    """Return the recorded visibility, even an invalid one."""
     return config.raw.get(VISIBILITY_KEY, ORDERED)
 
 
 def appears_at_once(config: TableConfig) -> bool:
-    """Whether those of one decision are put there at once. Where it is lost, or says neither, they appear in order."""
+    """Whether the commits of one decision appear at once. With a missing or invalid value they appear in order."""
     return visibility(config) == UNORDERED
 
 
 def with_visibility(config: TableConfig, wanted: str) -> TableConfig:
-    """The properties that say so.
+    """Return the configuration with this visibility.
 
     Raises:
-        InvalidInput: it is none of the two.
+        InvalidInput: the visibility is neither "ordered" nor "unordered".
     """
     if wanted not in VISIBILITIES:
         raise InvalidInput(f"visibility={wanted!r} is none: use {' or '.join(map(repr, VISIBILITIES))}")

@@ -80,7 +80,7 @@ class Basis:
 
     def compared(self, mine: Proposal, done: Sequence[Instant]) -> tuple[Instant, ...]:
         """Those of the commits since its timeline whose file groups are compared with those of the proposal."""
-        if self.resolution is non_blocking:
+        if self.resolution is non_blocking and self.snapshot is None:  # blind, and not by its settings alone
             return tuple(instant for instant in done if instant.action is Action.REPLACECOMMIT)
         return tuple(done) if self.may_overlap(mine) else ()
 

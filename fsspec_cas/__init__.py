@@ -1,10 +1,10 @@
-"""Conditional writes with a true outcome, on every fsspec filesystem.
+"""Conditional writes with a reliable outcome, on every fsspec filesystem.
 
     from fsspec_cas import Store, Won
     store = Store.from_url("s3://bucket/folder")
     if isinstance(store.put_if_absent("leader.json", b"me"), Won): ...
 
-`Store` and `AsyncStore` are the front; `errors` draws the error tree; `outcome` says what a write can come to.
+`Store` and `AsyncStore` are the entry points; `errors` shows the error tree; `outcome` defines the results of a write.
 """
 
 from typing import Any
@@ -79,7 +79,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`__version__`, of the distribution; asked for when it is used."""
+    """Return the distribution's version as `__version__`, looked up on first use."""
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
 

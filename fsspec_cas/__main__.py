@@ -1,4 +1,4 @@
-"""`python -m fsspec_cas`: as the command `fsspec-cas`."""
+"""Entry point of `python -m fsspec_cas`, the same as the command `fsspec-cas`."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""What a store can do, and what one request to it came to, in one vocabulary for every store.
+"""Capabilities of a store, and the possible answers to one request, with the same names for every store.
 
-A backend sends a request once and says which of these came back. What it means is decided in `resolve`.
-A failure that no second send mends (no such bucket, access denied) is not an answer but a raised `StoreError`.
+A backend sends a request once and returns one of these answers; `resolve` decides what the answer means. A failure that
+no second send would change (no such bucket, access denied) is raised as a `StoreError` instead.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from fsspec_cas.outcome import Version, Write
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The store says that it did it. `version` is None where its answer did not carry one."""
+    """The store reports that it applied the write. `version` is None if the answer did not carry one."""
 
     version: Version | None
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The store says that the condition is false: 412, 409 "exists", 404 on a match.
+    """The store reports that the condition is false: 412, 409 "exists", or 404 on a match.
 
-    `dialect` is how the condition was written, where a store may want it in another form.
+    `dialect` is the form in which the condition was sent, if the store may expect another form.
     """
 
     dialect: str = ""
@@ -31,7 +31,7 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class NotNow:
-    """Certainly not applied, and may be sent again: 409 "conflict", 429, no connection."""
+    """The request was certainly not applied, and may be sent again: 409 "conflict", 429, no connection."""
 
     why: str
     retry_after_s: float | None = None
@@ -39,9 +39,9 @@ class NotNow:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Nobody knows: a timeout, a reset, an answer that nothing shows to be the store's.
+    """The request may or may not have been applied: a timeout, a reset, or an answer that may not be the store's.
 
-    `stranger`: such an answer, and what answers here has never shown that it is a store.
+    `stranger` is True for such an answer from an endpoint that has never proved to be a store.
     """
 
     why: str
@@ -50,22 +50,22 @@ class NoAnswer:
 
 
 def throttled(answer: object) -> bool:
-    """Whether the store asked for patience: 429, or 503 as in S3's SlowDown; `why` begins with the HTTP status."""
+    """Whether the answer is a throttle: 429, or 503 as in S3's SlowDown; `why` begins with the HTTP status."""
     return isinstance(answer, (NotNow, NoAnswer)) and (answer.why[:3] in ("429", "503") or "SlowDown" in answer.why)
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """What was to be finished is not there: an upload that an earlier send has finished, or that was dropped."""
+    """The upload to be completed does not exist: an earlier send has completed it, or it was dropped."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An object, as one response showed it. `data` is None when only its head was asked for.
+    """An object, as one response showed it. `data` is None in an answer to a `head`.
 
-    `answered_ms` is the store's clock at the answer to a head, where it says so.
+    `answered_ms` is the store's clock when it answered a `head`, if the store reports it.
     """
 
     version: Version
@@ -80,17 +80,17 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """There is no object."""
+    """No object is at the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The object still is at the version that the reader has: 304, no body was moved."""
+    """The object is still at the reader's version: 304, without a body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The bytes of an object and their version, out of one response.
+    """The bytes of an object and their version, from one response.
 
     >>> Content(b"1", Version("s3", '"etag"')).version.token
     '"etag"'
@@ -102,11 +102,11 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What a look at an object shows.
+    """The metadata of an object, as `head` returns it.
 
-    `modified_ms` and `answered_ms` are the store's own clock, epoch ms: when the object was written, and when this was
-    said (over HTTP cut down to a whole second). `metadata` is what the object's writer gave, without the identity of
-    the write. None where the store does not say.
+    `modified_ms` and `answered_ms` come from the store's clock, in epoch ms: when the object was written, and when the
+    store answered (over HTTP cut down to a whole second). `metadata` comes from the object's writer, without the
+    identity of the write. A field is None if the store does not report it.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("a", b"1", content_type="text/plain").unwrap()
@@ -127,7 +127,9 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object in a listing. `modified_ms` is the store's clock, epoch ms; `version` is None where none is listed.
+    """One object in a listing.
+
+    `modified_ms` is the store's clock, epoch ms. `version` is None if the listing has none.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("days/mon", b"rows").unwrap()
@@ -143,7 +145,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some entries of a listing, in the order of their paths; `token` asks for the rest, None at the end."""
+    """A page of a listing, ordered by path; `token` requests the next page, and is None on the last one."""
 
     entries: tuple[Entry, ...]
     token: str | None = None
@@ -151,10 +153,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An object on its way in parts; nobody sees it before it is finished.
+    """An object that is being uploaded in parts; readers do not see it before it is completed.
 
-    `write` is the create that the parts come to, `token` the store's name for the upload, `tags` what the store called
-    the parts so far, `sent` their bytes.
+    `write` is the create that completes the upload. `token` is the store's name for the upload, `tags` are its names
+    for the parts so far, and `sent` counts their bytes.
     """
 
     write: Write
@@ -172,17 +174,17 @@ ReadAnswer = Seen | Missing | Unchanged | NotNow | NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a kind of store is documented to do; `fsspec-cas probe` shows what one endpoint really does.
+    """The documented capabilities of a kind of store; `fsspec-cas probe` tests those of one endpoint.
 
     Attributes:
         create: `put_if_absent` is atomic.
         match: `put_if_match` is atomic.
         delete_match: `delete_if_match` is atomic.
-        read_changed: a conditional GET moves no body when nothing changed.
-        unique_versions: a version never comes back, also not when equal bytes are written again.
+        read_changed: a conditional GET of an unchanged object sends no body.
+        unique_versions: a version never recurs, even when equal bytes are written again.
         keeps_write_id: the identity of a write is stored with the object, so a lost answer can be settled.
-        own_clock: a look (`head`) says when the object was written and when it was asked, by the store's own clock.
-        writes_per_s: how often one object may be overwritten, or None where no limit is documented.
+        own_clock: `head` returns the times of the last write and of its answer, by the store's own clock.
+        writes_per_s: the most overwrites per second of one object, or None if no limit is documented.
 
     >>> can = Store.from_url("memory://docs/store").capabilities
     >>> can.create, can.unique_versions
@@ -199,7 +201,7 @@ class Capabilities:
     writes_per_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The capabilities as a JSON-able mapping.
+        """Return the capabilities as a JSON-able mapping.
 
         >>> can.to_json()["delete_match"]
         True

@@ -1,6 +1,6 @@
-"""`AsyncStore`: conditional writes whose outcome is true, for async callers.
+"""`AsyncStore`: conditional writes with a reliable outcome, for async callers.
 
-`fsspec_cas.store` says what is promised, and what is not.
+The docstring of `fsspec_cas.store` lists the promises and their limits.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from fsspec_cas.outcome import ABSENT, Attributes, Condition, Lost, Outcome, Unk
 from fsspec_cas.sender import Sender, delay_s
 
 TIMEOUT_S = 60.0
-Entries = list[Entry]  # named here: in the class `list` is a verb
-_BATCH = 1000  # S3's most
+Entries = list[Entry]  # defined here because `list` is a method in the class
+_BATCH = 1000  # S3's maximum
 
 
 class AsyncStore:
     """Conditional writes below one root, for async callers.
 
-    Bound to the event loop it is first used on; close it there (`async with`). Paths are relative to the root.
+    A store is bound to the event loop on which it is first used; close it there (`async with`). Paths are relative to
+    the root.
 
     >>> store = AsyncStore.from_url("memory://docs/store")
     >>> outcome = await store.put_if_absent("a", b"1")
@@ -62,17 +63,17 @@ class AsyncStore:
         self.backend = backend
         self.root = check_root(root)
         self._world = world or Machine()
-        self._drive = drive or OnLoop()  # of which only its pauses are used here
+        self._drive = drive or OnLoop()  # this class uses only its pauses
         self._on_throttled = on_throttled
         self._sender = Sender(backend, self._world, self._drive, on_throttled)
 
     @classmethod
     def from_url(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> AsyncStore:
-        """Open the store that `url` names, with the storage options that fsspec takes for it.
+        """Open the store at `url`, with the storage options that fsspec takes for it.
 
         Raises:
-            InvalidUrl: the URL cannot be understood.
-            InvalidInput: an option that this kind of store does not have.
+            InvalidUrl: the URL cannot be parsed.
+            InvalidInput: this kind of store does not have an option of that name.
             NotSupported: no backend for this protocol.
 
         >>> AsyncStore.from_url("playground", {"auto_mkdir": True})
@@ -83,7 +84,7 @@ class AsyncStore:
 
     @classmethod
     def from_filesystem(cls, fs: Any, root: str = "") -> AsyncStore:
-        """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used.
+        """Open a store on an fsspec filesystem; the store uses the filesystem's credentials and endpoint.
 
         >>> import fsspec
         >>> AsyncStore.from_filesystem(fsspec.filesystem("memory"), "/docs/store")
@@ -95,7 +96,7 @@ class AsyncStore:
         return f"<AsyncStore {url_of(self.backend.name, self.root)!r}>"
 
     def below(self, folder: str) -> AsyncStore:
-        """The same store, rooted one folder deeper.
+        """Return the same store, rooted one folder deeper.
 
         >>> outcome = await store.below("folder").put_if_absent("b", b"2")
         >>> info = await store.head("folder/b")
@@ -113,15 +114,15 @@ class AsyncStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this kind of store is documented to do."""
+        """The documented capabilities of this kind of store."""
         return self.backend.capabilities
 
     @property
     def time_ms(self) -> int | None:
-        """The store's clock now, in epoch ms, as its last answer to a look or a read told it; None if none did.
+        """The store's clock now, in epoch ms, from its last answer to a `head` or read; None without such an answer.
 
-        Over HTTP that answer was cut down to a whole second. What went by since is counted by this machine, whose own
-        wall clock does not matter.
+        Over HTTP that answer is cut down to a whole second. The time since then comes from this machine's monotonic
+        clock, so its wall clock does not matter.
 
         >>> store.time_ms is None
         True
@@ -129,10 +130,10 @@ class AsyncStore:
         return self._sender.time_ms
 
     async def read(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
-        """The object's bytes and version, from one request.
+        """Read the object's bytes and version in one request.
 
         Raises:
-            ObjectNotFound: there is none.
+            ObjectNotFound: no object is at `path`.
             StoreError: the store did not answer, or refused access.
 
         >>> content = await store.read("a")
@@ -146,10 +147,10 @@ class AsyncStore:
     async def read_or_none(
         self, path: str, known: Content | None = None, *, timeout: float = TIMEOUT_S
     ) -> Content | None:
-        """The object as `read` gives it; None if there is none.
+        """Read the object as `read` does; return None if it does not exist.
 
-        `known` is what was read before: while it still is the object, it is given back, and no body is moved, where the
-        store can.
+        Pass the content of an earlier read as `known`. While the object is unchanged, `known` itself is returned, and a
+        store with conditional reads sends no body.
 
         >>> await store.read_or_none("nothing") is None
         True
@@ -162,7 +163,9 @@ class AsyncStore:
             return None
 
     async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """The object if it is not at `version` any more, else None; then no body was moved, where the store can.
+        """Read the object if it is no longer at `version`; else return None.
+
+        A store with conditional reads sends no body for an unchanged object.
 
         >>> await store.read_if_changed("a", version) is None
         True
@@ -170,14 +173,14 @@ class AsyncStore:
         full, version = self._full(path), self._own(version)
         answer = await self._sender.get(full, version, timeout)
         if isinstance(answer, Unchanged) or (isinstance(answer, Seen) and answer.version == version):
-            return None  # the second: a server that ignores the condition sends the body all the same
+            return None  # equal versions: the server ignored the condition and sent the body
         return _content(answer, full)
 
     async def head(self, path: str, *, timeout: float = TIMEOUT_S) -> Info:
-        """Version, size and time of an object.
+        """Read an object's version, size, times and attributes without its body.
 
         Raises:
-            ObjectNotFound: there is none.
+            ObjectNotFound: no object is at `path`.
 
         >>> info = await store.head("a")
         >>> info.size, info.version == version
@@ -210,20 +213,20 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> Outcome:
-        """Create the object, or lose to whoever did.
+        """Create the object, or return `Lost` if it exists.
 
-        `create_once=True` promises that nobody ever overwrites or deletes this path; then a lost answer can always
+        `create_once=True` promises that no writer ever overwrites or deletes this path; then a lost answer can always
         be settled.
 
-        `content_type` and `metadata` (lower-case names, ASCII texts) are kept with the object, and `head` shows them;
-        `own` is what the store's API takes besides, by its own names: `CacheControl`, `ACL`, `Tagging`, `StorageClass`
-        of S3, `cacheControl` of GCS, `tags` of Azure. They are this write's alone: the next one replaces them all.
+        The object keeps `content_type` and `metadata` (lower-case names, ASCII texts), and `head` returns them. `own`
+        takes further parameters of the store's API by their own names: `CacheControl`, `ACL`, `Tagging`, `StorageClass`
+        of S3, `cacheControl` of GCS, `tags` of Azure. All of these belong to this write: the next write replaces them.
 
         Raises:
             NotBytes: `data` is not bytes; nothing was sent.
-            InvalidInput: an argument that this kind of store does not take; nothing was sent.
-            NotSupported: local files keep bytes alone, and memory no more than content type and metadata.
-            StoreError: the store did not do it, and no copy of this write can still arrive.
+            InvalidInput: this kind of store does not take one of the arguments; nothing was sent.
+            NotSupported: local files keep only bytes; memory also keeps content type and metadata.
+            StoreError: the store did not perform the write, and no copy of it can still arrive.
 
         >>> outcome = await store.put_if_absent("a", b"mine")
         >>> outcome.current == version
@@ -244,10 +247,10 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> Outcome:
-        """Replace the object if it still is at `version`, given as such or as its text.
+        """Replace the object if it is still at `version`, a `Version` or its text.
 
-        Where versions are not unique (S3), an object that went A-B-A is "still at A"; write bytes that never repeat.
-        The other arguments are those of `put_if_absent`; of what is replaced none is kept.
+        Where versions are not unique (S3), an object that went from A to B and back is "still at A"; write bytes that
+        never repeat. The other arguments are those of `put_if_absent`; no attribute of the replaced object is kept.
 
         >>> outcome = await store.put_if_match("a", b"2", version)
         >>> outcome.unwrap() == version
@@ -268,15 +271,15 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> AsyncExclusive:
-        """A writer whose object appears when it is closed, as a whole, and only if nothing is there then.
+        """Return a writer that creates the whole object when it is closed, and only if the path is then empty.
 
-        Memory is bounded by a few times `part_size` bytes, whatever is written. What fits into one part is a
-        `put_if_absent`; more goes in parts, and the completion carries the condition. An exception in its block, or no
-        `close`, leaves nothing. `timeout` is for each part and for the end, in seconds. The other arguments are
-        those of `put_if_absent`.
+        Memory stays within a few times `part_size` bytes, whatever the size. Data of up to one part is written by
+        `put_if_absent`. More data is sent in parts, and the completion carries the condition. An exception in the
+        `with` block, or a missing `close`, leaves no object. `timeout` applies to each part and to the completion, in
+        seconds. The other arguments are those of `put_if_absent`.
 
-        Not promised: more than the store's own conditional completion. SeaweedFS 4.48 lets several of many completions
-        at the same moment succeed, fake-gcs-server ignores their conditions; `fsspec-cas probe` shows it.
+        Not promised: more than the store's own conditional completion. In SeaweedFS 4.48 several completions at the
+        same moment can succeed; fake-gcs-server ignores their conditions. `fsspec-cas probe` detects both.
 
         Raises:
             InvalidInput: the store does not take parts of this size, or one of the other arguments.
@@ -292,12 +295,12 @@ class AsyncStore:
         return AsyncExclusive(self.backend, write, self._sender, part_size=part_size, timeout=timeout)
 
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
-        """Take up a write whose outcome was unknown: look again, and re-send it under its own condition.
+        """Settle a write with an unknown outcome: read the object, and re-send the write under its own condition.
 
-        What cannot be sent again (a stream) is only looked for. A delete whose object is gone stays unknown.
+        A stream cannot be re-sent, so `resolve` only reads. A delete whose object is gone stays unknown.
 
         Raises:
-            InvalidInput: it is another outcome, or none.
+            InvalidInput: `unknown` is not an `Unknown`.
 
         >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
         >>> lossy = Faulty(store.backend, {"put": [LoseAnswer()], "head": [LoseRequest()] * 99})
@@ -311,14 +314,14 @@ class AsyncStore:
         return await self._sender.resume(unknown, timeout)
 
     async def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
-        """Remove the object if it still is at `version`; `Won` carries the version removed.
+        """Delete the object if it is still at `version`; `Won` carries the version removed.
 
-        It looks first: what is gone or replaced by then is `Lost`. Refused after that look, with the object gone or
-        replaced, it is `Unknown`: a delete leaves nothing behind by which one could tell mine from another's. It is
-        `Unknown`, too, on a store that says "done" where no object is.
+        The call reads the head first, and is `Lost` if the object is gone or replaced by then. It is `Unknown` if the
+        delete is refused after that and the object is gone or replaced: a delete leaves no trace that would identify
+        it. It is also `Unknown` on a store that reports success where no object is.
 
-        An S3 store that is not Amazon's shows first, once for each bucket in a process, that it keeps the condition:
-        four requests on an object of its own beside this one.
+        An S3 store other than Amazon's is tested first, once per bucket and process, for whether it keeps the
+        condition. The test takes four requests on an object of its own in the same folder.
 
         Raises:
             NotSupported: this client or store has no conditional delete; nothing was deleted.
@@ -334,10 +337,11 @@ class AsyncStore:
         return await self._sender.write(write, None, max(0.0, deadline - self._world.monotonic_s()))
 
     async def require_conditional_delete(self, *, timeout: float = TIMEOUT_S) -> None:
-        """Ask the store to show that it keeps the condition of `delete_if_match`, where that is not documented.
+        """Test that the store keeps the condition of `delete_if_match`, unless its maker documents it.
 
         Raises:
-            NotSupported: it does not; `StoreError`: it did not answer.
+            NotSupported: the store ignores the condition.
+            StoreError: the store did not answer.
 
         >>> await store.require_conditional_delete()
         """
@@ -355,7 +359,7 @@ class AsyncStore:
         return deletes
 
     async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
-        """Remove the object, whatever it is; one that is not there is fine.
+        """Delete the object at any version; a missing object is no error.
 
         >>> await store.delete("a")
         """
@@ -365,11 +369,11 @@ class AsyncStore:
         await self._sender.repeat(full, lambda left: self.backend.delete(full, None, timeout_s=left), timeout)
 
     async def delete_all(self, paths: Iterable[str], *, timeout: float = TIMEOUT_S) -> None:
-        """Remove these objects, as `delete` does; many in one request, where the store can. `timeout` is for each.
+        """Delete these objects at any version, several per request if the store can. `timeout` is for each request.
 
         Raises:
-            InvalidInput: it is one path, or none; nothing was removed.
-            StoreError: some may be gone, and some not; may be repeated.
+            InvalidInput: `paths` is a single path, or not a list of paths; nothing was removed.
+            StoreError: some objects may be gone, and some not; the call may be repeated.
 
         >>> await store.delete_all(["a", "never there"])
         """
@@ -384,15 +388,15 @@ class AsyncStore:
 
     def _delete_batch(self, full: Sequence[str], left: float) -> Coroutine[Any, Any, WriteAnswer]:
         backend: Any = self.backend
-        return backend.delete_batch(full, timeout_s=left)  # type: ignore[no-any-return] # not all have it
+        return backend.delete_batch(full, timeout_s=left)  # type: ignore[no-any-return] # an optional method
 
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
     ) -> Entries:
-        """All objects whose path starts with `prefix`, ordered by path; paths relative to the root.
+        """List all objects whose path starts with `prefix`, ordered by path; paths are relative to the root.
 
-        Only those after `start_after` and before `stop_at`; no page beyond `stop_at` is asked for. A listing of several
-        pages is not one moment of the store.
+        The result has only paths after `start_after` and before `stop_at`; no page beyond `stop_at` is requested. A
+        listing of several pages is not a snapshot of one moment.
 
         >>> [entry.path for entry in await store.list("")]
         ['a']
@@ -407,20 +411,20 @@ class AsyncStore:
             token = page.token
             if token is None or (stop_at is not None and found and found[-1].path >= stop_at):
                 kept = (entry for entry in found if stop_at is None or entry.path < stop_at)
-                return sorted(kept, key=lambda entry: entry.path)  # a hierarchical Azure account has another order
+                return sorted(kept, key=lambda entry: entry.path)  # hierarchical Azure accounts order otherwise
 
     def _page(self, full: str, after: str | None, token: str | None, left: float) -> Coroutine[Any, Any, ListAnswer]:
         return self.backend.list_page(full, after, token, timeout_s=left)
 
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        """Read, apply `fn`, write back under the version read; again from the start if somebody was faster.
+        """Read the object, apply `fn`, and write the result under the version read; repeat after a lost race.
 
-        `fn` gets None where there is no object. It may be called several times and must have no side effects.
+        `fn` gets None if the object does not exist. It may be called several times and must have no side effects.
 
         Raises:
-            NotBytes: `fn` returned something else than bytes; nothing was written.
+            NotBytes: `fn` returned something other than bytes; nothing was written.
             OutcomeUnknown: the answer to the write was lost and could not be settled.
-            Unavailable: still losing races at the timeout.
+            Unavailable: other writers won every race until the timeout.
 
         >>> newer = await store.update("a", lambda old: b"%d" % (int(old or 0) + 1))
         """
@@ -452,6 +456,7 @@ class AsyncStore:
         *,
         create_once: bool = False,
     ) -> Write:
+        """Build a write with a new identity from the arguments of a put; checks path and attributes."""
         attributes = Attributes()
         if content_type is not None or metadata is not None or own:
             rules = self.backend.attribute_rules
@@ -460,7 +465,7 @@ class AsyncStore:
         return Write(full, condition, self._world.new_id(), create_once, attributes=attributes)
 
     def _full(self, path: str) -> str:
-        """The whole path of an object that is looked at or removed."""
+        """Check the path of an object to read or delete, and join it to the root."""
         return self._joined(check_path(path, absolute=not self.root, marker=True))
 
     def _below(self, prefix: str) -> str:
@@ -474,7 +479,7 @@ class AsyncStore:
         return plain[len(self.root.rstrip("/")) + 1 :] if self.root else plain
 
     def _own(self, given: Version | str) -> Version:
-        """The version, which may be given as its text."""
+        """Parse a version, and refuse another store's version or a wildcard."""
         version = Version.of(given)
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
@@ -484,10 +489,10 @@ class AsyncStore:
 
 
 def check_backend(backend: object, kind: str) -> None:
-    """Refuse what a store cannot be made of.
+    """Refuse an object that is not a backend.
 
     Raises:
-        InvalidInput: naming it.
+        InvalidInput: the message shows the object.
     """
     if not hasattr(backend, "capabilities"):
         raise InvalidInput(f"{kind}({backend!r}) is made of no backend: open it by {kind}.from_url(url)")

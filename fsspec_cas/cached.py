@@ -1,16 +1,24 @@
-"""`Cached` and `AsyncCached`: one object, read by many callers at the cost of one.
+"""`Cached` and `AsyncCached`: one object that many callers of a process read by shared requests.
 
     flags = Cached(Store.from_url("s3://bucket/config"), "flags.json")
     content = flags.get()  # bytes and version, or None where there is no object
 
-Promised: what `get` returns was the object's state at some moment between its call and its return. One conditional GET
-is under way at a time; all who call meanwhile share the next one. What is written here is known here: no body is moved
-to read it back. A request that fails, fails for all who shared it; one whose caller was interrupted or cancelled is
-begun again by another. In a forked child it goes on with what was known. No thread and no task is started. Memory: the
-object's body once; up to three while requests are under way.
+Promised:
 
-Not promised: anything between two calls, for nothing is watched; that a write made past it is known before the next
-`get` without `max_age_s`; the savings on a store that ignores the condition of a read and sends the body each time.
+- `get` returns a state that the object had at some moment between the call and its return.
+- One conditional GET is under way at a time; all callers that arrive during it share the next one.
+- A write made through the cache is known to it: a later read moves no body.
+- A failed request fails for all callers that share it. If its caller is interrupted or cancelled, another caller begins
+  it again.
+- A forked child continues with the cached content.
+- No thread and no task is started.
+- Memory: the object's body once; up to three times while requests are under way.
+
+Not promised:
+
+- anything between two calls, since the object is not watched;
+- that a write made elsewhere is known before the next `get` without `max_age_s`;
+- fewer bytes on a store that ignores the condition of a read and sends the body each time.
 """
 
 from __future__ import annotations
@@ -37,11 +45,14 @@ from fsspec_cas.waiting import SLICE_S, Signal
 
 
 class _Caller:
-    """One call; it is over, however it ends, when nobody refers to this any more."""
+    """Identity of one `get` call. The cache holds a weak reference to it: once that is dead, the call has ended."""
 
 
 class _Shared:
-    """What is known of one object, for all callers of this process. Its methods are called under the guard."""
+    """Cached state of one object, shared by all callers of this process.
+
+    `Cached` calls `_must_wait` and `_leave` under the guard.
+    """
 
     _new_signal: Callable[[], Any]
 
@@ -65,13 +76,13 @@ class _Shared:
         return f"<{type(self).__name__} {self._path!r}>"
 
     def _must_wait(self, number: int) -> bool:
-        """Whether a look is under way. An interrupt may have kept one from leaving who is gone."""
+        """Whether a read is under way; first clears a read whose caller was interrupted and could not leave."""
         if self._state.look is not None and self._state.look.asker() is None:
             self._state = self._state.interrupted()
         return self._state.must_wait(number)
 
     def _leave(self, me: object, number: int) -> None:
-        """Of a call, however it ends: nobody may wait for one that has gone."""
+        """Remove an ending call from the state, and wake the waiting callers if its read was under way."""
         if self._state.look is not None and self._state.look.asker() is me:
             self._state = self._state.interrupted()
             self._wake()
@@ -90,13 +101,13 @@ class _Shared:
             self._wake()
 
     def _wake(self) -> None:
-        """Let all who wait look at it."""
+        """Wake all waiting callers so that they re-check the state."""
         self._woken.set()
         self._woken = self._new_signal()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Writing]:
-        """Around a write, however it ends."""
+        """Record the result of a write in the cached state when the block ends, however it ends."""
         with self._guard:
             after, began_s = self._state.over, self._world.monotonic_s()
         write = _Writing(self._path)
@@ -110,14 +121,14 @@ class _Shared:
                     self._state = self._state.wrote_in_vain()
 
     def _after_fork(self) -> None:
-        """The guard may have been held, and a look be under way, in a thread that this process does not have."""
+        """Replace the guard and drop the read under way; a thread that the child does not have may hold them."""
         self._guard = threading.Lock()
         self._woken = self._new_signal()
         self._state = self._state.forked()
 
 
 class _Writing:
-    """A write made here, and what it leaves behind."""
+    """A write through the cache, and the content that it leaves."""
 
     def __init__(self, path: str) -> None:
         self.won = False
@@ -126,29 +137,29 @@ class _Writing:
         self._path = path
 
     def of(self, data: Bytes) -> bytes:
-        """What it writes; a copy, where the caller could change it."""
+        """Record and return the bytes to write; mutable data is copied."""
         self.data = check_bytes(self._path, data)
         return self.data
 
     def by(self, fn: Callable[[bytes | None], Bytes]) -> Callable[[bytes | None], bytes]:
-        """The same function; what it gave last is what was written."""
+        """Wrap `fn` so that its last result is recorded as the bytes written."""
         return (lambda old: self.of(fn(old))) if callable(fn) else fn
 
     def came_to(self, outcome: Outcome) -> Outcome:
-        """How it ended."""
+        """Record and return the outcome of the write."""
         if isinstance(outcome, Won):
             self.won, self.left = True, None if self.data is None else Content(self.data, outcome.version)
         return outcome
 
 
 class Cached(_Shared):
-    """One object for any number of threads: reads share requests, and a body is moved only when it has changed.
+    """One object for any number of threads: reads share requests, and a body is sent only when it has changed.
 
-    What is promised and what is not: the module's text. `timeout` is in seconds, for each request with all its tries;
-    a `get` waits for two at most, if no caller is interrupted.
+    The module's docstring lists the promises. `timeout` is in seconds, for each request with all its retries. A `get`
+    waits for at most two requests, unless a caller is interrupted.
 
     Raises:
-        InvalidInput: `store` is no `Store`, the path cannot be one, or `timeout` is no number of seconds.
+        InvalidInput: `store` is not a `Store`, `path` is not a valid path, or `timeout` is not a number of seconds.
 
     >>> flags = Cached(Store.from_url("memory://docs/store"), "flags.json")
     >>> version = flags.put_if_absent(b"{}").unwrap()
@@ -161,14 +172,14 @@ class Cached(_Shared):
         self._store = store
 
     def get(self, *, max_age_s: float = 0.0) -> Content | None:
-        """The object, or None if there is none.
+        """Return the object, or None if it does not exist.
 
-        With `max_age_s`, what was current less than so many seconds ago (by the monotonic clock) will do, and costs no
-        request. It still is no older than anything that a call here has returned or written before.
+        With `max_age_s`, content that was current less than that many seconds ago (by the monotonic clock) is returned
+        without a request. It is never older than content that a call on this cache returned or wrote before.
 
         Raises:
-            StoreError: the store did not answer, or refused access. Nothing older is given instead.
-            CasError: called on fsspec's own event loop, which it would block.
+            StoreError: the store did not answer, or refused access. Older content is not returned instead.
+            CasError: called on fsspec's own event loop, which the call would block.
 
         >>> flags.get().data, flags.get(max_age_s=60).version == version  # the second costs nothing
         (b'{}', True)
@@ -225,7 +236,9 @@ class Cached(_Shared):
             return write.came_to(self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """See `Store.update`. It reads by itself: `fn` gets bytes that its write is conditional on.
+        """Update the object as `Store.update` does.
+
+        It reads the store: `fn` gets the bytes that the write replaces.
 
         >>> newer = flags.update(lambda old: old + b" ")
         >>> flags.get().data
@@ -245,12 +258,14 @@ class Cached(_Shared):
 
 
 class AsyncCached(_Shared):
-    """The same for tasks, over an `AsyncStore`; bound to that one's event loop.
+    """One object for any number of tasks of one event loop, over an `AsyncStore` of that loop.
 
-    A task that is cancelled takes its request along, and another that waits begins the next.
+    The promises are those of `Cached`. Cancelling a task cancels its request, and another waiting task begins the next
+    one.
 
     Raises:
-        InvalidInput: `store` is no `AsyncStore`, the path cannot be one, or `timeout` is no number of seconds.
+        InvalidInput: `store` is not an `AsyncStore`, `path` is not a valid path, or `timeout` is not a number of
+            seconds.
 
     >>> flags = AsyncCached(AsyncStore.from_url("memory://docs/store"), "flags.json")
     >>> outcome = await flags.put_if_absent(b"{}")
@@ -317,7 +332,9 @@ class AsyncCached(_Shared):
             return write.came_to(await self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     async def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """See `AsyncStore.update`. It reads by itself: `fn` gets bytes that its write is conditional on.
+        """Update the object as `AsyncStore.update` does.
+
+        It reads the store: `fn` gets the bytes that the write replaces.
 
         >>> newer = await flags.update(lambda old: old + b" ")
         >>> newer == version
@@ -348,7 +365,7 @@ _ALL: weakref.WeakSet[_Shared] = weakref.WeakSet()
 
 def _in_child() -> None:
     for one in _ALL:
-        one._after_fork()  # noqa: SLF001 - it is of this file
+        one._after_fork()  # noqa: SLF001 - a class of this file
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,7 +1,7 @@
-"""Time, randomness and ids: the only file that may ask the machine for them.
+"""Time, randomness and ids; the only module that gets them from the machine.
 
-Everything else takes a `World` as an argument, so that the same code runs in production, in a simulation and
-in a search through all interleavings.
+All other code takes a `World` as an argument, so that it also runs in simulations and in searches through all
+interleavings.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from fsspec_cas.waiting import pause
 
 
 class World(Protocol):
-    """What code may ask of its surroundings.
+    """Clock, sleep, randomness and ids for the code of this library.
 
     >>> from fsspec_cas.testing import ManualClock
     >>> clock: World = ManualClock(now_s=0.0)
     """
 
     def now_ms(self) -> int:
-        """Wall clock, epoch ms, UTC. May jump; only for what others read.
+        """Wall clock, epoch ms, UTC. It may jump; use it only for values that other processes read.
 
         >>> clock.now_ms()
         0
         """
 
     def monotonic_s(self) -> float:
-        """A clock that never steps, in seconds; only for differences within this process.
+        """A clock that never steps, in seconds; use it only for differences within this process.
 
         >>> clock.monotonic_s()
         0.0
@@ -46,7 +46,7 @@ class World(Protocol):
         """
 
     def random(self) -> float:
-        """A number in [0, 1).
+        """A random number in [0, 1).
 
         >>> clock.random()
         0.5
@@ -63,7 +63,7 @@ class World(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The real machine.
+    """The machine's real clocks, randomness and ids.
 
     >>> machine = Machine()
     """
@@ -86,7 +86,7 @@ class Machine:
         return time.monotonic()
 
     def boot(self) -> tuple[str, str]:
-        """The name of this run of the machine, empty where the system has none, and the host's name.
+        """The id of the machine's current boot, empty if the system has none, and the host's name.
 
         >>> boot_id, host = machine.boot()
         """
@@ -97,7 +97,7 @@ class Machine:
         return boot_id, platform.node()
 
     def uptime_s(self) -> float:
-        """Seconds by a clock that never steps, and that all processes of one run of the machine share.
+        """Seconds by a clock that never steps and that all processes since this boot share.
 
         >>> machine.uptime_s() > 0
         True
@@ -113,7 +113,7 @@ class Machine:
         return str(uuid.uuid4())
 
     def random(self) -> float:
-        """The process's own generator.
+        """A number in [0, 1) from the process's own generator.
 
         >>> 0 <= machine.random() < 1
         True
@@ -121,7 +121,7 @@ class Machine:
         return random.random()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep.
+        """Block the calling thread.
 
         >>> machine.sleep(0.001)
         """
@@ -129,5 +129,5 @@ class Machine:
 
 
 def time_ns() -> int:
-    """Wall clock in ns, for file stamps."""
+    """Wall clock in ns, for the time stamps of files."""
     return time.time_ns()

@@ -1,9 +1,9 @@
-"""Whether a store keeps the condition of a delete: some S3 stores drop it without a word.
+"""Test of whether a store keeps the condition of a delete; some S3 stores silently ignore it.
 
-MinIO and Ceph remove the object whatever its version is, and say 204. Versity Gateway keeps the condition, and says 204
-also where no object is, as S3 directory buckets are documented to do: then nobody can tell which of two deletes did it.
-Amazon S3, GCS, Azure, local files and memory are documented. Any other S3 store is asked, once for each bucket in a
-process, on an object of its own.
+MinIO and Ceph delete any version and answer 204. Versity Gateway keeps the condition, but also answers 204 if no object
+exists, as documented for S3 directory buckets; then the client that deleted the object cannot be determined. Amazon S3,
+GCS, Azure, local files and memory document the behaviour. Any other S3 store is tested, once per bucket and process, on
+a temporary object.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavaila
 from fsspec_cas.outcome import ABSENT, Version, Write
 from fsspec_cas.sender import Sender
 
-_DIRECTORY = "--x-s3"  # how the name of a directory bucket ends
-_SILENCES = 3  # after which a look has to tell
-_NEVER = '"00000000000000000000000000000000"'  # in the form of an ETag, and of no object
+_DIRECTORY = "--x-s3"  # suffix of a directory bucket's name
+_SILENCES = 3  # deletes without an answer, after which a head decides
+_NEVER = '"00000000000000000000000000000000"'  # an ETag that no object has
 
 
 @dataclass(frozen=True, slots=True)
 class Deletes:
-    """What a store does with the condition of a delete.
+    """How a store treats the condition of a delete.
 
     Attributes:
         kept: a delete at another version is refused.
-        tells: so is a delete where no object is, and "done" is the store's own word. Else nobody knows who did it.
+        tells: a delete without an object is refused too, and success is the store's own answer. Otherwise success does
+            not show which delete removed the object.
     """
 
     kept: bool = True
     tells: bool = True
 
 
-_SEEN: dict[tuple[str, str], Deletes] = {}  # by this process: a bucket of an endpoint is the same for all of it
+_SEEN: dict[tuple[str, str], Deletes] = {}  # results per endpoint and bucket, for this process
 
 
 async def undocumented(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
-    """Endpoint and bucket of an S3 store that is not Amazon's; None for a store whose maker says what it does.
+    """Return endpoint and bucket of an S3 store that is not Amazon's; None for a store with documented deletes.
 
     Raises:
         Unavailable: no client of the store could be made in time.
@@ -60,7 +61,9 @@ async def undocumented(backend: Backend, path: str, timeout: float) -> tuple[str
 
 
 async def deletes_of(backend: Backend, beside: str, sender: Sender, new_id: str, timeout: float) -> Deletes:
-    """What the store does with the condition of a delete; `beside` is a path in the folder in which it may be tried.
+    """Return how the store treats the condition of a delete; tests an undocumented store once and caches the result.
+
+    `beside` is a path in the folder in which the test may create an object.
 
     Raises:
         StoreError: the store did not answer, or refused access.
@@ -78,10 +81,12 @@ async def deletes_of(backend: Backend, beside: str, sender: Sender, new_id: str,
 
 
 async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, timeout: float) -> Deletes:
-    """Try it on an object at `path`, which is removed again: four requests, two where the condition is not kept.
+    """Test conditional deletes on an object created at `path`, then remove it.
+
+    It takes four requests, or two if the condition is not kept.
 
     Raises:
-        StoreError: as `deletes_of`.
+        StoreError: the store did not answer, or refused access.
     """
     try:
         made = (await sender.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
@@ -89,7 +94,10 @@ async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, 
         raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
 
     async def remove(version: Version | None) -> bool:
-        """Whether it is gone by this: some stores send nothing with a 204 that shows that it is theirs."""
+        """Whether a delete removed the object.
+
+        Some stores' 204 has no header that identifies the store, so a head decides.
+        """
         silences = 0
 
         async def ask(left: float) -> WriteAnswer | None:
@@ -109,7 +117,7 @@ async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, 
         if kept and await remove(made):
             return Deletes(tells=not await remove(made))
     except NotSupported:
-        kept = True  # and so is the object
+        kept = True  # so the object is still in place
     except StoreError as error:
         raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
     if kept:

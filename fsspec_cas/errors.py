@@ -4,19 +4,19 @@ CasError
 ├── Refused              the condition was false, nothing was written: read again, decide again
 │   ├── AlreadyExists        (a FileExistsError)
 │   └── VersionMismatch
-├── OutcomeUnknown       the write may be there or not: `resolve()`, or read and decide
-├── StoreError           the store did not do the call, nothing was changed (an OSError)
+├── OutcomeUnknown       the write may or may not have been applied: `resolve()`, or read and decide
+├── StoreError           the store did not perform the call, nothing was changed (an OSError)
 │   ├── ObjectNotFound       (a FileNotFoundError)
 │   ├── BucketNotFound       (a FileNotFoundError)
 │   ├── AccessDenied         (a PermissionError)
 │   └── Unavailable          throttled, unreachable or failing until the timeout; try again later
 ├── NotSupported         this store or protocol cannot do it; choose another
-└── InvalidInput         a value that no retry mends (a ValueError)
-    ├── InvalidUrl
-    ├── InvalidVersion
-    └── NotBytes             (a TypeError)
+└── InvalidInput         a value that no retry makes valid (a ValueError)
+   ├── InvalidUrl
+   ├── InvalidVersion
+   └── NotBytes             (a TypeError)
 
-Every error is built from one sentence, carries `path` where there is one, and can be pickled.
+Every error has a message of one sentence and can be pickled. `path` names the object, if there is one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class CasError(Exception):
-    """The root of the tree."""
+    """Base class of all errors of this library."""
 
     def __init__(self, message: str = "", *, path: str = "") -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class CasError(Exception):
 class Refused(CasError):
     """The condition of a write was false; nothing was written.
 
-    `current` is what a look showed right after: a `Version`, `ABSENT`, or None when it is not known.
+    `current` is the state read right after the refusal: a `Version`, `ABSENT`, or None if it is not known.
     """
 
     def __init__(self, message: str = "", *, path: str = "", current: Condition | None = None) -> None:
@@ -49,17 +49,17 @@ class Refused(CasError):
 
 
 class AlreadyExists(Refused, FileExistsError):
-    """`put_if_absent` found somebody else's object."""
+    """`put_if_absent` found an object of another writer."""
 
 
 class VersionMismatch(Refused):
-    """`put_if_match` or `delete_if_match` found another version, or none."""
+    """`put_if_match` or `delete_if_match` found another version, or no object."""
 
 
 class OutcomeUnknown(CasError):
     """The write may have been applied, or applied and replaced since, or never applied.
 
-    `outcome` says what is known; `resolve()` looks again and re-sends the same guarded write.
+    `outcome` holds the evidence; `resolve()` reads again and re-sends the same guarded write.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class OutcomeUnknown(CasError):
         self._resolver = resolver
 
     def resolve(self) -> Version:
-        """The version that my write got, found out now.
+        """Find out now whether the write was applied, and return the version that it got.
 
         Raises:
-            Refused: my write never was, and no copy of it can still be applied.
-            OutcomeUnknown: it still cannot be told.
+            Refused: the write was never applied, and no copy of it can still be applied.
+            OutcomeUnknown: the outcome still cannot be determined.
         """
         if self._resolver is None:
             raise self
@@ -94,15 +94,15 @@ def _rebuilt(kind: type[OutcomeUnknown], message: str, path: str, outcome: Unkno
 
 
 class StoreError(CasError, OSError):
-    """The store did not do the call."""
+    """The store did not perform the call."""
 
 
 class ObjectNotFound(StoreError, FileNotFoundError):
-    """There is no object at this path."""
+    """No object exists at this path."""
 
 
 class BucketNotFound(StoreError, FileNotFoundError):
-    """There is no such bucket or container."""
+    """The bucket or container does not exist."""
 
 
 class AccessDenied(StoreError, PermissionError):
@@ -114,15 +114,15 @@ class Unavailable(StoreError):
 
 
 class NotSupported(CasError):
-    """This store or protocol cannot do what was asked."""
+    """This store or protocol cannot perform the operation."""
 
 
 class InvalidInput(CasError, ValueError):
-    """A value that no retry mends."""
+    """An argument has a value that no retry makes valid."""
 
 
 class InvalidUrl(InvalidInput):
-    """The URL cannot be understood."""
+    """The URL cannot be parsed."""
 
 
 class InvalidVersion(InvalidInput):
@@ -130,4 +130,4 @@ class InvalidVersion(InvalidInput):
 
 
 class NotBytes(InvalidInput, TypeError):
-    """What was to be written is no bytes."""
+    """The data of a write is not bytes."""

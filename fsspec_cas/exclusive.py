@@ -1,13 +1,13 @@
-"""Writers whose object appears when they are closed, as a whole, and only if nothing is there then.
+"""Writers that create the whole object when they are closed, and only if the path is then empty.
 
 bytes written      on close
 -----------------  ------------------------------------------------------------------
 up to one part     one `put_if_absent`, settled like any other write
-more               the parts have gone already; the completion carries the condition, and
-                   its outcome is settled by identity too. A stream cannot be sent again:
-                   what cannot be settled with the parts that are there is unknown.
-closed by an       nothing: the parts are dropped
-exception, or not
+more               the parts are already sent; the completion carries the condition, and
+                  its outcome is settled by identity too. A stream cannot be re-sent:
+                  if the uploaded parts do not settle it, the outcome is unknown.
+exception, or      no object: the parts are dropped
+never closed
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _log = logging.getLogger(__name__)
 
 
 class AsyncExclusive:
-    """An object being written. `outcome` is what `close` came to; None before, and after `abort`.
+    """An object being written. `outcome` is the result of `close`; None before it, and after `abort`.
 
-    `close` returns the outcome. Leaving `async with` closes as well, and raises where that was not a win, as there a
-    value would be overlooked; left by an exception, it aborts.
+    `close` returns the outcome. Leaving `async with` also closes the writer, but raises unless the write was won, since
+    a returned value would be overlooked. Leaving it by an exception aborts the write.
     """
 
     def __init__(self, backend: Backend, write: Write, sender: Sender, *, part_size: int, timeout: float) -> None:
@@ -64,11 +64,11 @@ class AsyncExclusive:
             (await self.close()).unwrap()
 
     async def write(self, data: Bytes) -> int:
-        """Take the bytes; full parts are sent on the way. Returns how many were taken: all.
+        """Append the bytes, sending each full part; return the number of bytes, which is always all of them.
 
         Raises:
-            NotBytes: it shares no memory, as bytes, arrays and buffers do; nothing was taken.
-            StoreError: a part could not be sent; nothing will appear.
+            NotBytes: `data` has no buffer, unlike bytes, arrays and memoryviews; nothing was appended.
+            StoreError: a part could not be sent; no object will appear.
         """
         self._check_open()
         left = view = check_buffer(self.path, data)
@@ -82,11 +82,11 @@ class AsyncExclusive:
         return view.nbytes
 
     async def close(self) -> Outcome:
-        """Make the object, if nothing is there.
+        """Create the object if the path is empty, and return the outcome.
 
         Raises:
-            StoreError: it was not made, and will not appear.
-            InvalidInput: it was aborted before.
+            StoreError: the object was not created, and will not appear.
+            InvalidInput: the writer was aborted before.
         """
         if self.outcome is not None:
             return self.outcome
@@ -101,25 +101,25 @@ class AsyncExclusive:
         return self.outcome
 
     async def abort(self) -> None:
-        """Drop what was written. Harmless after `close`."""
+        """Drop the data and the parts sent; does nothing after `close`."""
         if not self.closed:
             self.closed = True
             self._buffer = bytearray()
             await self._drop()
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes more need no request."""
+        """Whether the writer can take `size` more bytes without a request."""
         return not self.closed and len(self._buffer) + size <= self._part_size
 
     def take(self, data: memoryview) -> int:
-        """Take bytes that fit."""
+        """Append bytes that fit, without a request."""
         self._buffer += data
         self.written += data.nbytes
         return data.nbytes
 
     @property
     def dropping(self) -> Coroutine[Any, Any, None] | None:
-        """What is left to do for one that nobody closed; None if that is nothing."""
+        """The coroutine that drops the parts of a writer that was never closed; None if there are none."""
         return None if self.closed or self._upload is None else self.abort()
 
     async def _send_part(self) -> None:
@@ -137,10 +137,11 @@ class AsyncExclusive:
     async def _begin(self) -> None:
         begin, write = self._backend.begin, self._write
         begun = await self._sender.repeat(self.path, lambda left: begin(write, timeout_s=left), self._timeout)
-        self._denied = isinstance(begun, Denied)  # "it exists": what comes now is taken and dropped
+        self._denied = isinstance(begun, Denied)  # the object exists: further data is accepted and dropped
         self._upload = begun if isinstance(begun, Upload) else None
 
     async def _add(self, upload: Upload, part: bytes) -> Upload:
+        """Send one part; return the upload with that part."""
         if len(upload.tags) >= self._backend.part_rules.most_parts:
             raise InvalidInput(
                 f"{self.path!r} has {len(upload.tags)} parts and its store takes no more: "
@@ -155,8 +156,9 @@ class AsyncExclusive:
         return added
 
     async def _finish(self) -> Outcome:
+        """Create the object by a put, or by completing the upload; a refused upload only reads who won."""
         tail = bytes(self._buffer)
-        if self._denied:  # then nothing was sent that could make the object
+        if self._denied:  # no request was sent that could create the object
             seen = await self._sender.head(self.path, self._timeout)
             return Lost(self.path, self._write.condition, seen.version if isinstance(seen, Seen) else ABSENT)
         if self._upload is None:
@@ -183,7 +185,7 @@ class AsyncExclusive:
 
 
 class Exclusive:
-    """The same for sync callers; a thread at a time."""
+    """An object being written, for sync callers: `AsyncExclusive` for one thread at a time."""
 
     def __init__(self, inner: AsyncExclusive, drive: Drive) -> None:
         self._async = inner
@@ -207,22 +209,22 @@ class Exclusive:
 
     @property
     def path(self) -> str:
-        """Where the object will be."""
+        """Full path of the object."""
         return self._async.path
 
     @property
     def outcome(self) -> Outcome | None:
-        """What `close` came to."""
+        """The result of `close`; None before it, and after `abort`."""
         return self._async.outcome
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed or aborted."""
+        """Whether the writer is closed or aborted."""
         return self._async.closed
 
     @property
     def written(self) -> int:
-        """Bytes taken so far."""
+        """Number of bytes appended so far."""
         return self._async.written
 
     def write(self, data: Bytes) -> int:
@@ -239,7 +241,7 @@ class Exclusive:
 def opened(
     method: Callable[Concatenate[A, P], AsyncExclusive],
 ) -> Callable[Concatenate[Twin[A], P], Exclusive]:
-    """The method of a store that gives such a writer, for sync callers."""
+    """Return the sync form of a store's method that opens an exclusive writer."""
 
     @wraps(method)
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> Exclusive:

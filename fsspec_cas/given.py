@@ -1,8 +1,7 @@
-"""Arguments as a caller gave them: a number where one belongs, bytes to be written, else refused by name.
+"""Checks of callers' arguments: numbers, texts, functions and the bytes of a write.
 
-Nothing is sent before. Bytes are one of Python's three types for them, and nothing that Python turns into bytes:
-`bytes(5)` is five zeros, and `bytes([1, 2])` two bytes, so a number or a list that is written by mistake would go
-unseen.
+A check fails before any request is sent, with an error that names the argument. Only Python's three bytes types count
+as bytes. `bytes(value)` would also turn 5 into five zeros and `[1, 2]` into two bytes, and hide a caller's mistake.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ _LONGEST_S = 100 * 365.25 * 86_400
 
 
 def seconds(value: object, name: str = "timeout", *, finite: bool = False, above: bool = False) -> float:
-    """A time to wait: a number of seconds, 0 or more (`above` it).
+    """Return a duration in seconds that is 0 or more; with `above`, more than 0.
 
-    Infinite is for ever, where it need not be `finite`; what is finite is stored, and is a hundred years at most.
+    Infinity means no limit. `finite` refuses it, and any duration over a hundred years, for a value that is stored.
 
     Raises:
-        InvalidInput: naming the value.
+        InvalidInput: the message names the value.
     """
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     if not number >= 0 or (finite and number > _LONGEST_S) or (above and not number):
@@ -34,10 +33,10 @@ def seconds(value: object, name: str = "timeout", *, finite: bool = False, above
 
 
 def whole(value: object, name: str, *, least: int = 0) -> int:
-    """A count.
+    """Return a whole number from `least` to `LARGEST_NUMBER`.
 
     Raises:
-        InvalidInput: naming the value.
+        InvalidInput: the message names the value.
     """
     if isinstance(value, int) and not isinstance(value, bool) and value > LARGEST_NUMBER:
         raise InvalidInput(f"{name} must be a whole number of at most {LARGEST_NUMBER}, which every JSON reader keeps")
@@ -47,10 +46,10 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
 
 
 def check_text(value: object, name: str) -> str:
-    """Words, which may be none.
+    """Return a text, which may be empty.
 
     Raises:
-        InvalidInput: naming the value.
+        InvalidInput: the message names the value.
     """
     if not isinstance(value, str):
         raise InvalidInput(f"{name}={value!r} must be text, e.g. {name}='nightly'")
@@ -58,10 +57,10 @@ def check_text(value: object, name: str) -> str:
 
 
 def function(value: Any, name: str, what: str) -> Callable[..., Any]:
-    """What can be called.
+    """Return a callable.
 
     Raises:
-        InvalidInput: naming the value.
+        InvalidInput: the message names the value.
     """
     if not callable(value):
         raise InvalidInput(f"{name}={value!r} must be a function {what}")
@@ -69,10 +68,10 @@ def function(value: Any, name: str, what: str) -> Callable[..., Any]:
 
 
 def several(value: Any, name: str, what: str) -> Iterable[Any]:
-    """Any number of them, and not one text, whose letters would be taken for them.
+    """Return an iterable, but not a single text, whose letters would count as its items.
 
     Raises:
-        InvalidInput: naming the value.
+        InvalidInput: the message names the value.
     """
     if isinstance(value, (str, bytes, bytearray, dict)) or not isinstance(value, Iterable):
         raise InvalidInput(f"{name}={value!r} must be a list of {what}")
@@ -83,10 +82,10 @@ Bytes = bytes | bytearray | memoryview
 
 
 def check_bytes(path: str, data: object) -> bytes:
-    """The bytes that are to be written to `path`; a copy, where they could change meanwhile.
+    """Return the bytes to write to `path`; mutable data is copied.
 
     Raises:
-        NotBytes: it is anything else than bytes, bytearray or memoryview.
+        NotBytes: `data` is not bytes, bytearray or memoryview.
 
     >>> check_bytes("a", bytearray(b"1"))
     b'1'
@@ -103,19 +102,19 @@ def check_bytes(path: str, data: object) -> bytes:
 
 
 def check_buffer(path: str, data: object) -> memoryview:
-    """The bytes to be written to a stream: of any object that shares its memory, as Python's files take it.
+    """Return a view of bytes to write to a stream: of any object with the buffer protocol, as for Python's files.
 
     Raises:
-        NotBytes: it shares none.
+        NotBytes: `data` has no buffer.
     """
     try:
-        view = memoryview(data)  # type: ignore[arg-type] # the question is whether it is one
+        view = memoryview(data)  # type: ignore[arg-type] # this call is the check
     except TypeError:
         raise not_bytes(path, data) from None
     return view.cast("B") if view.nbytes and view.c_contiguous else memoryview(view.tobytes())
 
 
 def not_bytes(path: str, data: object) -> NotBytes:
-    """Return the error for a body that is not bytes: it names the type that was given, and what to give instead."""
+    """Return the error for a body that is not bytes; its text names the type given, and what to give instead."""
     cure = "encode the text first: data.encode()" if isinstance(data, str) else "give bytes, bytearray or memoryview"
     return NotBytes(f"{path!r} cannot be written with a {type(data).__name__}: {cure}", path=path)

@@ -1,6 +1,6 @@
-"""The version of an object, a write under a condition, and the three outcomes of one.
+"""The version of an object, a write under a condition, and its three outcomes.
 
-A retry never drops the condition, and "lost" is never said because we could not see.
+A retry never drops the condition. A write whose fate could not be observed is never reported as lost.
 
     match store.put_if_absent("leader.json", b"me"):
         case Won(version): ...
@@ -9,7 +9,7 @@ A retry never drops the condition, and "lost" is never said because we could not
 
     version = store.put_if_absent("leader.json", b"me").unwrap()     # or raise AlreadyExists, OutcomeUnknown
 
-There are three, so none of them is true or false: `if store.put_if_absent(...):` raises TypeError.
+An outcome has no truth value, since there are three: `if store.put_if_absent(...):` raises TypeError.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from fsspec_cas.errors import AlreadyExists, InvalidVersion, OutcomeUnknown, Ver
 class Version:
     """The token that a store gave to one state of one object: an ETag, a generation, a file's stamp.
 
-    Opaque: compare it for equality, send it back as a condition, keep it as text (`str(version)`), and
-    nothing else. It says nothing about order. Where `Capabilities.unique_versions` is false (S3: the ETag
-    is a hash of the content), writing equal bytes again brings an old version back.
+    A version is opaque: compare it for equality, send it back as a condition, or keep it as text (`str(version)`). It
+    says nothing about order. Where `Capabilities.unique_versions` is false, writing equal bytes again brings an old
+    version back. S3 is such a store: its ETag is a hash of the content.
 
     >>> version = Store.from_url("memory://docs/store").put_if_absent("a", b"1").unwrap()
     >>> Version.parse(str(version)) == version
@@ -38,15 +38,15 @@ class Version:
     token: str
 
     def __str__(self) -> str:
-        """The text form, `backend:token`; `Version.parse` reads it back."""
+        """Return the text form, `backend:token`; `Version.parse` reads it back."""
         return f"{self.backend}:{self.token}"
 
     @classmethod
     def of(cls, given: Version | str) -> Version:
-        """A version that was given as such, or as its text.
+        """Return a version that is given as a `Version` or as its text.
 
         Raises:
-            InvalidVersion: it is neither.
+            InvalidVersion: `given` is neither.
 
         >>> Version.of("s3:1") == Version("s3", "1") == Version.of(Version("s3", "1"))
         True
@@ -61,11 +61,11 @@ class Version:
     def parse(cls, text: str) -> Version:
         """Read the text form back.
 
-        >>> Version.parse("gcs:17")
-        Version(backend='gcs', token='17')
-
         Raises:
             InvalidVersion: the text is not `backend:token`.
+
+        >>> Version.parse("gcs:17")
+        Version(backend='gcs', token='17')
         """
         backend, colon, token = text.partition(":")
         if not (backend and colon and token):
@@ -75,7 +75,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The state of a path that holds no object; as a condition: only if nothing is there.
+    """The state of a path without an object; as a condition: write only if the path is empty.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> store.put_if_match("a", b"2", "memory:0").current
@@ -93,10 +93,10 @@ Condition = Version | Absent
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """Content type, user metadata, and what else the store's own API takes by name (`own`).
+    """Content type, user metadata, and parameters of the store's own API by name (`own`).
 
-    They belong to one write: the next write of the object replaces them all. `own` may hold
-    secrets, so `repr` leaves it out.
+    They belong to one write: the next write of the object replaces them all. `own` may hold secrets, so `repr` leaves
+    it out.
     """
 
     content_type: str | None = None
@@ -106,11 +106,14 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One logical write or delete: its identity is chosen once and kept over all its sends.
+    """One logical write or delete, which keeps its identity and its condition over all its sends.
 
-    `create_once` says that nobody ever overwrites or deletes this path. Then another writer's object there
-    proves that this write never was, also after a lost answer. `removes` says that it is a delete, and `certain` that
-    the store's "done" means that this delete did it. `attributes` are what the object is made with besides its bytes.
+    Attributes:
+        create_once: no writer ever overwrites or deletes this path. Another writer's object there then proves that this
+            write was never applied, even after a lost answer.
+        removes: this is a delete.
+        attributes: what the object carries besides its bytes.
+        certain: the store's success answer proves that this delete removed the object.
     """
 
     path: str
@@ -123,7 +126,7 @@ class Write:
 
 
 class _ThreeWay:
-    """What is neither true nor false: a truth value would make one of three outcomes look like another."""
+    """Base of the outcomes; it refuses a truth value, which would make one of three outcomes look like another."""
 
     __slots__ = ()
 
@@ -136,12 +139,12 @@ class _ThreeWay:
 
 @dataclass(frozen=True, slots=True)
 class Won(_ThreeWay):
-    """The store holds (or held, until a later write) my bytes at `version`; of a delete, the version removed.
+    """The write was applied at `version`; for a delete, `version` is the one removed.
 
-    It was applied at least once while its condition held, and more than once only where that came true again after
-    others had written: a create on a path that they delete, or a match where versions are not unique. `resent` says
-    that a late copy could do that: it was sent again while the answer to an earlier send was missing. Nobody can say
-    what something on the way repeats by itself.
+    A later write may have replaced it since. The write was applied at least once while its condition held. It was
+    applied again only if the condition became true again after other writes: a create on a path that others delete, or
+    a match where versions are not unique. `resent` is True if a late copy could do that: the write was re-sent while an
+    earlier answer was missing. Requests that a proxy repeats by itself cannot be detected.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> won = store.put_if_absent("leader", b"me")
@@ -153,7 +156,7 @@ class Won(_ThreeWay):
     resent: bool = field(default=False, compare=False)
 
     def unwrap(self) -> Version:
-        """My version.
+        """Return the version.
 
         >>> won.unwrap() == store.head("leader").version
         True
@@ -163,11 +166,11 @@ class Won(_ThreeWay):
 
 @dataclass(frozen=True, slots=True)
 class Lost(_ThreeWay):
-    """The condition was false: mine never was, and never will be. `current` is what a look showed.
+    """The condition was false: the write was never applied, and never will be. `current` is the state read afterwards.
 
-    Where it ends: a write that something on the way sends twice, and that a rival replaces before the look, is taken
-    for a lost race. A delete is `Lost` only by the look that comes before it is sent; refused after that, with the
-    object gone or replaced, it is `Unknown`.
+    The limit: a write counts as lost if a proxy sends it twice and a rival replaces it before the read. A delete is
+    `Lost` only by the read before it is sent. If it is refused later, and the object is gone or replaced, it is
+    `Unknown`.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> first = store.put_if_absent("leader", b"somebody").unwrap()
@@ -181,7 +184,7 @@ class Lost(_ThreeWay):
     current: Condition
 
     def unwrap(self) -> Version:
-        """Raise what a Python caller expects of a lost race.
+        """Raise AlreadyExists for a create, VersionMismatch for any other write.
 
         >>> lost.unwrap()
         Traceback (most recent call last):
@@ -204,11 +207,11 @@ class Lost(_ThreeWay):
 
 @dataclass(frozen=True, slots=True)
 class Unknown(_ThreeWay):
-    """My write may be there, may have been there, or may never have been: `why` says what was seen.
+    """The write may be in place, may have been replaced, or may never have been applied; `why` gives the evidence.
 
-    It holds all that is needed to find out later, in another process too: `store.resolve(unknown)`. `data` is None
-    where there are no bytes to send again: for a delete, which needs none, and for a stream that is gone; then only a
-    look is left. Of a delete after which the object is gone nobody can ever tell whose it was.
+    It holds all that `store.resolve(unknown)` needs to settle it later, even in another process. `data` is None if
+    there are no bytes to re-send: for a delete, which needs none, and for a consumed stream, which can only be looked
+    up. A delete after which the object is gone can never be attributed to one client.
 
     >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
     >>> store = Store.from_url("memory://docs/store")

@@ -1,13 +1,12 @@
-"""Who asks for an object, who waits for the answer, and what is known of it. Pure: no store, no clock, no lock.
+"""State of shared reads of one object: the read under way, its waiting callers, and the known content. No I/O.
 
-1. One look is under way at a time: opaque versions have no order, so of two answers nobody could say which is newer.
-2. A caller never gets a look that began before its call: it may have seen what was overwritten before the call. Looks
-   are numbered, and whoever calls is served by the next one, or by any later one.
-3. A look whose asker was interrupted taught nothing; one of those who wait begins another.
-4. What overlaps with a write made here has no known order to it: it is kept to be compared with, and no age is claimed
-   for it.
+1. One read is under way at a time: opaque versions have no order, so two answers at once could not be ordered. 2. A
+caller never gets a read that began before its call, since that read may show content overwritten before the call. Reads
+are numbered, and a caller is served by the next one or any later one. 3. A read whose caller was interrupted gives no
+result; a waiting caller begins another. 4. A read that overlaps with a local write has no known order to it. Its
+content is kept to compare with, without an age.
 
-`T` is an object's content; None is an object that is not there.
+`T` is the type of the content; None means that the object does not exist.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SharedLook(Generic[T]):
-    """A request under way: has the object changed since `known`?
+    """A read under way: has the object changed since `known`?
 
-    `asker` gives the one who asks, or None if that one is gone; `after` is how many looks and writes were over when it
-    began.
+    `asker` returns the caller that began the read, or None once that caller is gone. `after` counts the reads and
+    writes that were over when it began.
     """
 
     number: int
@@ -36,7 +35,7 @@ class SharedLook(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class LookResult(Generic[T]):
-    """What a look came to: the object as it was, or None where there was none."""
+    """Result of a read: the object's content, or None if it did not exist."""
 
     number: int
     content: T | None
@@ -44,7 +43,7 @@ class LookResult(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A look that came to nothing, for all who waited for it."""
+    """A failed read; all callers that waited for it get `error`."""
 
     number: int
     error: Exception
@@ -52,16 +51,16 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class ReadState(Generic[T]):
-    """All that is known; each event gives the next one.
+    """Immutable state of the reads of one object; each event method returns the next state.
 
     Attributes:
-        begun: how many looks have begun, ever.
-        over: how many looks and writes have taught something, ever.
-        look: the one under way.
-        known: the content last seen or written here. To be compared with; not to be served, but for `recent`.
-        as_of_s: `known` was current then or later; None where nobody can say.
-        written: what `over` was after the last write that was won here.
-        waiting: how many callers have not got their answer yet. While there are some, the last answers are kept.
+        begun: the number of reads begun, ever.
+        over: the number of reads that were answered and of writes that ended, ever.
+        look: the read under way.
+        known: the content last read or written here. Callers get it only if `recent`; else reads are compared with it.
+        as_of_s: `known` was current at this time or later; None if that is not known.
+        written: the value of `over` after the last write won here.
+        waiting: the number of callers without an answer. The last answers are kept while it is not 0.
     """
 
     begun: int = 0
@@ -75,36 +74,36 @@ class ReadState(Generic[T]):
     failed: Failed | None = None
 
     def recent(self, now_s: float, max_age_s: float) -> bool:
-        """Whether `known` was current less than so long ago, and nobody here was told anything newer since."""
+        """Whether `known` was current less than `max_age_s` ago, and no caller here has got newer content since."""
         return self.as_of_s is not None and now_s - self.as_of_s < max_age_s
 
     def called(self) -> tuple[ReadState[T], int]:
-        """Somebody calls: the number of the look that serves it, or any later one."""
+        """Add a waiting caller; return the number of the first read that may serve it."""
         return replace(self, waiting=self.waiting + 1), self.begun + 1
 
     def answer(self, number: int) -> LookResult[T] | Failed | None:
-        """What the caller of this number gets; None: it has to wait, or to ask."""
+        """The answer for a caller with this number; None if the caller must wait, or begin a read."""
         if self.seen is not None and self.seen.number >= number:
             return self.seen
         return self.failed if self.failed is not None and self.failed.number >= number else None
 
     def must_wait(self, number: int) -> bool:
-        """Whether there is no answer for it yet, and a look under way."""
+        """Whether the caller has no answer yet and a read is under way."""
         return self.answer(number) is None and self.look is not None
 
     def left(self) -> ReadState[T]:
-        """A caller has its answer, or waits no more."""
+        """Remove a waiting caller; after the last one the kept answers are dropped."""
         if self.waiting > 1:
             return replace(self, waiting=self.waiting - 1)
         return replace(self, waiting=0, seen=None, failed=None)
 
     def began(self, asker: Callable[[], object], now_s: float) -> tuple[ReadState[T], SharedLook[T]]:
-        """A look begins."""
+        """Begin a read."""
         look = SharedLook(self.begun + 1, asker, self.known, self.over, now_s)
         return replace(self, begun=look.number, look=look), look
 
     def saw(self, look: SharedLook[T], content: T | None) -> ReadState[T]:
-        """The look's answer. What was written here meanwhile stays what the next look is compared with."""
+        """Record the answer of a read. Later reads are compared with it, unless a write was won here since it began."""
         return replace(
             self,
             over=self.over + 1,
@@ -115,22 +114,22 @@ class ReadState(Generic[T]):
         )
 
     def failed_with(self, look: SharedLook[T], error: Exception) -> ReadState[T]:
-        """There was no answer. What is known stays what it was."""
+        """Record a failed read; the known content stays."""
         return replace(self, look=None, failed=Failed(look.number, error))
 
     def interrupted(self) -> ReadState[T]:
-        """Whoever asked has gone; the others go on without it."""
+        """Drop the read whose caller has gone; the waiting callers stay."""
         return replace(self, look=None)
 
     def wrote(self, after: int, began_s: float, content: T | None) -> ReadState[T]:
-        """A write (a delete: None) made here was won; it began when `after` looks and writes were over."""
+        """Record a won write (a delete: None) that began when `after` reads and writes were over."""
         as_of_s = began_s if self.over == after else None
         return replace(self, over=self.over + 1, written=self.over + 1, known=content, as_of_s=as_of_s)
 
     def wrote_in_vain(self) -> ReadState[T]:
-        """A write made here was refused, or nobody knows: what is known is not current any more, or may be not."""
+        """Record a lost or unknown write: the known content may no longer be current."""
         return replace(self, over=self.over + 1, as_of_s=None)
 
     def forked(self) -> ReadState[T]:
-        """In a child process: whoever asked or waited is in the parent."""
+        """Drop the read and the callers of the parent process, in a forked child."""
         return replace(self, look=None, waiting=0, seen=None, failed=None)

@@ -1,37 +1,36 @@
-"""What a refusal or a silence meant, given what was read back.
+"""Decision table of a conditional write: what a refusal or a missing answer means, given what was read back.
 
-One logical write may be sent several times, always with the same condition and the same identity. Between
-sends one look (a HEAD) may be taken. `doubt` is true from the first send whose answer was lost on: from then
-on some copy of the write may have been applied, or may still be on its way.
+One logical write may be sent several times, always with the same condition and the same identity. A read (a HEAD, here
+"look") may come between two sends. `doubt` becomes true with the first send whose answer was lost: from then on a copy
+of the write may have been applied, or may still arrive.
 
-    after               what it says               next
-    ------------------  -------------------------  -----------------------------------------------
-    send                applied, with a version    won
-    send                applied, without one       look
-    send                condition false            look  (a middlebox may have sent mine twice)
-    send                certainly not applied      look, after a pause: another's may have been applied meanwhile
-    send                nothing                    doubt; look
-    send                gone (an upload)           doubt, spent; look: an earlier copy may have finished it
-    look                my id                      won
-    look, refused       still as I expected it     the store's dialect may be at fault: adapt, send; after
-                                                   some of these the store is at fault; in doubt unknown,
-                                                   as what it says of my condition may be true of a copy
-    look, refused       anything else              lost
-    look, not refused   still as I expected it     send again: a negative look is not final, a first
-                                                   copy may land later; the second send is guarded,
-                                                   so at most one of them is applied
-    look, doubt         another's, create-once     lost: mine never was
-    look, doubt         anything else              unknown: mine may have been applied and replaced
-    look, spent         still as I expected it     unknown: nothing is left to send
-    look                nothing                    look again; at the deadline unknown, never lost
+   after               answer                     next
+   ------------------  -------------------------  -----------------------------------------------
+   send                applied, with a version    won
+   send                applied, without one       look
+   send                condition false            look  (a proxy may have sent this write twice)
+   send                certainly not applied      look, after a pause: a rival may have written since
+   send                none                       doubt; look
+   send                gone (an upload)           doubt, spent; look: an earlier copy may have finished it
+   look                this write's identity      won
+   look, refused       still as expected          the condition's dialect may be wrong: adapt, send; after
+                                                  several of these the store is at fault. In doubt unknown:
+                                                  the refusal may be true of a second copy
+   look, refused       anything else              lost
+   look, not refused   still as expected          send again: a first copy may still arrive later; the
+                                                  second send is guarded, so at most one is applied
+   look, doubt         another's, create-once     lost: this write was never applied
+   look, doubt         anything else              unknown: this write may have been applied and replaced
+   look, spent         still as expected          unknown: nothing is left to send
+   look                none                       look again; at the deadline unknown, never lost
 
-A delete leaves no identity behind, so it begins with a look, and two rows are its own:
+A delete leaves no identity behind, so it begins with a look and has three more rows:
 
-    look, nothing sent  anything else              lost: there was nothing to remove at this version
-    look, refused       anything else              unknown: the refusal may be that of a second copy, made by something
-                                                   on the way, of a delete that was done
-    send                applied, not certain       unknown: this store says the same where no object is, so another
-                                                   delete may have come between the look and this one
+   look, nothing sent  anything else              lost: no object at this version was left to remove
+   look, refused       anything else              unknown: a proxy may have repeated a delete that was applied,
+                                                  and the refusal may be that of the second copy
+   send                applied, not certain       unknown: this store also reports success without an object,
+                                                  so another delete may have come between the look and this one
 """
 
 from __future__ import annotations
@@ -52,21 +51,21 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.outcome import ABSENT, Absent, Condition, Lost, Version, Won, Write
 
-_CONTRADICTIONS = 4  # more than the dialects there are, and than races are likely to make in a row
+_CONTRADICTIONS = 4  # more than the number of dialects, and than races in a row are likely to cause
 
 
 @dataclass(frozen=True, slots=True)
 class WriteProgress:
-    """How far one logical write has come.
+    """Progress of one logical write.
 
     Attributes:
         doubt: an answer was lost, so a copy may have been applied or may still arrive.
         refused: the newest send was answered "condition false".
-        failures: sends and looks in a row that brought nothing; they set the pace.
+        failures: sends and looks in a row without a result; they set the pace.
         spent: the write cannot be sent again; only looks are left.
         resent: two copies may have been applied, or may still be: each was applied, or its answer was lost.
         contradictions: refusals of a condition that the look showed to be true.
-        dialect: in which the newest refusal was.
+        dialect: the dialect of the condition in the newest refusal.
         why: the newest failure, for people.
     """
 
@@ -82,13 +81,13 @@ class WriteProgress:
 
     @property
     def unsure(self) -> bool:
-        """Whether it may have been done, for all that the answers to it say."""
+        """Whether the write may have been applied, as far as its answers show."""
         return self.doubt or (self.refused and self.write.removes)
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send the write (again), same condition, same identity, after a pause drawn for `after_failures`."""
+    """Next step: send the write with the same condition and identity, after a pause drawn for `after_failures`."""
 
     after_failures: int = 0
     retry_after_s: float | None = None
@@ -96,7 +95,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class ReadHead:
-    """Read the head of the object, after a pause drawn for `after_failures`."""
+    """Next step: read the head of the object, after a pause drawn for `after_failures`."""
 
     after_failures: int = 0
     retry_after_s: float | None = None
@@ -104,10 +103,11 @@ class ReadHead:
 
 @dataclass(frozen=True, slots=True)
 class Adapt:
-    """The store refused a condition that the look showed to be true: try its other dialect, send again.
+    """Next step: try the store's other dialect of conditions, and send again.
 
-    A racing writer that came and went looks the same, so it takes several before the store is blamed. `refused` is the
-    dialect that did not do: another write may have changed it since.
+    The store refused a condition that the look showed to be true. A racing write that came and went looks the same, so
+    the store is blamed only after several refusals. `refused` is the dialect of the refusal: another write may have
+    changed it since.
     """
 
     after_failures: int
@@ -116,9 +116,9 @@ class Adapt:
 
 @dataclass(frozen=True, slots=True)
 class Contradicts:
-    """The store keeps refusing a condition that is true: it does not do conditional writes as documented.
+    """Final step: the store keeps refusing a true condition, so it has no conditional writes as documented.
 
-    Never said in doubt: then the look may be the one that is wrong.
+    Never reached in doubt, since the look may then be the one that is wrong.
     """
 
     why: str
@@ -126,7 +126,7 @@ class Contradicts:
 
 @dataclass(frozen=True, slots=True)
 class Inconclusive:
-    """No further look can tell: mine may have been applied and then replaced."""
+    """Final step: no further look can settle the outcome, since the write may have been applied and then replaced."""
 
     why: str
 
@@ -135,19 +135,19 @@ Next = Send | ReadHead | Adapt | Contradicts | Won | Lost | Inconclusive
 
 
 def first_step(write: Write) -> Next:
-    """What a call begins with."""
+    """Return the first step of a write: a look for a delete, a send otherwise."""
     return ReadHead() if write.removes else Send()
 
 
 def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[WriteProgress, Next]:
-    """What to do after a send."""
+    """Return the progress and the next step after the answer to a send."""
     if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
         progress = replace(progress, resent=True)
     match answer:
         case Applied(version) if version is not None:
             return progress, _done(progress, version)
         case Applied():
-            # It was applied, so only its version is in doubt: whatever the look shows, "lost" is wrong.
+            # The write was applied and only its version is in doubt, so "lost" would be wrong whatever the look shows.
             return replace(progress, doubt=True, refused=False, why="the answer carried no version"), ReadHead()
         case Denied(dialect):
             return replace(progress, refused=True, dialect=dialect), ReadHead()
@@ -164,6 +164,7 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
 
 
 def _done(progress: WriteProgress, version: Version) -> Next:
+    """Return the outcome of an applied write; inconclusive if the store's success proves nothing."""
     if progress.write.certain:
         return Won(version, resent=progress.resent)
     same = "the store says that it is done, and says so where no object is, too"
@@ -171,7 +172,7 @@ def _done(progress: WriteProgress, version: Version) -> Next:
 
 
 def on_look_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
-    """What to do after a look at the object."""
+    """Return the progress and the next step after a look at the object."""
     match answer:
         case NotNow(why, retry_after_s) | NoAnswer(why, retry_after_s):
             failures = progress.failures + 1
@@ -185,16 +186,17 @@ def on_look_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WritePr
 
 
 def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -> tuple[WriteProgress, Next]:
+    """Return the next step after a look that found another state than this write's own."""
     if current == progress.write.condition:
         return _as_expected(progress)
     if progress.unsure:
         return progress, _replaced_or_not(progress, current, write_id)
-    # Refused, or, of a delete, not sent yet.
+    # The write was refused, or it is a delete that was not sent yet.
     return progress, Lost(progress.write.path, progress.write.condition, current)
 
 
 def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
-    """Mine is not there now; the guard makes another send safe."""
+    """Return the next step if the object is still as expected; the condition makes another send safe."""
     if progress.spent:
         return progress, Inconclusive(f"{progress.why}; now it is as it was before, and mine cannot be sent again")
     if not progress.refused:
@@ -207,6 +209,7 @@ def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
 
 
 def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
+    """Return the outcome in doubt, if the object is not as expected: lost only if it was never applied."""
     write = progress.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)

@@ -1,7 +1,7 @@
-"""What sends: it asks a backend, again where it must, until it is known what a call came to or its time is over.
+"""Sender: sends the requests of a store, with retries and pauses, until the outcome is known or the time is over.
 
-How long it pauses before it sends again: full jitter, a wait drawn uniformly from zero to a ceiling that doubles,
-spreads contenders better than a fixed or half-jittered one.
+Pauses use full jitter: a delay drawn uniformly from zero to a ceiling that doubles. It spreads contenders better than a
+fixed or half-jittered delay.
 
 Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
 """
@@ -47,17 +47,20 @@ from fsspec_cas.resolve import (
 T = TypeVar("T")
 
 _LOG = logging.getLogger("fsspec_cas")
-_STRANGERS = 5  # answers of somebody who has never shown to be a store, until a call gives up
-_SMALL_BYTES = 1 << 20  # more may take its time, and nobody need be told
+_STRANGERS = 5  # answers of an endpoint that never proved to be a store, before a call gives up
+_SMALL_BYTES = 1 << 20  # a larger body may take long without a warning
 
 Ask = Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]]
 Looked = Seen | Missing | Unchanged
 Sending = Callable[[float], Coroutine[Any, Any, FinishAnswer]]
-SILENT_S = 5.0  # so long one waits without a word
+SILENT_S = 5.0  # time without success before a warning
 
 
 class Tries:
-    """Begins with the call; `timeout_s` is for all of it. Once it was in vain for 5 s, a warning says so, once."""
+    """The time budget of one call, from its creation; `timeout_s` is for all tries together.
+
+    It logs one warning if the call has had no success for 5 s.
+    """
 
     def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world
@@ -69,9 +72,10 @@ class Tries:
         self._slowest_s = 0.0
 
     async def pause(self, failures: int, retry_after_s: float | None = None, why: str = "") -> float:
-        """Wait as one does after so many failures in a row, the last for `why`; the seconds left for the next try.
+        """Sleep the back-off delay after `failures` failures in a row; return the seconds left for the next try.
 
-        0 if it is too late for one.
+        Returns 0 if too little time is left for another try; it checks before and after the sleep. `why` is the last
+        failure.
         """
         if not failures and not retry_after_s:
             return max(0.0, self._left_s())
@@ -84,7 +88,10 @@ class Tries:
         return left if left >= enough_s(self._slowest_s) else 0.0
 
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
-        """One try; how long it took is what another one is judged by. What is not `small` may take long, and does."""
+        """Await one try and record how long it took, to judge whether there is time for another one.
+
+        With `small`, a try that is silent for too long logs the warning; a large one may take that long.
+        """
         begun_s = self._world.monotonic_s()
         alarm = self._alarm() if small else None
         try:
@@ -100,14 +107,14 @@ class Tries:
             self._warn(f"{why or 'no answer'}; trying on")
 
     def _alarm(self) -> asyncio.TimerHandle | None:
-        """Goes off during the try, unless it is too short for that, or keeps its thread from everything else."""
+        """Schedule the warning for `SILENT_S` after the call began; None if time ends sooner or no event loop runs."""
         silent_s = self._begun_s + SILENT_S - self._world.monotonic_s()
         if self._told or silent_s >= self._left_s():
             return None
         try:
             return asyncio.get_running_loop().call_later(max(0.0, silent_s), self._warn, "no answer yet; waiting on")
         except RuntimeError:
-            return None  # local files and memory run without a loop
+            return None  # local files and memory run without an event loop
 
     def _warn(self, what: str) -> None:
         self._told = True
@@ -118,9 +125,9 @@ class Tries:
 
 
 class Sender:
-    """Sends the requests of one store; each is given the seconds that are left, and `timeout` is for all of a call.
+    """Sends the requests of one store. `timeout` is for a whole call; each request gets the seconds that are left.
 
-    `on_throttled` is called for each answer that asks for patience, before anything is sent again.
+    `on_throttled` is called for each throttled answer, before the next request.
     """
 
     def __init__(
@@ -130,7 +137,7 @@ class Sender:
         self._world = world
         self._drive = drive
         self._on_throttled = on_throttled
-        self._told: tuple[int, float] | None = None  # the store's clock, and when that was asked for
+        self._told: tuple[int, float] | None = None  # (the store's clock in ms, when the request was sent)
 
     @property
     def time_ms(self) -> int | None:
@@ -141,25 +148,28 @@ class Sender:
         return answered_ms + round((self._world.monotonic_s() - sent_s) * 1000)
 
     async def write(self, write: Write, data: bytes | None, timeout: float) -> Outcome:
-        """Put the data, or remove the object, under the write's condition."""
+        """Put the data, or delete the object, under the write's condition, and settle the outcome."""
         return await self._settle(WriteProgress(write), first_step(write), self._sending(write, data), data, timeout)
 
     async def finish(self, write: Write, send: Sending, timeout: float) -> Outcome:
-        """The same where only `send` can make the object, as at the end of a stream: nobody else can send it again."""
+        """Complete a stream by `send`, which alone can create the object, and settle the outcome.
+
+        No data is kept, so an unknown outcome cannot be re-sent later.
+        """
         return await self._settle(WriteProgress(write), Send(), send, None, timeout, small=False)
 
     async def resume(self, unknown: Unknown, timeout: float) -> Outcome:
-        """Take up a write whose outcome was unknown, with a look; then it may be sent again, if its data is there."""
+        """Settle a write with an unknown outcome: read first, then re-send it if its data is available."""
         write, data = unknown.write, unknown.data
         spent = data is None and not write.removes
         progress = WriteProgress(write, doubt=True, spent=spent, resent=unknown.resent, why=unknown.why)
         return await self._settle(progress, ReadHead(), self._sending(write, data), data, timeout)
 
     async def repeat(self, path: str, ask: Ask[T], timeout: float, *, small: bool = True) -> T:
-        """Ask again, with pauses, until there is an answer; only for calls that may be repeated freely.
+        """Repeat a request, with pauses, until it is answered; only for requests that may be repeated freely.
 
         Raises:
-            Unavailable: there was none within `timeout`.
+            Unavailable: no answer came within `timeout`, or the endpoint is not a store.
         """
         tries, failures, why, floor = self._tries(path, timeout), 0, "the timeout had passed", None
         strangers = 0
@@ -174,14 +184,16 @@ class Sender:
         raise Unavailable(f"the store did not answer for {path!r} within {timeout:g} s: {why}", path=path)
 
     async def head(self, path: str, timeout: float) -> Looked:
-        """What is there, without its bytes."""
+        """Read the state of an object without its bytes."""
         return await self._look(path, lambda left: self._backend.head(path, timeout_s=left), timeout)
 
     async def get(self, path: str, unless: Version | None, timeout: float) -> Looked:
-        """What is there, with its bytes if it is not at `unless`."""
+        """Read the state of an object, with its bytes unless it is at version `unless`."""
         return await self._look(path, lambda left: self._backend.get(path, unless, timeout_s=left), timeout)
 
     async def _look(self, path: str, ask: Ask[Looked], timeout: float) -> Looked:
+        """Repeat a read until it is answered, and record the store's clock from its answer."""
+
         async def timed(left: float) -> Looked | NotNow | NoAnswer:
             sent_s = self._world.monotonic_s()
             answer = await ask(left)
@@ -192,6 +204,7 @@ class Sender:
         return await self.repeat(path, timed, timeout)
 
     def _sending(self, write: Write, data: bytes | None) -> Sending:
+        """Return the function that sends the write, a put or a delete, once."""
         path, condition = write.path, write.condition
 
         async def remove(left: float) -> WriteAnswer:
@@ -214,7 +227,10 @@ class Sender:
         *,
         small: bool = True,
     ) -> Outcome:
-        """Do what `resolve` says until it knows, or until the deadline; `data` is for whoever takes it up later."""
+        """Run the steps of `resolve` until the outcome is known or the deadline passes.
+
+        `data` goes into an `Unknown`, for a later `resume`.
+        """
         tries, strangers = self._tries(progress.write.path, timeout), 0
         small = small and len(data or b"") <= _SMALL_BYTES
         try:
@@ -235,7 +251,7 @@ class Sender:
                 strangers += _is_strange(answer)
                 progress, step = _after(progress, step, answer)
         except (StoreError, NotSupported) as error:
-            if progress.unsure:  # the store cannot be asked: that does not mean "lost"
+            if progress.unsure:  # the store cannot be read, which does not mean "lost"
                 return Unknown(progress.write, f"{progress.why}; then: {error}", data, progress.resent)
             raise
         except (asyncio.CancelledError, KeyboardInterrupt) as stop:
@@ -244,11 +260,12 @@ class Sender:
     async def _do(
         self, progress: WriteProgress, step: Send | ReadHead | Adapt, send: Sending, left: float
     ) -> FinishAnswer | ReadAnswer:
+        """Send the request of one step, and return its answer."""
         path = progress.write.path
         if isinstance(step, ReadHead):
             seen = await self._backend.head(path, timeout_s=left)
             if isinstance(seen, Missing) and progress.write.removes and not progress.unsure:
-                seen = await self._backend.get(path, None, timeout_s=left)  # a HEAD cannot say "there is no bucket"
+                seen = await self._backend.get(path, None, timeout_s=left)  # a HEAD cannot report a missing bucket
             return self._heard("look", path, seen)
         if isinstance(step, Adapt):
             self._backend.adapt(step.refused)
@@ -275,7 +292,7 @@ def _is_strange(answer: object) -> bool:
 
 
 def _short(answer: object) -> str:
-    """Its kind, and what it says; never an object's bytes."""
+    """Return the kind of an answer and its reason or version for the log; never an object's bytes."""
     said = getattr(answer, "why", None) or getattr(answer, "version", None)
     return f"{type(answer).__name__} {said}" if said else type(answer).__name__
 
@@ -303,17 +320,17 @@ def _interrupted(progress: WriteProgress, data: bytes | None) -> OutcomeUnknown:
 
 BASE_S = 0.05
 CEILING_S = 5.0
-_DOUBLINGS = 10  # beyond this the ceiling rules, and 2**n stays small
+_DOUBLINGS = 10  # beyond this the ceiling applies, and 2**n stays small
 _LEAST_S = 0.05
 _FLOOR_S = 0.5
 
 
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
-    """Seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
+    """Return the seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
 
-    A store's own Retry-After is a floor, up to a quarter more, so that not all come back at once. The floor is at most
-    0.5 s after the first failure, twice that after each further one, 5 s in the end: MinIO asks for 60 s whenever it
-    has many requests at once, and a second later it answers.
+    A store's Retry-After is a lower bound, raised by up to a quarter so that clients do not return at once. It counts
+    up to 0.5 s after the first failure, twice that after each further one, and 5 s at most. MinIO asks for 60 s
+    whenever it has many requests at once, and answers again a second later.
     """
     ceiling = min(CEILING_S, BASE_S * (1 << min(failures, _DOUBLINGS)))
     most = min(CEILING_S, _FLOOR_S * (1 << min(max(failures - 1, 0), _DOUBLINGS)))
@@ -321,8 +338,8 @@ def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> f
 
 
 def enough_s(slowest_s: float) -> float:
-    """Seconds that must be left for another try, where the slowest so far took `slowest_s`.
+    """Return the seconds that another try needs, if the slowest so far took `slowest_s`.
 
-    With less, its own timeout would come before its answer, and "certainly not done" would become "nobody knows".
+    With less, the try would time out before its answer and turn a certain failure into an unknown outcome.
     """
     return max(_LEAST_S, 2 * slowest_s)

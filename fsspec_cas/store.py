@@ -1,4 +1,4 @@
-"""`Store` and `AsyncStore`: conditional writes whose outcome is true.
+"""`Store`: conditional writes with a reliable outcome, for sync callers. This text also applies to `AsyncStore`.
 
     store = Store.from_url("s3://bucket/folder")
     match store.put_if_absent("leader.json", b"me"):
@@ -6,11 +6,12 @@
         case Lost(): ...
         case Unknown() as unknown: store.resolve(unknown)
 
-Promised, of writes and conditional deletes: what is reported `Won` was applied, as a whole, while its condition held;
-what is reported `Lost` never was and never will be. What cannot be told is `Unknown`, never a guess. `Won` and `Lost`
-say where this ends: copies that come late, and what something on the way sends twice. Not promised: a bound on time
-beyond `timeout` per call, order between clients other than through conditions, or anything for stores that ignore the
-conditions (see `fsspec-cas probe`).
+Promised, of writes and conditional deletes: a write reported `Won` was applied, as a whole, while its condition held. A
+write reported `Lost` was never applied and never will be. Every other result is `Unknown`, never a guess. The
+docstrings of `Won` and `Lost` give the limits: late copies, and requests that a proxy sends twice.
+
+Not promised: a bound on time beyond `timeout` per call; order between clients other than through conditions; anything
+for stores that ignore the conditions (see `fsspec-cas probe`).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ T = TypeVar("T")
 class Store:
     """Conditional writes below one root, for sync callers.
 
-    Thread-safe. `s3`, `gcs` and `azure` run on fsspec's own loop thread; local files and memory in the calling thread.
-    The methods are those of `AsyncStore`, with the same promises.
+    Thread-safe. `s3`, `gcs` and `azure` run on fsspec's own loop thread; local files and memory run in the calling
+    thread. The methods are those of `AsyncStore`, with the same promises.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("a", b"1").unwrap()
@@ -63,11 +64,11 @@ class Store:
 
     @classmethod
     def from_url(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
-        """Open the store that `url` names, with the storage options that fsspec takes for it.
+        """Open the store at `url`, with the storage options that fsspec takes for it.
 
         Raises:
-            InvalidUrl: the URL cannot be understood.
-            InvalidInput: an option that this kind of store does not have.
+            InvalidUrl: the URL cannot be parsed.
+            InvalidInput: this kind of store does not have an option of that name.
             NotSupported: no backend for this protocol.
 
         >>> Store.from_url("playground", {"auto_mkdir": True}).put_if_absent("a", b"1").unwrap().backend
@@ -78,7 +79,7 @@ class Store:
 
     @classmethod
     def from_filesystem(cls, fs: Any, root: str = "") -> Store:
-        """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used.
+        """Open a store on an fsspec filesystem; the store uses the filesystem's credentials and endpoint.
 
         >>> import fsspec
         >>> Store.from_filesystem(fsspec.filesystem("memory"), "/docs/store").read("a").data
@@ -90,7 +91,7 @@ class Store:
         return f"<Store {self.url!r}>"
 
     def below(self, folder: str) -> Store:
-        """The same store, rooted one folder deeper.
+        """Return the same store, rooted one folder deeper.
 
         >>> store.below("folder").put_if_absent("b", b"2").unwrap() == store.head("folder/b").version
         True
@@ -99,9 +100,10 @@ class Store:
         return Store(self._async.backend, root, world=self._world, on_throttled=self._on_throttled)
 
     def isolated_connections(self) -> Store:
-        """The same store over connections of its own (one more set, however often it is asked for).
+        """Return the same store with its own set of connections; opens that set on the first call.
 
-        For what must get through while all connections of this one are busy. Where nothing is connected, this one.
+        Use it for requests that must not wait while all connections of this store are busy. A store without connections
+        (local files, memory) returns itself.
 
         >>> renewals = store.isolated_connections()
         >>> renewals.read("a").data
@@ -115,9 +117,9 @@ class Store:
         return self._isolated
 
     def on_throttled(self, call: Callable[[], None]) -> Store:
-        """The same store, that calls this each time it is asked for patience (429, 503), before it sends again.
+        """Return the same store, which calls `call` after each throttled answer (429, 503), before it sends again.
 
-        On whatever thread the request runs; what it raises fails the call.
+        `call` runs on the thread of the request; an exception that it raises fails the request.
 
         >>> asked = []
         >>> store.on_throttled(lambda: asked.append("slow down")).read("a").data, asked
@@ -126,9 +128,10 @@ class Store:
         return Store(self.backend, self.root, world=self._world, on_throttled=call)
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Begin a call that asks this store, and go on; where requests wait for no network, it is over on return.
+        """Start `call`, which uses this store, on a thread of its own, and return its future.
 
-        It waits for no other call, has its thread for itself, and goes on if nobody waits for it.
+        On a store without a network the call runs to its end before this returns. Otherwise it waits for no other
+        background call, and goes on even if no caller waits for its future.
 
         >>> reading = store.in_background(lambda: store.read("a"))
         >>> reading.result().data
@@ -138,7 +141,7 @@ class Store:
 
     @property
     def is_remote(self) -> bool:
-        """Whether requests wait for a network, so that it is worth while to have several under way.
+        """Whether requests wait for a network, so that concurrent requests are faster.
 
         >>> store.is_remote
         False
@@ -156,32 +159,32 @@ class Store:
 
     @property
     def backend(self) -> Backend:
-        """What sends the requests."""
+        """The backend, which sends the requests."""
         return self._async.backend
 
     @property
     def root(self) -> str:
-        """What all paths are relative to."""
+        """The folder to which all paths are relative."""
         return self._async.root
 
     @property
     def place(self) -> object:
-        """Equal for two stores that lead to the same place with the same options; unequal proves nothing."""
+        """A key to compare stores: equal keys prove the same root, store and options; unequal keys prove nothing."""
         return place_of(self._async.backend), self._async.root
 
     @property
     def url(self) -> str:
-        """Where its root is, for people and messages; without the options, which may hold secrets."""
+        """The root as a URL, for people and messages; without the options, which may hold secrets."""
         return url_of(self.kind, self.root)
 
     @property
     def kind(self) -> str:
-        """What kind of store it is: `s3`, `gcs`, `azure`, `local` or `memory`."""
+        """The kind of store: `s3`, `gcs`, `azure`, `local` or `memory`."""
         return self._async.backend.name
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this kind of store is documented to do."""
+        """The documented capabilities of this kind of store."""
         return self._async.capabilities
 
     open_exclusive = opened(AsyncStore.open_exclusive)

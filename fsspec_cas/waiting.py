@@ -1,23 +1,23 @@
-"""Waiting that no interrupt can break, and that the owner of a call can end.
+"""Thread waits that no interrupt can break, and that the owner of a call can end.
 
     done = Signal()
     done.set()              # by one thread
     done.wait(timeout=10)   # by others
 
-A Ctrl-C, a signal handler that raises and an asynchronous exception come between two bytecodes of a thread, anywhere.
-`threading.Event`, `Condition`, `Semaphore` and `concurrent.futures.Future` take their lock in a method that is written
-in Python (`Condition.__enter__`). An exception between the acquire in that method and the block that it opens leaves
-the lock taken for good, and every other thread that sets or waits stops there, without a bound.
+A Ctrl-C, a signal handler that raises and an asynchronous exception can strike between any two bytecodes of a thread.
+`threading.Event`, `Condition`, `Semaphore` and `concurrent.futures.Future` take their lock in a method written in
+Python (`Condition.__enter__`). An exception between the acquire in that method and the block that it opens leaves the
+lock taken for good. Every other thread that sets or waits then blocks forever.
 
-Why that cannot happen here: a `Signal` has no lock that one thread could keep from another. Each waiting thread makes
-a lock of its own, and puts it into a deque. To set the signal is to write a flag, then to take those locks out and to
-release them. All of these are single calls of C functions: an interrupt comes before or after, never inside. Where it
-comes between them, a waiting thread has not been woken; it looks at the flag again after `SLICE_S`.
+A `Signal` has no lock that one thread could keep from another. Each waiting thread makes its own lock and puts it into
+a deque. Setting the signal writes a flag, then takes those locks out and releases them. Each of these steps is a single
+call of a C function: an interrupt comes before or after it, never inside. If it comes between two of them, a waiting
+thread is not woken, but re-reads the flag within `SLICE_S`.
 
 `with lock:` around a plain `threading.Lock` or `RLock` is as safe, because its enter and exit are C functions.
 
-A call that is made for a task of an event loop runs on a thread, under `ends_with(stop)`. Once `stop` is set, every
-wait in that call raises `WaitStopped`: the same as a Ctrl-C in a thread of the caller's own.
+A call made for a task of an event loop runs on a thread, under `ends_with(stop)`. Once `stop` is set, every wait in
+that call raises `WaitStopped`, as a Ctrl-C does in the caller's own thread.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
-SLICE_S = 1.0  # a waiting thread that was not woken looks again after this
+SLICE_S = 1.0  # a waiting thread re-reads its flag this often
 
 _HERE = threading.local()
 
 
 class WaitStopped(BaseException):
-    """The task for which this call was made does not wait for it any more. Not an `Exception`, as a Ctrl-C is none."""
+    """The task that made this call no longer waits for it. Like KeyboardInterrupt, it is not an `Exception`."""
 
 
 class Signal:
-    """A flag that threads wait for: `threading.Event`, which an interrupt cannot leave locked.
+    """A flag that threads wait for; unlike `threading.Event`, an interrupt cannot leave it locked.
 
     >>> over = Signal()
     >>> over.wait(0.001), over.set(), over.wait(), over.is_set()
@@ -57,7 +57,7 @@ class Signal:
         return f"<{type(self).__name__}, {'set' if self._is_set else 'not set'}>"
 
     def is_set(self) -> bool:
-        """Whether it is set.
+        """Whether the flag is set.
 
         >>> over.is_set()
         True
@@ -65,7 +65,7 @@ class Signal:
         return self._is_set
 
     def set(self) -> None:
-        """Set it, and wake all threads that wait for it.
+        """Set the flag, and wake all threads that wait for it.
 
         >>> over.set()
         """
@@ -74,11 +74,11 @@ class Signal:
         while gates:
             try:
                 gates.popleft().release()
-            except (IndexError, RuntimeError):  # another thread was faster
+            except (IndexError, RuntimeError):  # another thread released it first
                 continue
 
     def clear(self) -> None:
-        """Unset it.
+        """Clear the flag.
 
         >>> over.clear()
         >>> over.is_set()
@@ -87,10 +87,10 @@ class Signal:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return True once it is set, False if it is not after `timeout` seconds.
+        """Block until the flag is set; return False if it is still clear after `timeout` seconds.
 
         Raises:
-            WaitStopped: in a call under `ends_with`, which is to end.
+            WaitStopped: the call runs under `ends_with`, and its stop signal is set.
 
         >>> Signal().wait(timeout=0)
         False
@@ -102,7 +102,7 @@ class Signal:
         gate.acquire()
         self._gates.append(gate)
         if stop is not None:
-            stop._gates.append(gate)  # noqa: SLF001 - its own class
+            stop._gates.append(gate)  # noqa: SLF001 - same class
         end_s = float("inf") if timeout is None else time.monotonic() + timeout
         try:
             while not self._is_set:
@@ -120,11 +120,11 @@ class Signal:
 
 
 class Worker(threading.Thread):
-    """A daemon thread, which another thread of this library starts. All threads of this library are such threads.
+    """A daemon thread, started by a thread of this library. All threads of this library are workers.
 
-    CPython marks a new thread with the number of the thread that creates it, until the new one runs. An exception that
-    is sent to the creator (`PyThreadState_SetAsyncExc`) can reach the new thread instead, which then never begins, and
-    `Thread.start` waits for it for good. No program sends exceptions to the starting thread.
+    CPython marks a new thread with its creator's number until the new thread runs. An exception sent to the creator
+    (`PyThreadState_SetAsyncExc`) can therefore reach the new thread. That thread then never begins, and `Thread.start`
+    waits for it forever. No program sends exceptions to the starting thread of this library.
 
     >>> over = Signal()
     >>> Worker(over.set, "example").start(), over.wait()
@@ -135,40 +135,46 @@ class Worker(threading.Thread):
         super().__init__(target=target, name=name, daemon=True)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the thread, and return once it runs.
+        """Start the thread, and return once it runs; with `wait=False`, return at once.
 
-        `wait=False` returns at once. A finalizer must not wait: a garbage collection runs it in any thread, also in one
-        that has a lock of `threading`, or that has just been created and that the starting thread waits for.
+        A finalizer must not wait. A garbage collection can run it in any thread: one that holds a lock of `threading`,
+        or a new thread that the starting thread waits for.
 
         Raises:
-            RuntimeError: the system or the ending interpreter starts no more threads. With `wait=False` the caller does
-                not learn that the system refused the thread.
+            RuntimeError: the system or the ending interpreter starts no more threads. With `wait=False`, a refusal by
+                the system is not reported.
         """
         _STARTER.start(super().start, wait=wait)
 
 
 class _Starter:
-    """Makes calls that start threads, on a thread of its own, which lives as long as the process."""
+    """Starts threads from a thread of its own, which lives as long as the process."""
 
     def __init__(self) -> None:
         self._lives = False
         self._asked: SimpleQueue[tuple[Callable[[], None], _thread.LockType, list[BaseException]]] = SimpleQueue()
 
     def start(self, call: Callable[[], None], *, wait: bool) -> None:
-        """Make the call; raise what it raises. A call that is interrupted here is made all the same."""
+        """Run `call` on the starting thread, and raise what it raises.
+
+        Interrupting this method does not stop the call.
+        """
         over, errors = _thread.allocate_lock(), list[BaseException]()
         over.acquire()
         self._begin()
         self._asked.put((call, over, errors))
         while wait and not over.acquire(timeout=SLICE_S):
             self._begin()
-            if not self._asked.empty():  # the thread that is being started waits here itself, in a user's finalizer
+            if not self._asked.empty():  # the new thread itself waits here, in a user's finalizer
                 _thread.start_new_thread(self._help, ())
         if errors and wait:
             raise errors[0]
 
     def _begin(self) -> None:
-        """Start the starting thread. The next second finds out if it died of an exception that was sent to this one."""
+        """Start the starting thread if it is not alive.
+
+        If an exception sent to this thread killed the new one, the caller's next check, a second later, starts another.
+        """
         if sys.is_finalizing():
             raise RuntimeError("the interpreter is ending and starts no threads")
         if not self._lives:
@@ -180,7 +186,7 @@ class _Starter:
             self._make(*self._asked.get())
 
     def _help(self) -> None:
-        """Make the calls that wait, on a thread that ends with them."""
+        """Run the pending calls, and end."""
         with contextlib.suppress(Empty):
             while True:
                 self._make(*self._asked.get_nowait())
@@ -200,10 +206,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def pause(seconds: float) -> None:
-    """Let the calling thread sleep.
+    """Sleep in the calling thread.
 
     Raises:
-        WaitStopped: in a call under `ends_with`, which is to end.
+        WaitStopped: the call runs under `ends_with`, and its stop signal is set.
     """
     if getattr(_HERE, "stop", None) is None:
         time.sleep(seconds)
@@ -213,7 +219,7 @@ def pause(seconds: float) -> None:
 
 @contextlib.contextmanager
 def ends_with(stop: Signal) -> Iterator[None]:
-    """Once `stop` is set, the waits of the calling thread raise `WaitStopped`."""
+    """Make the waits of the calling thread raise `WaitStopped` once `stop` is set, for the length of the block."""
     before = getattr(_HERE, "stop", None)
     _HERE.stop = stop
     try:
@@ -223,5 +229,5 @@ def ends_with(stop: Signal) -> Iterator[None]:
 
 
 def _forget(gates: deque[threading.Lock], gate: threading.Lock) -> None:
-    with contextlib.suppress(ValueError, IndexError):  # it was taken out
+    with contextlib.suppress(ValueError, IndexError):  # `set` has already removed it
         gates.remove(gate)

@@ -1,24 +1,24 @@
-"""What becomes of a batch of operations on a log, and how its write comes to its end. Pure: no store, no clock.
+"""Decisions of a log's writer: what a batch of operations does, and how its write ends. Pure: no store, no clock.
 
-1. The batch is written at slot s, behind the last slot s - 1 that is known, on the condition that the place still is
-   as it was: empty, or with slot s - R of the round before. No object is ever removed, so whoever was stalled for a
-   day finds a newer version there, and is refused.
-2. A refusal is never believed without a look: something on the way may have sent the write twice and handed back the
-   second answer. The place tells which slot it holds. Slot s with my batch: mine. Slot s of another: mine never will
-   be. An earlier one: mine is not there yet, the same bytes again.
-3. A later slot: the place was used again, and mine may have been there. Then the table of producers in the last slot
-   tells, number by number.
-4. Whoever was beaten finds the end again. Walking behind it slot by slot, one never gets a turn.
+1. A batch is written at slot s, after the last known slot s - 1. The condition is that the place is unchanged: empty,
+   or still with slot s - R of the last round. No object is ever removed. So a writer that was stalled for a day finds a
+   newer version there, and is refused.
+2. After a refusal the writer always reads the place: a proxy may have sent the write twice and returned the second
+   answer. The place holds the number of its slot. Slot s with this batch: written. Slot s with another batch: this
+   batch will never be there. An earlier slot: not written yet, so the same bytes are sent again.
+3. A later slot: the place was used again, and the batch may have been written. Then the table of producers in the last
+   slot decides, number by number.
+4. A writer that lost finds the end again. If it only moved on slot by slot, it would never win.
 
-Numbers. Those of a producer rise, and may have gaps. A client takes the name of a producer with the first record that
-it appends: that raises the name's epoch, and whoever had it before is fenced. What was there then are the numbers that
-a repeat may have. Any other that is out of order is refused: taken for a repeat, a record would be lost.
+Numbers. The numbers of a producer rise, and may have gaps. A client takes the name of a producer with its first record.
+That raises the name's epoch, and fences the client that had the name before. Numbers that were in the log then may be
+repeated. Any other number out of order is refused: taken for a repeat, its record would be lost.
 
-Epochs. Whoever leads raises the log's; nothing of an older one follows. Who does not lead is of the epoch that it found
-at its first write, and appends while nobody leads.
+Epochs. A leader raises the log's epoch, and nothing of an older epoch follows. A client that does not lead has the
+epoch of its first write, and appends while no leader does.
 
-The seal is a slot of its own, the last one: whoever would append has to read it, as any slot before its own. What was
-appended before it may be repeated; anything else is refused, by all, for good.
+The seal is the last slot, without records. Every writer reads it, as any slot before its own. Records from before the
+seal may be repeated. All other operations are refused for good, by every client.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ class Append:
     """Append a record once.
 
     Attributes:
-        client: who appends. `took`: the epoch of the name that it took, or may have; 0: it has sent nothing yet.
-        known: numbers up to this one are known to be there.
-        epoch: under which it leads; 0: it does not.
-        since: of one who does not, the epoch that the client is of; None: that of who writes.
+        client: the id of the client that appends.
+        took: the epoch of the name that the client took, or may have taken; 0: it has sent nothing yet.
+        known: numbers up to this one are known to be in the log.
+        epoch: the epoch that the client leads under; 0: it does not lead.
+        since: the epoch of a client that does not lead; None: that of the writer.
     """
 
     data: bytes
@@ -60,23 +61,23 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """From now on nobody appends but under this epoch; 0: the next one. The result is the epoch."""
+    """Start leading: only this epoch appends from now on; 0: the next one. The result is the epoch."""
 
     epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Lead no more under this epoch."""
+    """Stop leading under this epoch."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Nothing is appended any more; alone in its slot. The result is where.
+    """End the log, in a slot without other operations. The result is the position of the end.
 
-    `epoch`: under which it is sealed, as `Lead` has it; 0: as one who does not lead. None as `successor`: not named.
+    `epoch` is as in `Lead`; 0: sealed by a client that does not lead. `successor` None: not named.
     """
 
     epoch: int = 0
@@ -85,7 +86,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class NoMore:
-    """What another process had handed over, and is not to be carried out here."""
+    """Placeholder for a foreign operation that is not to be carried out here."""
 
 
 LogOperation = Append | Lead | Resign | Seal | NoMore
@@ -94,9 +95,9 @@ Result = Appended | Position | int | Exception | None
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """What operations make of the end of a log: the next slot, and what each comes to if that is written.
+    """The next slot of a log, and the result of each operation once that slot is written.
 
-    `carried` are those that it is written for; without any, nothing is to be written.
+    `carried` marks the operations that need the write; without any, nothing is written.
     """
 
     head: Head
@@ -114,7 +115,10 @@ def draft(
     since: int = 0,
     sent: tuple[bool, ...] = (),
 ) -> Drafted:
-    """The slot behind `last`. `since`: the epoch that who does not lead is of; `sent`: what may be there already."""
+    """Build the slot after `last` from operations.
+
+    `since` is the epoch of a client that does not lead. `sent` marks operations that may already be in the log.
+    """
     table = dict(last.producers)
     head = replace(last, slot=last.slot + 1, first=last.end, count=0, batch=batch, at_ms=at_ms, producers=table)
     records: list[bytes] = []
@@ -140,7 +144,7 @@ def draft(
                     done = Position(head.slot - (last.sealed is not None), head.first)
                 case Resign(epoch):
                     head = replace(head, led=head.led and head.epoch != epoch)
-        except Exception as error:  # noqa: BLE001 - it is raised where it was called
+        except Exception as error:  # noqa: BLE001 - the operation's caller raises it
             done = error
         results.append(done)
         carried.append(written or (head.epoch, head.led, head.sealed) != before)
@@ -148,7 +152,8 @@ def draft(
 
 
 def _append(head: Head, table: dict[str, Producer], append: Append, before: int) -> Appended:
-    old = table.pop(append.producer, None)  # to the end: the longest idle are first
+    """Add a record to the table of producers, and return its position."""
+    old = table.pop(append.producer, None)  # move it to the end: the longest idle are first
     if old is None:
         _make_room(table, append.producer)
     position = Position(head.slot, head.first + before)
@@ -164,12 +169,12 @@ def _both(position: Position) -> tuple[int, int]:
 
 
 def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appended | None:
-    """That it is there already; None: it is not, and may be appended.
+    """Return the result of an append that is in the log already; None: it is not, and may be appended.
 
     Raises:
-        Fenced: another has taken the name.
-        SequenceGap: the number is too low, and is no repeat.
-        Forgotten: see there.
+        Fenced: another client has taken the name.
+        SequenceGap: the number is too low, and not a repeat.
+        Forgotten: the table may have dropped the name after the record was appended.
     """
     has = table.get(append.producer)
     if has is None:
@@ -197,7 +202,7 @@ def _unnamed(table: dict[str, Producer]) -> list[str]:
 
 
 def _make_room(table: dict[str, Producer], producer: str) -> None:
-    """Of producers without a name the longest idle goes; one with a name must be remembered."""
+    """Drop the longest idle unnamed producers from a full table; named ones are never dropped."""
     unnamed = _unnamed(table)
     if producer.startswith(UNNAMED):
         for name in unnamed[: len(unnamed) - UNNAMED_MOST + 1]:
@@ -207,7 +212,7 @@ def _make_room(table: dict[str, Producer], producer: str) -> None:
 
 
 def _must_not_be_over(head: Head, leads: int, since: int) -> None:
-    """`leads`: the epoch under which it does, or 0; `since`: that of who does not."""
+    """Check that a client may append: `leads` is the epoch it leads under, or 0, `since` its epoch if it does not."""
     if 0 < leads < head.epoch:
         raise _over(leads, head.epoch)
     _must_be_open(head)
@@ -231,7 +236,7 @@ def _leads(head: Head, epoch: int) -> int:
 
 
 def _sealed(head: Head, epoch: int, since: int, successor: str | None) -> Head:
-    """The same, sealed; one that names no other successor is a repeat."""
+    """Return the sealed head. A second seal is a repeat, unless it names another successor."""
     if 0 < epoch < head.epoch:
         raise _over(epoch, head.epoch)
     if head.sealed is not None and successor in (None, head.sealed):
@@ -245,7 +250,7 @@ def _over(epoch: int, newest: int) -> Fenced:
 
 
 class Need(enum.Enum):
-    """What is to be asked of the store."""
+    """The next step against the store."""
 
     END = "find the end"
     SEND = "write the draft"
@@ -258,11 +263,11 @@ class Appending:
     """A batch of operations, until each has its result.
 
     Attributes:
-        known: a slot that is there; where the search for the end begins.
-        drafted: what is written, or to be written.
-        doubt: a copy of it may be on its way, or have landed.
-        sent: the operations that may be in the log, in a place that was used again since; `took` are the clients that
-            have taken a name by that, and under which epoch.
+        known: a written slot, from which the search for the end starts.
+        drafted: the slot that is written, or to be written.
+        doubt: a copy of the draft may be on its way, or written.
+        sent: marks operations that may be in the log, in a place that was used again since.
+        took: clients that have taken a name by those operations, and the name's epoch.
     """
 
     operations: tuple[LogOperation, ...]
@@ -277,35 +282,35 @@ class Appending:
 
     @property
     def slot(self) -> int:
-        """Where the draft is to stand."""
-        assert self.drafted is not None  # noqa: S101 - it is asked of a draft
+        """Slot of the draft."""
+        assert self.drafted is not None  # noqa: S101 - callers have a draft
         return self.drafted.head.slot
 
     def found(self, last: Head, at_ms: int, since: int) -> Appending:
-        """This is the last slot."""
+        """Build the draft after the last slot."""
         drafted = draft(last, self.operations, self.batch, at_ms=at_ms, since=since, sent=self.sent)
         if not any(drafted.carried):
             return replace(self, need=Need.DONE, results=drafted.results)
         return replace(self, need=Need.SEND, drafted=drafted, doubt=False)
 
     def sending(self) -> Appending:
-        """From here on a copy may be on its way."""
+        """Note that a copy of the draft may be on its way from now on."""
         return replace(self, doubt=True)
 
     def won(self) -> Appending:
-        """The store took it."""
-        assert self.drafted is not None  # noqa: S101 - likewise
+        """Finish: the store accepted the draft."""
+        assert self.drafted is not None  # noqa: S101 - a sent batch has a draft
         return replace(self, need=Need.DONE, results=self.drafted.results)
 
     def not_won(self) -> Appending:
-        """The store refused it, or did not answer."""
+        """Read the place next: the store refused the draft, or did not answer."""
         return replace(self, need=Need.LOOK)
 
     def looked(self, there: Head | None) -> Appending:
-        """This is in the place; None: nothing."""
+        """Choose the next step by the slot in the draft's place; None: the place is empty."""
         assert self.drafted is not None  # noqa: S101 - likewise
         if there is None or there.slot < self.slot:
-            return replace(self, need=Need.SEND)  # not yet: the condition still holds
+            return replace(self, need=Need.SEND)  # not written yet: the condition still holds
         if there.slot == self.slot and there.batch == self.batch:
             return self.won()
         sent, took = self.sent, self.took
@@ -316,7 +321,7 @@ class Appending:
         return replace(self, need=Need.END, known=there.slot, drafted=None, doubt=False, sent=sent, took=took)
 
     def taken(self) -> dict[str, int]:
-        """By client: the epoch of the name that it has taken by this batch, or may have."""
+        """Return, by client, the epoch of the name that it has taken by this batch, or may have."""
         found = dict(self.took)
         if self.drafted is not None and self.doubt:
             table = self.drafted.head.producers
@@ -326,7 +331,7 @@ class Appending:
         return found
 
     def failed(self, error: Exception, unknown: Exception) -> Appending:
-        """It goes no further: who was to be written gets the error, or, in doubt, that nobody knows."""
+        """Finish: operations that needed the write get `error`, or `unknown` if they may be in the log."""
         if self.drafted is None:
             sent = self.sent or (False,) * len(self.operations)
             return replace(self, need=Need.DONE, results=tuple(unknown if one else error for one in sent))
@@ -336,7 +341,7 @@ class Appending:
 
 
 class LogCodec:
-    """See `WireCodec`. A client's first record takes its name: that it appends itself."""
+    """Encodes appends for a broker, see `WireCodec`. A client's first record is not handed over: it takes the name."""
 
     @staticmethod
     def may_hand_over(operation: LogOperation) -> bool:
@@ -345,7 +350,7 @@ class LogCodec:
 
     @staticmethod
     def say(operation: LogOperation) -> list[Any]:
-        """An operation that may be handed over."""
+        """Encode an operation that may be handed over."""
         match operation:
             case Append(data, producer, seq, client, took, known, epoch, int(since)):
                 text = base64.b64encode(data).decode()

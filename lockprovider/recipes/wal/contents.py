@@ -1,4 +1,4 @@
-"""What a log holds: slots, the manifest, and what its callers are told. Pure."""
+"""Contents of a log: its slots, its manifest, and what its callers get. Pure."""
 
 from __future__ import annotations
 
@@ -29,12 +29,9 @@ from lockprovider.recipes.values import check_format
 NOT_YET = -1  # the slot before the first
 
 
-# What a log's callers are told.
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in a log: the record of this offset, which is in this slot. As text: `slot:offset`.
+    """A place in a log: the offset of a record, and the slot that holds it. As text: `slot:offset`.
 
     >>> str(lockprovider.wal.create("memory://docs/orders").append(b"first").position)
     '0:0'
@@ -48,10 +45,10 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Read the text form back.
+        """Parse the text form.
 
         Raises:
-            InvalidInput: it is none.
+            InvalidInput: it is not a position.
 
         >>> lockprovider.wal.Position.parse("17:1200")
         Position(slot=17, offset=1200)
@@ -64,7 +61,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A record is in the log. `again`: it was there before; then `position` is None where it is not known any more.
+    """Result of an append. `again`: the record was there before; `position` is None if it is no longer known.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> log.append(b"first")
@@ -77,10 +74,9 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """The records of one slot, from `start` on; `end` is where to go on. `at_ms`: written when, by its writer.
+    """The records of one slot from `start` on; `end` is where to go on. `at_ms`: the writer's clock (epoch ms).
 
-    `sealed`: this is the end of the log, and nothing comes any more; without records. `successor`: the log that goes
-    on, as `Wal.seal` was told it.
+    `sealed`: the batch is the end of the log, without records. `successor`: the log that goes on, as `Wal.seal` got it.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> done = log.append(b"first")
@@ -100,16 +96,16 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """A log as it is.
+    """State of a log.
 
     Attributes:
         slots, retain: see `Wal.create`.
         floor: the first slot that is kept.
-        end: where the next record goes.
-        epoch, led: the newest that has led, and whether it still does.
-        producers: the last number of each that has a name.
-        readers: where each goes on.
-        sealed: it takes no more; `successor` is the log that goes on, if one was named.
+        end: the position of the next record.
+        epoch, led: the newest epoch that has led, and whether it still leads.
+        producers: the last number of each named producer.
+        readers: the position of each named reader.
+        sealed: whether it takes no more records; `successor` is the log that goes on, if one was named.
 
     >>> info = lockprovider.wal.create("memory://docs/orders").info()
     >>> info.slots, info.retain, str(info.end)
@@ -128,14 +124,14 @@ class LogInfo:
     successor: str = ""
 
 
-# What a log's `log.json` holds: what is the same for all who use it, where it begins, and who reads it. Pure.
+# The object `log.json`: settings that all clients share, the floor, and the names of readers.
 #
 # {"format": 1, "id": uuid, "slots": R, "retain": "readers", "floor": slot, "hint": slot, "readers": {name: slot},
 # "rev": n}
 #
-# `floor` is the first slot that is kept, and only rises. `hint` is a slot that was written, -1 for none: where the
-# search for the end begins. `readers` have their positions in objects of their own; here is where each began. `rev`
-# rises with each write, so that no bytes come back. Fields that are not known are kept.
+# `floor` is the first slot that is kept, and only rises. `hint` is a written slot, -1 for none: the search for the end
+# starts there. `readers` have their positions in their own objects; this table has the slot where each began. `rev`
+# rises with each write, so that no bytes repeat. Unknown fields are kept.
 
 
 _MANIFEST_FORMAT = 1
@@ -147,7 +143,7 @@ _KNOWN = {"format", "id", "slots", "retain", "floor", "hint", "readers", "rev"}
 
 @dataclass(frozen=True, slots=True)
 class LogManifest:
-    """What is known of a log besides its slots."""
+    """The manifest of a log, `log.json`."""
 
     id: str
     slots: int | None = SLOTS
@@ -159,19 +155,19 @@ class LogManifest:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def place(self, slot: int) -> int:
-        """Where the slot is: the places of a ring are used again."""
+        """Return the number of the slot's object: the places of a ring are used again."""
         return slot if self.slots is None else slot % self.slots
 
     def has_room(self, slot: int) -> bool:
-        """Whether the slot may be written, as far as those go that it would replace."""
+        """Return whether the slot may be written: its place is free, or holds a slot below the floor."""
         return self.slots is None or slot < self.slots or slot - self.slots < self.floor
 
     def trimmed(self, floor: int) -> LogManifest:
-        """With that floor, or a higher one that it has."""
+        """Return the manifest with the floor raised to `floor`; a higher floor stays."""
         return replace(self, floor=max(self.floor, floor))
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Encode as JSON."""
         said = {
             "format": _MANIFEST_FORMAT,
             "id": self.id,
@@ -184,10 +180,10 @@ class LogManifest:
 
 
 def decode_log_manifest(data: bytes, path: str) -> LogManifest:
-    """The manifest in these bytes.
+    """Decode a manifest.
 
     Raises:
-        MalformedObject: they are none, or of a format that is not known.
+        MalformedObject: the bytes are not a manifest, or of an unknown format.
     """
     with undecodable_as(
         MalformedObject, f"{path!r} is not of a log, and is left as it is", "give the log another path"
@@ -214,20 +210,21 @@ def _reader(name: str) -> str:
     return name
 
 
-# What a slot of a log holds. Pure.
+# The object of a slot.
 #
-# A line of JSON, the records, each behind its length (4 bytes, big-endian), and a CRC-32 of all that (4 bytes):
+# It is a line of JSON, then the records, each after its length (4 bytes, big-endian), then a CRC-32 of all that (4
+# bytes):
 #
 # {"format": 1, "log": uuid, "slot": s, "first": offset, "count": n, "epoch": e, "led": false, "batch": uuid, "at": ms,
 # "producers": {name: [epoch, seq, slot, offset, client, base]}}
 #
 # `first` is the offset of its first record; offsets have no holes. Every slot carries the whole table of producers, so
-# whoever knows the last slot knows what the log has of each. `batch` is the identity of the write, by which a lost
-# answer is settled; it also makes the bytes of each write differ. "broker", where there is one, says who writes for
-# others:
-# {host: [address, key]}. "sealed", in the last slot of a log that takes no more, names the log that goes on, or is
-# empty; such a slot has no records and another format, which versions that know no seal refuse. A format that is not
-# known is refused, and never written over.
+# the last slot alone shows what the log has of each. `batch` identifies the write, so that a lost answer can be
+# settled. It also makes the bytes of each write differ. "broker", if present, names the processes that write for
+# others: {host: [address, key]}.
+#
+# "sealed", in the last slot of a sealed log, names the log that goes on, or is empty. Such a slot has no records and
+# another format, which versions without seals refuse. An unknown format is refused, and never overwritten.
 
 
 _FORMAT, _SEALED_FORMAT = 1, 2
@@ -238,13 +235,13 @@ _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """What the log has of a producer.
+    """The last record of a producer.
 
     Attributes:
         epoch: rises with each client that takes the name.
-        seq: its last number; `slot` and `offset` are where that record is.
-        client: who has the name.
-        base: the last number that was there when the client took it.
+        seq: its last number; `slot` and `offset` are the place of that record.
+        client: the client that has the name.
+        base: the last number in the log when the client took the name.
     """
 
     epoch: int
@@ -260,12 +257,12 @@ class Head:
     """A slot without its records.
 
     Attributes:
-        first, count: the offset of its first record, and how many there are.
-        epoch: the newest that has led; `led`: it still does, and nobody else appends.
-        batch: the identity of its write.
-        at_ms: when, by the writer's clock (epoch ms); for people.
-        broker: who writes for others, as `recipes.broker` has it.
-        sealed: the log that goes on, empty if none was named; None: this one does.
+        first, count: the offset of its first record, and the number of records.
+        epoch: the newest epoch that has led; `led`: it still leads, and no other client appends.
+        batch: the id of its write.
+        at_ms: time of the write by the writer's clock (epoch ms); for people.
+        broker: the brokers by host, see `recipes.broker`.
+        sealed: the log that goes on, empty if none was named; None: not sealed.
     """
 
     log: str
@@ -282,23 +279,23 @@ class Head:
 
     @property
     def end(self) -> int:
-        """The offset behind its last record."""
+        """Offset after its last record."""
         return self.first + self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot as it is stored; the records are looked at when they are asked for."""
+    """A slot as it is stored; its records are decoded on demand."""
 
     head: Head
     body: bytes = field(repr=False, default=b"")
     path: str = field(compare=False, default="")
 
     def records(self) -> list[bytes]:
-        """The records, in their order.
+        """Decode the records, in their order.
 
         Raises:
-            MalformedObject: there are fewer bytes than the records have, or more.
+            MalformedObject: the bytes are fewer or more than the records need.
         """
         found, at = [], 0
         for _ in range(self.head.count):
@@ -312,7 +309,7 @@ class Slot:
 
 
 def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
-    """The slot as it is stored."""
+    """Encode a slot."""
     format_ = _FORMAT if head.sealed is None else _SEALED_FORMAT
     said = {"format": format_, "log": head.log, "slot": head.slot, "first": head.first, "count": head.count}
     said |= {"epoch": head.epoch, "led": head.led, "batch": head.batch, "at": head.at_ms}
@@ -327,10 +324,10 @@ def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
 
 
 def decode_slot(data: bytes, path: str) -> Slot:
-    """The slot in these bytes.
+    """Decode a slot, except its records.
 
     Raises:
-        MalformedObject: they are none, are torn, or are of a format that is not known.
+        MalformedObject: the bytes are not a slot, are torn, or of an unknown format.
     """
     with undecodable_as(MalformedObject, f"{path!r} is no slot of a log, or is torn, and is left as it is"):
         line, newline, body = data[:-_LENGTH].partition(b"\n")

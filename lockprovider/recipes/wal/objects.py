@@ -1,8 +1,8 @@
-"""A log's objects in a store. None is ever removed, and each write is conditional.
+"""Objects of a log in a store, and its readers. No object is ever removed, and each write is conditional.
 
-orders/log.json              what is the same for all, the floor, a hint of the end (`LogManifest`)
+orders/log.json              settings, the floor, a hint of the end (`LogManifest`)
 orders/slots/00000017        the slot that is in this place (`Slot`)
-orders/readers/to-hudi       where a reader goes on
+orders/readers/to-hudi       the position of a reader
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from lockprovider.recipes.wal.contents import (
 )
 
 _KEPT = 65536  # versions of places that are remembered
-_HINT_EVERY = 64  # slots
+_HINT_EVERY = 64  # slots between two updates of the hint
 
 
-# Where a log ends, found without a listing. Pure but for the looks, which are an argument.
+# Find the end of a log without a listing. Pure, except for `look`.
 #
-# Slots are written one after the other, and each place says which slot it holds. So whether slot s was written can be
-# asked of its place alone, however many rounds ago, and the answer is the same for all before it: what is there is
-# found by steps that double, then by halves. What is written meanwhile only moves the end on.
+# Slots are written one after the other, and each place holds the number of its slot. So its place alone shows whether
+# slot s was ever written, and then all slots before it were. The search doubles its steps, then halves them. Slots
+# written during the search only move the end on.
 def last_slot(look: Callable[[int], int], known: int, slots: int | None) -> int:
-    """The last slot, as it was at some moment of the search; -1 if there is none.
+    """Return the last slot, as it was at some moment of the search; -1 if none was written.
 
-    `look` says which slot is in the place of this one, -1 if none is. `known` is a slot that was written, however long
-    ago, or -1; one that is not there any more was removed by somebody, and the result is below it.
+    `look` returns the slot in the place of a slot, -1 if it is empty. `known` is a slot that was written at any time,
+    or -1. If another program has removed `known`, the result is below it.
     """
     low = known if known == NOT_YET else look(known)
     while True:
@@ -78,14 +78,14 @@ def last_slot(look: Callable[[int], int], known: int, slots: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a place holds."""
+    """Decoded and stored content of a place."""
 
     slot: Slot
     content: Content
 
 
 class LogObjects:
-    """Reads and writes them; knows the manifest as it last saw it. Thread-safe."""
+    """Reads and writes the objects of a log, and caches its manifest and the versions of its slots. Thread-safe."""
 
     def __init__(self, store: Store, path: str, timeout_s: float, world: World) -> None:
         self.store = store
@@ -94,13 +94,13 @@ class LogObjects:
         self.timeout_s = timeout_s
         self._manifest: LogManifest | None = None
         self._versions: dict[int, tuple[int, Version]] = {}
-        self._reached = Position(0, 0)  # up to which the log has been seen
+        self._reached = Position(0, 0)  # the log reaches at least to this position
         self._proof = Proof(store, f"{path}/log.json")
 
     # -- log.json ------------------------------------------------------------------------------------------------------
 
     def create(self, manifest: LogManifest) -> bool:
-        """Whether the log was made; else there is one.
+        """Create the log, and return whether this call did; False if it exists.
 
         Raises:
             OutcomeUnknown, StoreError: see `Store.put_if_absent`.
@@ -112,11 +112,11 @@ class LogObjects:
         return isinstance(outcome, Won)
 
     def manifest(self, *, fresh: bool = False) -> LogManifest:
-        """What is in `log.json`, or was; its floor and its hint only rise.
+        """Return the manifest, cached unless `fresh`; its floor and its hint only rise.
 
         Raises:
-            NoLog: there is no log.
-            Fenced: it is another than it was: it was removed and made anew.
+            NoLog: the log does not exist.
+            Fenced: the log was removed and created again.
             MalformedObject, StoreError: it cannot be read.
         """
         if self._manifest is None or fresh:
@@ -125,7 +125,7 @@ class LogObjects:
         return self._manifest
 
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
-        """Write what `fn` makes of the manifest. It may be called several times, also where it was done.
+        """Replace the manifest by the result of `fn`, which may be called several times, also after it was written.
 
         Raises:
             What `manifest` and `fn` raise; OutcomeUnknown, Unavailable: do it again.
@@ -154,10 +154,10 @@ class LogObjects:
     # -- slots ---------------------------------------------------------------------------------------------------------
 
     def look(self, slot: int, known: Found | None = None) -> Found | None:
-        """What the place of this slot holds; None: nothing. `known`: while it still is that, no body is moved.
+        """Read the place of a slot; None: it is empty. If it still holds `known`, no body is transferred.
 
         Raises:
-            MalformedObject: something else is there.
+            MalformedObject: the place holds something else.
             StoreError: the store did not answer.
         """
         path = self.slot_path(slot)
@@ -172,7 +172,7 @@ class LogObjects:
         return Found(found, content)
 
     def require_reached(self, start: Position) -> None:
-        """Check that the log goes at least as far as this position; asks for one or two slots, if that is not known.
+        """Check that the log reaches at least to this position; reads one or two slots if that is not known yet.
 
         Raises:
             InvalidInput: the log ends before it.
@@ -188,16 +188,16 @@ class LogObjects:
             raise self.past_the_end(start)
 
     def past_the_end(self, position: Position) -> InvalidInput:
-        """That no record of the log ends at this position, or after it."""
+        """Build the error of a position past the end of the log or of its slot."""
         said = f"position={position} is past the end of the log at {self.path!r}, or of its slot"
         return InvalidInput(f"{said}: give one of this log, as `end()` or a batch has it")
 
     def slot_path(self, slot: int) -> str:
-        """Where it is."""
+        """Return the path of a slot's place."""
         return f"{self.path}/slots/{self.manifest().place(slot):08d}"
 
     def condition(self, slot: int) -> Version | Absent | None:
-        """On which a slot may be written, as far as is known without a look; None: it is not known."""
+        """Return the condition for writing a slot, from the cache; None: its place must be read first."""
         slots = self.manifest().slots
         if slots is None or slot < slots:
             return ABSENT
@@ -205,7 +205,7 @@ class LogObjects:
         return version if before == slot - slots else None
 
     def put(self, head: Head, data: bytes, condition: Version | Absent) -> Outcome:
-        """One conditional write."""
+        """Write a slot once, on a condition. Every 64 slots a won write also updates the hint, in the background."""
         self._proof.require()
         path = self.slot_path(head.slot)
         if isinstance(condition, Absent):
@@ -220,7 +220,7 @@ class LogObjects:
         return outcome
 
     def last(self, known: int = NOT_YET) -> Slot:
-        """The last slot, as it was at some moment of the search; `known`: one that was written."""
+        """Return the last slot, as it was at some moment of the search; `known` is a slot that was written."""
         manifest = self.manifest()
         found = {NOT_YET: Slot(Head(manifest.id))}
 
@@ -240,7 +240,7 @@ class LogObjects:
         return found[end]
 
     def trimmed(self, slot: int) -> Trimmed:
-        """That this slot is not there any more."""
+        """Read the floor, and build the error of a slot that is no longer kept."""
         floor = self.manifest(fresh=True).floor
         return Trimmed(f"slot {slot} of {self.path!r} is gone: the first is {floor}", floor)
 
@@ -250,17 +250,17 @@ class LogObjects:
         if manifest.slots is not None:
             self._versions[manifest.place(slot)] = (slot, version)
             if len(self._versions) > _KEPT:
-                with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread was faster
+                with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread removed it first
                     del self._versions[next(iter(self._versions))]
 
     def _hint(self, slot: int) -> None:
-        with contextlib.suppress(CasError, CoordinationError):  # whoever searches takes a few steps more
+        with contextlib.suppress(CasError, CoordinationError):  # without a newer hint the search takes a few more steps
             self.change(lambda old: replace(old, hint=max(old.hint, slot)))
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
     def reader_path(self, name: str) -> str:
-        """Where a reader's position is."""
+        """Return the path of a reader's position."""
         if not isinstance(name, str) or not READER.fullmatch(name):
             raise InvalidInput(f"name={name!r} must be letters, digits, and any of - _ . (200 at most)")
         return f"{self.path}/readers/{name}"
@@ -273,31 +273,31 @@ class LogObjects:
 
 
 def behind(head: Head) -> Position:
-    """Where the next record goes; where the seal is, if there is none."""
+    """Return the position of the next record; in a sealed log, that of the seal."""
     return Position(head.slot + (head.sealed is None), head.end)
 
 
-# Reading a log from a position, and named readers: where each goes on, and what they hold the floor at.
+# Read a log from a position; named readers and the floor that they hold.
 #
-# A position is kept as {"format": 1, "log": uuid, "slot": s, "offset": o, "epoch": e, "rev": n}.
+# The object of a reader is {"format": 1, "log": uuid, "slot": s, "offset": o, "epoch": e, "rev": n}.
 #
-# `epoch` rises with each process that opens the reader: whoever had it before is fenced. `rev` rises with each write,
-# so that no bytes come back.
+# `epoch` rises with each client that opens the reader, and fences the one before. `rev` rises with each write, so that
+# no bytes repeat.
 
 
 _FORMAT = 1
 _LARGEST = 1 << 16  # bytes
 _NEW: Mapping[str, Any] = {"slot": 0, "offset": 0, "epoch": 0, "rev": 0}
-_SPARE = 8  # part of a ring that is freed at once, where nobody's reading is waited for
+_SPARE = 8  # with retain="slots" a full ring frees this part (1/8) at once
 _AT_ONCE = 8
 _FIRST_POLL_S = 0.05
 
 
 def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
-    """What is there from a position to the end, slot by slot; slots without records are passed over, but for the seal.
+    """Return an iterator over the slots from a position to the end; slots without records are skipped, except the seal.
 
     Raises:
-        Trimmed: it is not kept any more, or others have written over it before it was read.
+        Trimmed: the position is no longer kept, or other clients overwrote it before it was read.
         InvalidInput: the log ends before it.
         MalformedObject, StoreError: it cannot be read.
     """
@@ -308,9 +308,9 @@ def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
 def follow_from(
     objects: LogObjects, start: Position, *, idle_s: float, timeout_s: float | None = None
 ) -> Iterator[LogBatch]:
-    """The same, and then what comes; ends at the seal, or if nothing came for `timeout_s`.
+    """Read as `read_from`, then wait for new slots; ends at the seal, or after `timeout_s` without a new slot.
 
-    An idle look moves no body.
+    A poll that finds nothing transfers no body.
     """
     _must_be_kept(objects, start)
     return _followed(objects, start, idle_s, timeout_s)
@@ -323,6 +323,7 @@ def _must_be_kept(objects: LogObjects, start: Position) -> None:
 
 
 def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s: float | None) -> Iterator[LogBatch]:
+    """Yield slots with records, and the seal; poll while no slot is new, from 50 ms up to `idle_s` apart."""
     world = objects.world
     came_s, poll_s, known = world.monotonic_s(), _FIRST_POLL_S, None
     while True:
@@ -345,6 +346,7 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
 
 
 def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
+    """Yield the slots from a position to the end; up to 8 are read at once."""
     slot, at_once = start.slot, 1
     while True:
         looks = [objects.store.in_background(partial(objects.look, slot + n)) for n in range(1, at_once)]
@@ -372,10 +374,10 @@ def _batch(objects: LogObjects, place: Found, slot: int, offset: int) -> LogBatc
 
 
 class LogReader(OfThisProcess):
-    """A reader whose position is kept in the log: it goes on where it had committed, in another process too.
+    """A reader whose position is kept in the log: it goes on where it had committed, also in another process.
 
     Attributes:
-        position: where it goes on, as it was opened, or last committed.
+        position: where it was opened, or what it committed last.
         epoch: rises with each process that opens it.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
@@ -394,7 +396,7 @@ class LogReader(OfThisProcess):
             return
         begins = start()
         made = objects.change(lambda old: replace(old, readers={name: max(begins.slot, old.floor), **old.readers}))
-        if begins.slot < made.floor:  # it was raised meanwhile, and now waits for this one
+        if begins.slot < made.floor:  # the floor was raised before the log knew this reader; now it waits for it
             begins = start()
         self._write(begins, opens=True)
 
@@ -402,10 +404,10 @@ class LogReader(OfThisProcess):
         return repr_at(self, self._objects.store, self._objects.path, f", name={self.name!r}, at {self.position}")
 
     def read(self) -> Iterator[LogBatch]:
-        """What is there from its position to the end of the log.
+        """Return an iterator over the records from its position to the end of the log.
 
         Raises:
-            Trimmed: it was overtaken, where the log does not wait for its readers.
+            Trimmed: the writers have overtaken it; only with `retain="slots"`.
             MalformedObject, StoreError: it cannot be read.
 
         >>> [record for batch in reader.read() for record in batch.records]
@@ -414,7 +416,7 @@ class LogReader(OfThisProcess):
         return read_from(self._objects, self.position)
 
     def follow(self, *, idle_s: float = 1.0, timeout: float | None = None) -> Iterator[LogBatch]:
-        """The same, and then what comes: see `Wal.follow`.
+        """Read, then wait for new records: see `Wal.follow`.
 
         >>> sum(len(batch.records) for batch in reader.follow(timeout=0.01))
         2
@@ -423,11 +425,11 @@ class LogReader(OfThisProcess):
         return follow_from(self._objects, self.position, idle_s=seconds(idle_s, "idle_s"), timeout_s=limit_s)
 
     def commit(self, position: Position) -> None:
-        """Go on there from now on; what is before it may be trimmed. May be repeated.
+        """Store the position to go on from; records before it may be trimmed. May be repeated.
 
         Raises:
             Fenced: the reader was opened elsewhere since.
-            InvalidInput: the position is before the one that was committed.
+            InvalidInput: the position is before the committed one, or past the end.
             OutcomeUnknown, StoreError: do it again.
 
         >>> reader.commit(log.end())
@@ -442,6 +444,7 @@ class LogReader(OfThisProcess):
         self._write(position)
 
     def _write(self, position: Position | None, *, opens: bool = False) -> None:
+        """Store `position` (None: the stored one); `opens` raises the epoch, which fences the earlier client."""
         made: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
@@ -461,7 +464,7 @@ class LogReader(OfThisProcess):
 
 
 def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]:
-    """Where each reader goes on."""
+    """Read the position of each named reader."""
     found = {}
     for name, start in manifest.readers.items():
         path = objects.reader_path(name)
@@ -471,16 +474,19 @@ def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]
 
 
 def _kept(found: Mapping[str, Any], began: int) -> Position:
-    """What is kept may be of a reader of this name that was dropped before this one `began`."""
+    """Return the later of a stored position and the slot where this reader `began`.
+
+    The stored one may belong to a dropped reader of the same name.
+    """
     return max(Position(found["slot"], found["offset"]), Position(began, 0))
 
 
 class _OtherReaders(Exception):
-    """Others read than those that were asked where they are."""
+    """The named readers have changed since their positions were read."""
 
 
 def trim(objects: LogObjects, before: int) -> int:
-    """Raise the floor to this slot, or to the slowest reader, where the log waits for them; the floor that it has."""
+    """Raise the floor to this slot, or with `retain="readers"` at most to the slowest reader; return the floor."""
     while True:
         manifest = objects.manifest(fresh=True)
         slots = [one.slot for one in positions(objects, manifest).values()] if manifest.retain == "readers" else []
@@ -498,7 +504,7 @@ def _trimmed(old: LogManifest, *, seen: LogManifest, floor: int) -> LogManifest:
 
 
 def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
-    """Raise the floor for a slot of a ring that is full, if it may be; and the name of the slowest reader."""
+    """Raise the floor for `slot` of a full ring, if allowed; return the manifest and the slowest reader's name."""
     manifest = objects.manifest()
     slots = manifest.slots or 0
     if manifest.retain == "slots":
@@ -512,10 +518,10 @@ def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
 
 
 def decode_reader(data: bytes, path: str) -> dict[str, Any]:
-    """The fields of a reader's position.
+    """Decode a reader's position.
 
     Raises:
-        MalformedObject: they are none, or of a format that is not known.
+        MalformedObject: the bytes are not a position, or of an unknown format.
     """
     with undecodable_as(MalformedObject, f"{path!r} is no reader's position, and is left as it is"):
         found = parse_object(data, most=_LARGEST)

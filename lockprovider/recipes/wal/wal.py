@@ -1,16 +1,17 @@
-"""`Wal`: a log that many append to and many read, in a ring of objects.
+"""`Wal`: a log with many writers and many readers, in a ring of objects.
 
     log = lockprovider.wal.create("s3://bucket/orders")
     log.append(b"...")
     for batch in log.reader("to-hudi").read(): ...
 
-Promised. There is one order, without holes. An append that returns is in the log exactly once, at the position told,
-until the floor passes it; by (producer, seq) also where answers were lost, late or doubled, and the producer died and
-began again. After `lead()` nothing of an earlier epoch follows, after `seal()` nothing. A reader
-misses nothing, or gets `Trimmed`. No clock decides anything, nothing is listed, and nothing is ever removed.
+Promised. Records have one order, without holes. A record whose append returned is in the log exactly once, at the
+returned position, until the floor passes it. With (producer, seq) this holds also after lost, late or doubled answers,
+and after the producer died and restarted. After `lead()` no record of an earlier epoch follows, after `seal()` none at
+all. A reader misses nothing, or gets `Trimmed`. No clock decides anything, nothing is listed, and nothing is ever
+removed.
 
-Not promised: an order among callers that append at once. That an append without a producer's number, whose outcome
-nobody knows, is there once if it is repeated.
+Not promised: an order among callers that append at once. An append without a producer's number may be in the log twice,
+if its outcome is unknown and it is repeated.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ Start = Position | int | Literal["oldest", "end"]
 
 
 class Wal(Recipe):
-    """A log. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
+    """A log; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
-    `timeout` (s) is for each operation with all its tries, `pace_s` the seconds between two writes.
-    `broker=True`: of the processes of this host that say so, one writes for all; see `Queue`.
+    `timeout` (s) limits each operation with all its tries; `pace_s` is the time between two writes. With `broker=True`,
+    one process of this host writes for all that set it; see `Queue`.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> with log.appender("ingest-3") as out:
@@ -74,7 +75,7 @@ class Wal(Recipe):
         self._begin()
 
     def _be_new(self) -> None:
-        """A client of its own, who has appended nothing."""
+        """Reset to a client with its own name that has appended nothing."""
         self._writer.be_new()
         self._own: Appender | None = None
         self._guard = threading.Lock()
@@ -89,14 +90,14 @@ class Wal(Recipe):
         storage_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> Wal:
-        """Make the log, or open it, if it is there with the same settings.
+        """Create the log, or open it, if it exists with the same settings.
 
-        `slots` is how many objects it has at most: their places are used again once the floor has passed them. With
-        None each place is written once (for buckets that let nothing be overwritten), and the floor frees nothing.
-        `retain="readers"` waits for the slowest reader that has a name (`LogFull`), `"slots"` for nobody.
+        `slots` is the largest number of its objects: a place is used again once the floor has passed it. With None each
+        place is written once (for buckets that forbid overwriting), and the floor frees nothing. `retain="readers"`
+        keeps slots for the slowest named reader (`LogFull`), `"slots"` for no reader.
 
         Raises:
-            CoordinationError: it is there with others.
+            CoordinationError: the log exists with other settings.
             InvalidInput: the URL or a setting does not fit.
             OutcomeUnknown, StoreError: the store failed; do it again.
 
@@ -128,7 +129,7 @@ class Wal(Recipe):
         return self._unnamed().append(data)
 
     def append_later(self, data: Bytes) -> Later[Appended]:
-        """The same, without waiting for the write that takes it.
+        """Append a record without waiting for its write; return a future.
 
         >>> waiting = [log.append_later(b"%d" % n) for n in range(100)]  # they share writes
         >>> waiting[0].result().position < waiting[-1].result().position
@@ -137,9 +138,9 @@ class Wal(Recipe):
         return self._unnamed().append_later(data)
 
     def append_many(self, records: Iterable[Bytes]) -> list[Appended]:
-        """Append records in their order, many to a write; other callers' may come between.
+        """Append records in their order, many to a write; other callers' records may come between.
 
-        Raises what `append` raises; some may be there.
+        Raises what `append` raises; some of the records may be in the log.
 
         >>> [one.position.offset for one in log.append_many([b"third", b"fourth"])]
         [2, 3]
@@ -147,9 +148,9 @@ class Wal(Recipe):
         return self._unnamed().append_many(records)
 
     def appender(self, producer: str) -> Appender:
-        """Append as a producer: each number once, also where it died and began again under its name.
+        """Return an `Appender` for a producer: each of its numbers is appended once, also after a crash and restart.
 
-        Nothing is asked of the store yet. Its first record takes the name: whoever has it is fenced from then on.
+        No request is sent yet. The first record takes the name, and fences the client that had it.
 
         >>> with log.appender("ingest-3") as out:
         ...     out.append(b"second", seq=2).again  # as after a crash
@@ -158,14 +159,14 @@ class Wal(Recipe):
         return self._appender(check_producer(producer, "producer"))
 
     def lead(self, *, fence: Any = None, producer: str | None = None) -> Leader:
-        """Append alone: `with log.lead() as out:`. Others are refused until it ends, and those from before for good.
+        """Append alone: `with log.lead() as out:`. Other clients are refused until it ends, earlier ones for good.
 
-        `fence` is a lease, a term or an epoch, and is the log's epoch from then on; without it, the next one. A leader
-        that died is followed by the next `lead()`; until then nobody else appends.
+        `fence` is a lease, a term or an epoch, and becomes the log's epoch; without it, the next epoch is used. If a
+        leader dies, no other client appends until the next `lead()`.
 
         Raises:
             Fenced: a newer epoch has led.
-            NoLog, StoreError, OutcomeUnknown: it was not done, or nobody can tell; do it again.
+            NoLog, StoreError, OutcomeUnknown: it was not done, or the outcome is unknown; do it again.
 
         >>> with log.lead() as out:
         ...     done = out.append(b"of the leader")
@@ -179,16 +180,16 @@ class Wal(Recipe):
         return Leader(self._batcher, self._objects, self._writer, producer, client=self.world.new_id(), epoch=led)
 
     def seal(self, successor: str | None = None, *, fence: Any = None) -> Position:
-        """End the log: it takes no more, from anybody, for good; what is there is kept, and readers learn the end.
+        """End the log for good, and return its end: it takes no more records, and readers see the end.
 
-        `successor` is told to all who append or read later: the URL of the log that goes on, say. `fence` is that of
-        `lead`: while somebody leads only its epoch or a newer one seals. May be repeated. Where the log ends.
+        Every client that appends or reads later gets `successor`, e.g. the URL of the log that goes on. `fence` is as
+        in `lead`: while a leader appends, only its epoch or a newer one may seal. May be repeated.
 
         Raises:
             Sealed: it was sealed before, with another successor.
-            Fenced: `fence` is over, or somebody leads.
-            LogFull: there is no slot for it.
-            NoLog, StoreError, OutcomeUnknown: it was not done, or nobody can tell; do it again.
+            Fenced: `fence` is over, or another client leads.
+            LogFull: no slot is free for the seal.
+            NoLog, StoreError, OutcomeUnknown: it was not done, or the outcome is unknown; do it again.
 
         >>> old = lockprovider.wal.create("memory://docs/orders-2025")
         >>> str(old.seal("memory://docs/orders"))
@@ -203,10 +204,12 @@ class Wal(Recipe):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, start: Start = "oldest") -> Iterator[LogBatch]:
-        """What is there from a position to the end, slot by slot; the end of a sealed log is a batch without records.
+        """Return an iterator over the records from a position to the end, one batch for each slot.
+
+        The end of a sealed log is a batch without records.
 
         Raises:
-            Trimmed: it is not kept any more, or others have written over it before it was read.
+            Trimmed: the position is no longer kept, or other clients overwrote it before it was read.
             InvalidInput: `start` is a position past the end of the log.
             NoLog, MalformedObject, StoreError: it cannot be read.
 
@@ -218,9 +221,9 @@ class Wal(Recipe):
     def follow(
         self, start: Start = "oldest", *, idle_s: float = 1.0, timeout: float | None = None
     ) -> Iterator[LogBatch]:
-        """The same, and then what comes, looked for each 50 ms to `idle_s`; ends at the seal, or after `timeout` s.
+        """Read as `read` does, then wait for new records; ends at the seal, or after `timeout` s without any.
 
-        An idle look is a conditional GET.
+        It polls after 50 ms, then at growing intervals of at most `idle_s`. A poll without news is a conditional GET.
 
         >>> sum(len(batch.records) for batch in log.follow(timeout=0.01))  # without `timeout` it does not end
         2
@@ -229,9 +232,10 @@ class Wal(Recipe):
         return follow_from(self._objects, self.position(start), idle_s=seconds(idle_s, "idle_s"), timeout_s=limit_s)
 
     def reader(self, name: str, *, start: Start = "oldest") -> LogReader:
-        """A reader whose position is kept in the log; made at `start`, if there is none of that name.
+        """Open a reader whose position is kept in the log; a new name begins at `start`.
 
-        Whoever has it open is fenced. Where the log waits for its readers, what it has not committed is kept.
+        Opening fences the client that has the reader open. With `retain="readers"` the log keeps what it has not
+        committed.
 
         >>> reader = log.reader("billing")
         >>> for batch in reader.read():
@@ -242,7 +246,9 @@ class Wal(Recipe):
         return LogReader(self._objects, name, lambda: self.position(start))
 
     def drop_reader(self, name: str) -> bool:
-        """Wait for a reader no more; whether there was one. One that is opened again under the name begins anew.
+        """Remove a reader's name, so that the log keeps nothing for it; return whether it existed.
+
+        A reader that is opened again under the name begins anew.
 
         >>> log.drop_reader("nobody")
         False
@@ -256,10 +262,10 @@ class Wal(Recipe):
         return True
 
     def trim(self, before: Position | None = None) -> int:
-        """Raise the floor: what is before it is not kept. The first slot that is kept.
+        """Raise the floor to `before`, and return the first slot that is kept; records below it may be overwritten.
 
-        Not past the slowest reader that has a name, where the log waits for readers; without `before`, up to that one.
-        Nothing is removed: places below the floor are written over.
+        With `retain="readers"` the floor stays at or below the slowest named reader; without `before` it rises to that
+        one. No object is removed.
 
         Raises:
             NoLog, OutcomeUnknown, StoreError: do it again.
@@ -275,7 +281,7 @@ class Wal(Recipe):
         return trim(self._objects, end.slot if before is None else min(before.slot, end.slot))
 
     def end(self) -> Position:
-        """Where the next record goes, as it was during the call.
+        """Return the position of the next record, as it was during the call.
 
         >>> log.end() == log.position("end")
         True
@@ -283,11 +289,11 @@ class Wal(Recipe):
         return behind(self._objects.last().head)
 
     def position(self, start: Start) -> Position:
-        """Where this is: the first record of a slot; `oldest` is what is kept, `end` where the next record goes.
+        """Return a position: the first record of a slot, the `oldest` that is kept, or the `end` (of the next record).
 
         Raises:
-            Trimmed: the slot is not there any more.
-            InvalidInput: it is none of these, or the slot is behind the end.
+            Trimmed: the slot is no longer kept.
+            InvalidInput: `start` is none of these, or the slot is past the end.
 
         >>> str(log.position("oldest")), log.position("end").offset
         ('0:0', 2)
@@ -304,16 +310,16 @@ class Wal(Recipe):
             if place.slot.head.slot == slot:
                 return Position(slot, place.slot.head.first)
             gone = self._objects.trimmed(slot)
-            if start == "oldest" and gone.first > slot:  # the floor was raised since it was read
+            if start == "oldest" and gone.first > slot:  # the floor was raised after it was read
                 return self.position(start)
             raise gone
         end = self.end()
         if slot > end.slot:
             raise InvalidInput(f"start={start!r} is behind the end, which is {end}")
-        return end if slot == end.slot else self.position(slot)  # it was written meanwhile
+        return end if slot == end.slot else self.position(slot)  # the slot was written after the first look
 
     def info(self) -> LogInfo:
-        """The log as it is.
+        """Return the log's settings, end, leader, producers and readers.
 
         >>> info = log.info()
         >>> info.end.offset, info.producers
@@ -328,7 +334,7 @@ class Wal(Recipe):
         return LogInfo(*kept, behind(last), last.epoch, last.led, named, there, sealed, last.sealed or "")
 
     def close(self, timeout: float | None = None) -> None:
-        """Take nothing more, and return once what waits is written, or after so many seconds.
+        """Take no more operations, and wait until the waiting ones are written, or for `timeout` seconds.
 
         >>> log.close(timeout=10)
         """
@@ -348,11 +354,11 @@ class Wal(Recipe):
             return self._own
 
 
-# `AsyncWal`: the same log for tasks of an event loop.
+# `AsyncWal`: a log for tasks of an event loop.
 #
-# It is the very `Wal` of the threads: an append waits for its write without a thread, any other call has one while it
-# lasts. So every promise is the same. A cancelled append is dropped, if no write has taken it yet; else it goes on.
-# That of a producer always goes on: its numbers have an order.
+# It wraps a `Wal`, so every promise is the same. An append waits for its write without a thread; any other call has a
+# thread while it runs. A cancelled append is dropped, unless a write has taken it. An append of a producer always goes
+# on, because its numbers have an order.
 
 
 class AsyncAppender(EnteredByTasks[Appender]):

@@ -1,4 +1,4 @@
-"""The one who writes a log for all callers of this process: operations in, a result or an error for each out."""
+"""Writer of a log for all callers of a process, and its `Appender` and `Leader`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ LogGiven = LogOperation | Foreign[LogOperation]
 
 
 class LogWriter:
-    """Writes batches of operations, one at a time; knows the end of the log as it last wrote or read it.
+    """Writes batches of operations, one at a time; caches the end of the log as it last wrote or read it.
 
-    A batch is one PUT. Where another was faster, it looks at the place and finds the end again.
+    A batch is one PUT. If another writer was faster, it reads the place and finds the end again.
     """
 
     def __init__(self, objects: LogObjects, broker: Broker[LogOperation] | None = None) -> None:
@@ -45,17 +45,17 @@ class LogWriter:
         self._numbers = Numbers()
 
     def be_new(self) -> None:
-        """In a forked child: nobody waits for anything."""
+        """Reset in a forked child."""
         if self._broker is not None:
             self._broker.be_new()
 
     def close(self) -> None:
-        """Write for no others."""
+        """Stop writing for other processes."""
         if self._broker is not None:
             self._broker.close()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
-        """What each operation came to, in their order; more than a slot takes go to several."""
+        """Carry out operations, and return their results in order; more than one slot takes go to several."""
         results: list[Any] = []
         given = flat(operations)
         try:
@@ -63,16 +63,17 @@ class LogWriter:
                 results += self._numbers.carried_out(batch, [*map(_numbered, batch)], self._append)
         finally:
             for other in map(_numbered, given):
-                if other is not None and isinstance(other[0], tuple):  # of a bundle, which does not come again
+                if other is not None and isinstance(other[0], tuple):  # the operations of a bundle never come again
                     self._numbers.forget(other[0])
         return regrouped(operations, results)
 
     def forget(self, client: str) -> None:
-        """A client that appends no more."""
+        """Drop what is kept of a client that appends no more."""
         self._took.pop(client, None)
         self._numbers.forget(client)
 
     def _append(self, batch: Sequence[LogGiven]) -> Sequence[Any]:
+        """Write one batch, or let a broker do it; retry until its outcome is known or the timeout ends."""
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
         given = [self._now(one) for one in batch]
         handover = Handover(given, self._broker)
@@ -83,7 +84,7 @@ class LogWriter:
             before = turn.need
             try:
                 turn = self._step(turn, handover)
-                failed = before is Need.LOOK and turn.need is not Need.DONE  # not there yet, or beaten
+                failed = before is Need.LOOK and turn.need is not Need.DONE  # not written yet, or another was faster
             except (CasError, CoordinationError) as error:
                 failed = isinstance(error, Unavailable) and (turn.doubt or any(turn.sent))
                 if not failed:
@@ -99,7 +100,7 @@ class LogWriter:
         return handover.told(handover.answered(turn.results, handover.dropped), self._unknown)
 
     def _found(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
-        """This is the last slot: another writes behind it, or this process does."""
+        """Draft the batch after the last slot, unless a broker carries it out."""
         handed = handover.ask(last.broker, turn.sent)
         if handed is None:
             wanted = handover.wanted(
@@ -111,6 +112,7 @@ class LogWriter:
         return replace(turn, need=Need.DONE, results=tuple(handed.results))
 
     def _step(self, turn: Appending, handover: Handover[LogOperation]) -> Appending:
+        """Take the next step of a batch: find the end, write the draft, or read its place."""
         match turn.need:
             case Need.END:
                 last = self._objects.last(turn.known).head
@@ -127,8 +129,9 @@ class LogWriter:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
+        """Write the draft, after making room for it; read the place first if the condition is not known."""
         drafted, slot = turn.drafted, turn.slot
-        assert drafted is not None  # noqa: S101 - there is one to send
+        assert drafted is not None  # noqa: S101 - a batch to send has a draft
         self._make_room(slot)
         condition = self._objects.condition(slot)
         if condition is None:
@@ -147,10 +150,10 @@ class LogWriter:
         return turn.not_won()
 
     def _make_room(self, slot: int) -> None:
-        """See that the slot that this one replaces is below the floor.
+        """Make sure that the slot that `slot` replaces is below the floor; raise the floor if needed.
 
         Raises:
-            LogFull: it is not.
+            LogFull: the replaced slot is kept.
         """
         objects = self._objects
         if objects.manifest().has_room(slot) or objects.manifest(fresh=True).has_room(slot):
@@ -162,7 +165,7 @@ class LogWriter:
             raise LogFull(f"all {manifest.slots} slots of {objects.path!r} are kept; {whose}", slowest)
 
     def _now(self, operation: LogGiven) -> LogGiven:
-        """Another's client says itself what it took."""
+        """Add to an own append the name's epoch and the writer's; a foreign one carries its own."""
         if not isinstance(operation, Append):
             return operation
         return replace(operation, took=self._took.get(operation.client, 0), since=self._since)
@@ -177,7 +180,10 @@ def _name_of(operation: LogOperation) -> str:
 
 
 def _numbered(operation: LogGiven) -> NumberOf | None:
-    """Those of a bundle are in order among themselves; beyond it, that is its process's to mind."""
+    """Return the producer and number of an append, by which a failed number holds up later ones.
+
+    Foreign numbers keep an order only within their bundle: beyond it, their own process keeps it.
+    """
     one = own(operation)
     if not isinstance(one, Append):
         return None
@@ -187,7 +193,7 @@ def _numbered(operation: LogGiven) -> NumberOf | None:
 
 
 def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
-    """As many to a slot as it takes; a seal has one of its own."""
+    """Split operations into batches that fit in one slot; a seal is alone."""
     batch: list[LogGiven] = []
     size = 0
     for each in operations:
@@ -203,19 +209,16 @@ def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
         yield batch
 
 
-# Who appends: as a producer, whose numbers are in the log once; and as a leader, alone.
-
-
 _RECORD_BYTES = 1 << 20
-_TOLD = 1000  # numbers that were acknowledged here are remembered
+_TOLD = 1000  # how many acknowledged numbers are remembered
 _CHUNK = 1000
 
 
 class Appender(OfThisProcess):
-    """Appends as one producer. Thread-safe, and the numbers are in the order of the calls. `with` waits for all of it.
+    """Appends as one producer. Thread-safe: numbers are in the order of the calls. `with` waits for all records.
 
     Attributes:
-        producer: its name; None: each record is numbered by this client, and cannot be repeated by another.
+        producer: its name; None: the client numbers its records itself, and no other client can repeat them.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> out = log.appender("ingest-3")
@@ -242,11 +245,11 @@ class Appender(OfThisProcess):
         self._highest = 0
         self._told: OrderedDict[int, None] = OrderedDict()
         self._waiting: dict[Later[Appended], None] = {}
-        self._guard = threading.Lock()  # a number and its place in the line are given together
+        self._guard = threading.Lock()  # a number and its place in the line are assigned together
 
     @property
     def last_seq(self) -> int:
-        """The last number that the log has of this producer; 0 if there is none. Where to go on after a crash."""
+        """Last number that the log has of this producer, 0 if none: a restarted producer goes on after it."""
         there = self._objects.last().head.producers.get(self._name)
         return 0 if there is None else there.seq
 
@@ -254,12 +257,12 @@ class Appender(OfThisProcess):
         """Append a record: bytes, at most 1 MiB. The numbers of a producer rise, and may have gaps.
 
         Raises:
-            SequenceGap: a higher number is there, and this one was not appended before; or one before it came to
-                nothing, and has to be appended again first.
-            Fenced: another has taken the name, or leads.
-            Sealed: the log takes no more.
+            SequenceGap: a higher number is in the log, and this one is no repeat; or an earlier number failed, and must
+                be appended again first.
+            Fenced: another client has taken the name, or leads.
+            Sealed: the log takes no more records.
             LogFull, TooLarge, Overloaded: it has no room.
-            OutcomeUnknown: nobody can tell; with a producer's number, append it again.
+            OutcomeUnknown: the outcome is unknown; with a producer's number, append it again.
             NoLog, StoreError: it was not appended.
 
         >>> out.append(b"first", seq=1).again, out.append(b"second", seq=2).again
@@ -269,7 +272,7 @@ class Appender(OfThisProcess):
         return told
 
     def append_later(self, data: Bytes, *, seq: int | None = None) -> Later[Appended]:
-        """The same, without waiting for the write that takes it. Of a producer it cannot be cancelled any more.
+        """Append without waiting for the write; return a future. A named producer's append cannot be cancelled.
 
         Raises:
             TooLarge, Overloaded, NotBytes, InvalidInput: it was not taken.
@@ -286,7 +289,7 @@ class Appender(OfThisProcess):
         with self._guard:
             number = self._highest + 1 if seq is None else whole(seq, "seq", least=1)
             known = number if number <= self._highest and number in self._told else 0
-            self._highest = max(self._highest, number)  # first: an interrupt must not let it be given again
+            self._highest = max(self._highest, number)  # first: an interrupt must not reuse the number
             answer: Later[Appended] = self._batcher.submit(
                 Append(given, self._name, number, self._client, known=known, epoch=self.epoch),
                 kept=self.producer is not None,
@@ -296,11 +299,11 @@ class Appender(OfThisProcess):
         return answer
 
     def append_many(self, records: Iterable[Bytes], *, first: int | None = None) -> list[Appended]:
-        """Append records in their order, many to a write; those of a producer are numbered from `first`.
+        """Append records in their order, many to a write; a named producer's are numbered from `first`.
 
-        With the same `first` and the same records it may be repeated after a crash or an error.
+        After a crash or an error, repeat it with the same `first` and the same records.
 
-        Raises what `append` raises for the first record that came to nothing; others may be there.
+        Raises what `append` raises for the first record that failed; others may be in the log.
 
         >>> [one.again for one in out.append_many([b"first", b"second"], first=1)]
         [True, False]
@@ -315,13 +318,13 @@ class Appender(OfThisProcess):
                 if len(waiting) >= _CHUNK:
                     told += self._batcher.wait_all(waiting)
                     waiting = []
-        except Exception:  # of a record that is none, or for which there is no room
+        except Exception:  # an invalid record, or no room
             self._batcher.await_end(waiting)
             raise
         return told + self._batcher.wait_all(waiting)
 
     def flush(self) -> None:
-        """Wait for all that was given to `append_later`; the first error of it is raised.
+        """Wait for all records given to `append_later`; raises the first error among them.
 
         >>> later = out.append_later(b"second", seq=2)
         >>> out.flush()
@@ -330,7 +333,7 @@ class Appender(OfThisProcess):
         """
         with self._guard:
             waiting = [*self._waiting]
-        self._batcher.await_end(waiting)  # not `wait_all`: other threads may wait for these records
+        self._batcher.await_end(waiting)  # not `wait_all`, which cancels: other threads may wait for these records
         for one in waiting:
             one.result()
 
@@ -377,7 +380,7 @@ class Leader(Appender):
                 self.resign()
 
     def resign(self) -> None:
-        """Let others append; may be repeated, and is done also by whoever leads next.
+        """Let other clients append. May be repeated; the next leader does it too.
 
         >>> leader.resign()
         >>> log.info().led

@@ -1,14 +1,16 @@
-"""A commit, on its way: decided by a write of the lock record, once or never.
+"""The commit of a proposal, decided by a write of the lock record, once or never.
 
-    judge     the table as its writer has seen it last, and the place in the lock's log at which that was (`validate`)
-    decide    together with those of others, who do not hold the lock either (`combine`): whoever writes the
-              record judges it against what was decided since that place (`decider`)
+    judge     by the table as its writer last saw it, at an offset of the lock's log (`validate`)
+    decide    together with commits of other writers that do not hold the lock either (`combine`): the writer of the
+              record judges it against the commits decided since that offset (`decider`)
     publish   the completed file, fenced
 
-Where there is no log to go by, or only its writer can judge it, the lock is held for it; so it is where a metadata
-table is kept, whose pending states a JVM writer removes at its start. Its completed file is decided with the table's
-own. The completion time exceeds everything on both timelines. A lost lease, an answer that is not known, a log that has
-ended: it is judged anew, and that sees what became of it.
+The writer holds the lock if there is no log to judge by, or if only it can judge the commit. It also holds the lock for
+a table with a metadata table, whose pending states a JVM writer removes at its start. The completed file of the
+metadata table is decided with the table's own. The completion time exceeds all times on both timelines.
+
+After a lost lease, an unknown answer or an ended log the commit is judged anew, which shows the outcome of the earlier
+try.
 
 Source: Hudi RFC-22; `TransactionManager`, `BaseHoodieWriteClient.commitStats`.
 """
@@ -53,16 +55,16 @@ if TYPE_CHECKING:
     from lockprovider.table.state.knowledge import TableView
     from lockprovider.table.transaction.transaction import Transaction
 
-_LOOKED_AT = 5  # commits: those of services carry no keys
+_LOOKED_AT = 5  # commits, since those of services carry no keys
 _REFUSED = (WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced)
 
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """This try came to nothing. `hold`: be the holder from the next on."""
+    """A try that did not decide the commit. `hold`: hold the lock from the next try on."""
 
     hold: bool = False
-    unknown: PublishUnknown | None = None  # it may have been decided
+    unknown: PublishUnknown | None = None  # the try may have been decided
     restoring: Timeline | None = None  # a restore is pending
 
 
@@ -76,13 +78,13 @@ class Committing:
         self._waited_s = 0.0
 
     def run(self) -> tuple[str, float]:
-        """The completion time, and the seconds waited for the decision.
+        """Commit, and return the completion time and the seconds waited for the decision.
 
         Raises:
-            WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced: as `validate` does; nothing of it will be
+            WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced: from `validate`; nothing of it will be
                 visible.
             PublishUnknown: it may have been decided.
-            NotAcquired, CasError: the lock or the store.
+            NotAcquired, CasError: the lock or the store failed.
         """
         lock = self._table.lock
         staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._proposal.data, sole=True)
@@ -96,8 +98,12 @@ class Committing:
             raise
 
     def _in_some_try(self, staged: Pending) -> str:
+        """Try until the commit is decided; return the completion time.
+
+        It finishes a restore that its maker left pending, and tries again after it.
+        """
         proposal, table = self._proposal, self._table
-        carries = bool(table.settings.carried_keys)  # what, is known under the lock alone
+        carries = bool(table.settings.carried_keys)  # which keys, only a holder of the lock knows
         alone = bool(staged.staged) or self._listing is not None or carries
         unknown, may_travel = None, proposal.may_travel and not alone
         for tried in count():
@@ -120,7 +126,7 @@ class Committing:
         raise Aborted(f"instant {proposal.begin} lost its lease {TRIES} times before its commit; begin again")
 
     def _heals(self, conflict: WriteConflict) -> bool:
-        """Whether it was a clustering whose maker died, and that is taken back now: then it is in nobody's way."""
+        """Take back the clustering of a dead maker that caused this conflict; return whether that was done."""
         begin, _, kind = conflict.lost_to.partition(".")
         if kind != Instant(begin, Action.CLUSTERING, InstantState.REQUESTED).file_name.partition(".")[2]:
             return False
@@ -131,12 +137,13 @@ class Committing:
     # -- decided together with others ----------------------------------------------------------------------------------
 
     def _grouped(self) -> str | _Again:
-        """The completion time, if it came to that."""
+        """Try a group commit; return the completion time if it is decided."""
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
-        seen, self._txn.view = self._txn.view, None  # another try looks again: an intent that was withdrawn has used
-        seen = replace(seen, listed=False) if seen else self._look()  # up its name; a listing of the start is too old
+        # Another try looks again: a withdrawn intent has used up its name. The listing of the start is too old by now.
+        seen, self._txn.view = self._txn.view, None
+        seen = replace(seen, listed=False) if seen else self._look()
         if not seen.listed and seen.timeline.written_at(begin) is not None:
-            seen = table.now(listed=True)  # decided; whether that still stands in the log is not for sure
+            seen = table.now(listed=True)  # decided, but the log may not have it any more
         if not seen.log:
             return _Again(hold=True)
         done = seen.timeline.written_at(begin)
@@ -156,7 +163,7 @@ class Committing:
             table.tell("conflict", begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
             raise
         except PublishUnknown as error:
-            return _Again(hold=True, unknown=error)  # the next holder (me, if I get it) sees what was decided
+            return _Again(hold=True, unknown=error)  # the next holder, maybe this writer, sees what was decided
         finally:
             self._waited_s += table.world.monotonic_s() - asked_s
         if isinstance(came, Decided):
@@ -179,7 +186,7 @@ class Committing:
     # -- under a lock that is held -------------------------------------------------------------------------------------
 
     def _held(self, staged: Pending, unknown: PublishUnknown | None) -> str | _Again:
-        """Likewise; what may have been decided before (`unknown`) is not said to have failed."""
+        """Try under the lock; an earlier try that may have been decided (`unknown`) stays unknown if this one fails."""
         try:
             if unknown is not None:
                 return self._held_where_posted(staged)
@@ -190,11 +197,14 @@ class Committing:
             raise
 
     def _held_where_posted(self, staged: Pending) -> str | _Again:
-        """Where it may be posted still; so what refuses it must not leave it to be decided after that."""
+        """Try under the lock while an intent may be posted; a refusal is repeated with the log ended.
+
+        Otherwise that intent could be decided after the refusal.
+        """
         try:
             return self._under(self._acquire(), staged)
         except _REFUSED:
-            return self._under(self._acquire(keeps_log=False), staged)  # with the log all intents end
+            return self._under(self._acquire(keeps_log=False), staged)  # all intents end with the log
 
     def _acquire(self, *, keeps_log: bool = True) -> Lease:
         table = self._table
@@ -205,6 +215,7 @@ class Committing:
         return lease
 
     def _under(self, lease: Lease, staged: Pending) -> str | _Again:
+        """Judge and publish under this lease, then release it; return the completion time if published."""
         table, begin = self._table, self._proposal.begin
         try:
             table.tell("lock_held", begin, epoch=lease.epoch)
@@ -217,18 +228,22 @@ class Committing:
         except PublishUnknown as error:
             return _Again(hold=True, unknown=error)
         finally:
-            with contextlib.suppress(CasError):  # an unreleased lock lapses; the commit stands
+            with contextlib.suppress(CasError):  # an unreleased lock expires, and the commit stands
                 lease.release()
             table.tell("lock_released", begin)
         return self._end(completion, staged.staged)
 
     def _publish(self, lease: Lease, staged: Pending, seen: TableView) -> str:
+        """Judge the commit and publish its completed file; return the completion time.
+
+        If it was decided under an earlier lease of this writer, only return that time.
+        """
         table, proposal, now = self._table, self._proposal, seen.timeline
         done = now.written_at(proposal.begin)
         if done is not None and done.completion is not None:
-            return done.completion  # decided under an earlier lease of mine, and rolled forward
+            return done.completion  # decided under an earlier lease of this writer, and rolled forward
         validate.validate(table, proposal, self._basis, self._started.heartbeat, seen)
-        first, completion = None, now.next_time(table.clock.now_ms(), proposal.begin)  # by a log, `now` has it not
+        first, completion = None, now.next_time(table.clock.now_ms(), proposal.begin)  # `now` lacks it if read by a log
         if self._listing is not None:
             self._txn.is_listed = True
             first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, now)
@@ -237,7 +252,7 @@ class Committing:
         if data is not proposal.data:
             staged = table.lock.stage(staged.path, data, sole=True)
             left = staged.staged
-        # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
+        # `new`: no other writer has this begin time, and the completion time exceeds all those listed under this lease.
         lease.publish(replace(staged, path=f"{TIMELINE}/{name}", first=first), data, new=True)
         table.lock.discard(*filter(None, [left]))
         table.knowledge.remember(name, data)
@@ -246,7 +261,7 @@ class Committing:
         return completion
 
     def _carrying(self, now: Timeline) -> bytes:
-        """The commit, with the keys that it is to take over from the last commit that has some."""
+        """Return the commit with the carried keys of the last commit that has some."""
         prefixes, given = self._table.settings.carried_keys, self._proposal.metadata
         for instant in reversed(now.writes[-_LOOKED_AT:]) if prefixes else ():
             extra = self._table.metadata_of(instant).extra
@@ -256,9 +271,9 @@ class Committing:
         return self._proposal.data
 
     def _look(self, record: LockRecord | None = None) -> TableView:
-        """The table now, with what the validation is going to read of it at hand.
+        """Read the table now, and the commits that the validation will need.
 
-        If the log is the one of the start, nobody has rolled this instant back.
+        While the log is that of the start, no writer has rolled this instant back.
         """
         table = self._table
         seen = table.now(record)

@@ -1,7 +1,7 @@
-"""What group commit asks of a table: whether a commit may follow those that were decided since, and under which name.
+"""The table's judge for group commits: whether a commit may follow those decided since, and its file name.
 
-All of the check is made from the proposal, which an intent carries, and from the log. What cannot be said from the log
-alone is for the proposal's own writer (`JudgeAnew`).
+It judges by the proposal in an intent and by the log alone. If they are not enough, it returns the commit to its own
+writer (`JudgeAnew`).
 
 Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 """
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 _PREFIX = f"{TIMELINE}/"
-_LARGEST = 1 << 16  # bytes of what stands before the data
+_LARGEST = 1 << 16  # bytes of the header before the data
 _KEPT = 1000  # decoded proposals
 
 
 def encode(proposal: Proposal) -> bytes:
-    """As the body of an intent."""
+    """Encode a proposal as the body of an intent."""
     said = {
         "begin": proposal.begin,
         "action": proposal.action.value,
@@ -51,10 +51,10 @@ def encode(proposal: Proposal) -> bytes:
 
 
 def decode(body: bytes) -> Proposal:
-    """Read it.
+    """Decode a proposal from the body of an intent.
 
     Raises:
-        ValueError, KeyError, TypeError, Corrupt: it is not one.
+        ValueError, KeyError, TypeError, Corrupt: the body is no proposal.
     """
     head, _, data = body.partition(b"\n")
     said = parse_object(head, most=_LARGEST)
@@ -80,22 +80,22 @@ def _batch_id(said: Sequence[Any] | None) -> BatchId | None:
 
 
 def sample_of(proposal: Proposal) -> bytes:
-    """What most who write to that table now propose, without what is their own."""
+    """Return the encoded header that most writers of that table propose now, without what is specific to one commit."""
     rule = next(iter(RULES))
     said = replace(proposal, begin="", action=Action.COMMIT, rule=rule, batch_id=None, compares_keys=False, data=b"")
     return encode(said)
 
 
 def config_digest(config: TableConfig) -> str:
-    """By which a change of the table's properties is seen, also of those that are unknown here."""
+    """Return a digest that changes with any property of the table, also with an unknown one."""
     return short_digest(repr((config, sorted(config.raw.items()))))
 
 
 def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -> None:
-    """Return if it may follow these commits of the log.
+    """Return if the proposal may follow these commits of the log.
 
     Raises:
-        JudgeAnew: that cannot be said without asking the table.
+        JudgeAnew: the log is not enough to decide it.
         WriteConflict, AlreadyCommitted, WrongCheckpoint, Fenced: it may not.
     """
     if not done:
@@ -111,10 +111,11 @@ def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -
 
 
 class TableDecider:
-    """Of one table of this process; see `lockprovider.storage_lock.combine.Decider`.
+    """The `lockprovider.storage_lock.combine.Decider` of one table in this process.
 
-    `latest`: the largest time on the timeline when it was judged last. What came since is in the log.
-    `config`: the table's properties then. Nobody decides it by others. `sample`: that of what is wanted.
+    `latest`: the largest time on the timeline when the commit was last judged; later ones are in the log. `config`: the
+    table's properties then; it only sets the visibility, and commits are judged by those that `refresh` reads.
+    `sample`: see `sample_of`.
     """
 
     def __init__(self, table: TableContext, latest: str, config: TableConfig, sample: bytes = b"") -> None:
@@ -126,19 +127,22 @@ class TableDecider:
         self._decoded: dict[bytes, Proposal | None] = {}
 
     def refresh(self, seen_s: float) -> None:
-        """Read the properties, which are not always changed under the lock."""
+        """Read the table's properties again, since they are not always changed under the lock."""
         config = self._table.current.config_since(seen_s)
         self._config, self.at_once = config_digest(config), appears_at_once(config)
 
     def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
-        """See `refuse`."""
+        """Raise if the intent may not follow these log entries; see the function `refuse`."""
         proposal = self._proposal(intent)
         if proposal is None:
             raise JudgeAnew
         refuse(proposal, [self._known(entry) for entry in since])
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """Its completed file, at a time that exceeds all that is on the timeline."""
+        """Return the completed file to publish, at a time above all on the timeline.
+
+        None: the intent carries no proposal, or one made with other properties of the table.
+        """
         proposal = self._proposal(intent)
         if proposal is None or proposal.config != self._config:
             return None
@@ -149,7 +153,7 @@ class TableDecider:
         return None if parse_instant(name) is None else Pending.of_bytes(_PREFIX + name, proposal.data)
 
     def _proposal(self, intent: Intent) -> Proposal | None:
-        """The proposal that this intent carries; None if it carries none."""
+        """Return the proposal that this intent carries, or None; cache it."""
         if intent.body not in self._decoded:
             try:
                 proposal: Proposal | None = decode(intent.body)
@@ -161,10 +165,10 @@ class TableDecider:
         return self._decoded[intent.body]
 
     def _known(self, entry: LogEntry) -> tuple[Instant, CommitMetadata]:
-        """The commit of this entry, by its bytes.
+        """Return the commit of this log entry, decoded from its bytes, and cache it.
 
         Raises:
-            JudgeAnew: the entry has none, also where this process knows them: all who judge must come to the same.
+            JudgeAnew: the entry has no bytes. Cached bytes do not count: all processes must judge alike.
         """
         name = _name(entry)
         instant = parse_instant(name)

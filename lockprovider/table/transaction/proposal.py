@@ -1,7 +1,7 @@
-"""A commit on its way: what it does (`Proposal`), what its writer knew (`Basis`), and what came of it (`CommitResult`).
+"""A commit to be decided (`Proposal`), what its writer knew (`Basis`), and its outcome (`CommitResult`).
 
-A proposal is the body of an intent: any writer of the table judges it by the lock's log alone, and for the same log it
-comes out the same. By its basis its own writer judges it too, who can ask the table. Pure.
+A proposal is the body of an intent. Any writer of the table judges it by the lock's log alone, with the same result for
+the same log. Its own writer also judges it by its basis, and can read the table. Pure.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ RULES: dict[str, Resolution] = {
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What a transaction came to.
+    """The outcome of a committed transaction.
 
     `instant` is its begin time, `completion` its completion time (17 digits, UTC). `inserted`, `updated` and `deleted`
     count rows; `file_groups` are those that it wrote or replaced. `attempts` counts the runs of the function given to
-    `transact`, `conflicts` those that lost; `lock_wait_s` are the seconds that the last one waited for the table lock.
+    `transact`, `conflicts` those that lost. `lock_wait_s` are the seconds that the last run waited for the table lock.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -61,10 +61,10 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What the writer of a proposal knew of the table, and goes by.
+    """What the writer of a proposal knew of the table.
 
-    `resolution`: the rule by which it gives way to others. `snapshot`: the rows that it read, None if it read none.
-    `keys`: its new keys, where they are compared.
+    `resolution`: the rule that decides conflicts with other writers. `snapshot`: the rows that it read, None if it read
+    none. `keys`: its new keys, if keys are compared.
     """
 
     config: TableConfig
@@ -79,15 +79,16 @@ class Basis:
         return next((name for name, rule in RULES.items() if rule is self.resolution), "")
 
     def compared(self, mine: Proposal, done: Sequence[Instant]) -> tuple[Instant, ...]:
-        """Those of the commits since its timeline whose file groups are compared with those of the proposal."""
-        if self.resolution is non_blocking and self.snapshot is None:  # blind, and not by its settings alone
+        """Return the commits in `done` whose file groups are compared with those of the proposal."""
+        # The rule of a blind write passes over other commits only if this write has read nothing.
+        if self.resolution is non_blocking and self.snapshot is None:
             return tuple(instant for instant in done if instant.action is Action.REPLACECOMMIT)
         return tuple(done) if self.may_overlap(mine) else ()
 
     def may_overlap(self, mine: Proposal) -> bool:
-        """Whether a completed write can touch what this one does; new file groups are nobody else's.
+        """Whether a completed write can touch the same data as this one; new file groups belong to no other writer.
 
-        Resolutions that look at more than file groups see all others, and so does a write that read a snapshot.
+        Resolutions that use more than file groups compare all commits, and so does a write that read a snapshot.
         """
         if self.snapshot is not None or mine.compares_keys or mine.buckets:
             return True
@@ -97,19 +98,19 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What one instant is going to commit.
+    """The commit that one instant proposes.
 
     Attributes:
         begin: its begin time.
         action: commit or replacecommit.
-        rule: the resolution, by its name; empty where its own writer alone has it.
-        buckets: it is compared with others by buckets, in place of file groups.
+        rule: the name of the resolution; empty if only its own writer has it.
+        buckets: it is compared with others by buckets instead of file groups.
         config: the digest of the table's properties as its writer knows them.
-        columns: the digest of the columns that it would state, but for those that it adds.
+        columns: the digest of the columns that it would state, without those that it adds.
         batch_id: the batch of a stream that it is.
         compares_keys: its new keys are compared with those that others insert.
         data: its completed file.
-        metadata: what that says.
+        metadata: the decoded `data`.
     """
 
     begin: str
@@ -125,25 +126,25 @@ class Proposal:
 
     @property
     def may_travel(self) -> bool:
-        """Whether other writers can judge it: they have its rule."""
+        """Whether other writers have its rule, and so can judge it."""
         return self.rule != ""
 
     @property
     def inflight(self) -> Instant:
-        """The instant, until it is completed."""
+        """The instant before its completion."""
         return Instant(self.begin, self.action, InstantState.INFLIGHT)
 
     def completed(self, completion: str) -> Instant:
-        """The instant, once it is."""
+        """Return the instant as completed at this time."""
         return Instant(self.begin, self.action, InstantState.COMPLETED, completion)
 
     @property
     def stem(self) -> str:
-        """What its path begins with, whenever it is completed."""
+        """The beginning of its path, the same for every completion time."""
         return f"{TIMELINE}/{self.begin}_"
 
     def result(self, completion: str, *, conflicts: int, lock_wait_s: float) -> CommitResult:
-        """What it came to: it was committed, after so many conflicts of earlier tries."""
+        """Return the outcome of its commit, after `conflicts` conflicts of earlier tries."""
         stats = self.metadata.all_stats
         return CommitResult(
             instant=self.begin,
@@ -159,5 +160,5 @@ class Proposal:
 
 
 def operation_name(action: Action, said: str) -> str:
-    """Hudi's name of the operation; an engine that knows no overwrite may have said another."""
+    """Return Hudi's name of the operation; an engine without overwrites may have given another one."""
     return "INSERT_OVERWRITE" if action is Action.REPLACECOMMIT and said not in REPLACING else said

@@ -1,8 +1,8 @@
-"""A function in a transaction, again and again until it commits or has lost too often.
+"""Runs of a function in transactions, repeated until one commits or the retries are used up; also `create_table`.
 
-An attempt whose snapshot has become stale is rolled back, and the next one waits a little and begins from a fresh
-snapshot: so the function must get all it reads from its transaction. Any other failure is rolled back too, and comes
-out as it is. An attempt that found the table changed before it had begun does not count.
+An attempt with a stale snapshot is rolled back. After a short delay the next one begins from a fresh snapshot, so the
+function must read everything through its transaction. Any other failure is rolled back and raised. An attempt that
+found the table changed before it had begun does not count.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from lockprovider.table.state.events import Watcher, nobody
 from lockprovider.table.transaction.start import Passed
 from lockprovider.table.transaction.transaction import CommitResult, Face, Transaction
 
-WHOLE_RETRIES = (
-    3  # of a write that is given whole; a function is run once, unless its caller says that it may run again
-)
+WHOLE_RETRIES = 3  # of a write whose rows are all given; a function runs once, unless its caller allows it to run again
 
 
 def transact(
@@ -43,7 +41,7 @@ def transact(
     pinned: bool = True,
     face: Face | None = None,
 ) -> CommitResult:
-    """See `Table.transact`; `face` makes what `fn` gets of the transaction."""
+    """Run `fn` in a transaction, as `Table.transact` does; `face` wraps the transaction that `fn` gets."""
     _check_call(table, fn, extra)
     retries, conflicts = whole(retries, "retries"), 0
     while True:
@@ -56,8 +54,8 @@ def transact(
             fn(given)
             result = given.commit(conflicts=conflicts)
         except (PropertiesChanged, Passed):
-            txn.rollback()  # it has not begun; now the table is known
-            if face is not None and not retries:  # a caller's function, which may have read what can be read once only
+            txn.rollback()  # it has not begun, and now the table is known
+            if face is not None and not retries:  # a caller's function may have read what can be read only once
                 raise
         except Exception as error:
             conflicts += 1
@@ -74,7 +72,7 @@ def transact(
 
 
 def _check_call(table: object, fn: object, extra: object) -> None:
-    """Raises InvalidInput: one of them is of another kind."""
+    """Raise `InvalidInput` if an argument has the wrong type."""
     if not isinstance(table, TableContext):
         raise InvalidInput(f"table is a {type(table).__name__}, and must be a Table: Table.open(url)")
     if not callable(fn):
@@ -84,13 +82,11 @@ def _check_call(table: object, fn: object, extra: object) -> None:
 
 
 def _is_text(extra: object) -> bool:
-    """Whether all of it is text: a commit's metadata has no other values."""
+    """Whether all names and values are text: a commit's metadata has no other values."""
     return isinstance(extra, Mapping) and all(isinstance(text, str) for pair in extra.items() for text in pair)
 
 
-# A table comes to be, or gets more columns: each in a commit of its own.
-#
-# Source: Hudi `HoodieTableMetaClient`, `HoodieSparkSqlWriter`.
+# Source of creation and new columns, each in a commit of its own: Hudi `HoodieTableMetaClient`, `HoodieSparkSqlWriter`.
 _Table = TypeVar("_Table", bound=TableContext)
 
 
@@ -104,7 +100,7 @@ def create_table(
     watcher: Watcher = nobody,
     exist_ok: bool = False,
 ) -> _Table:
-    """See `Table.create`."""
+    """Create a table, as `Table.create` does."""
     url = check_url(url)
     if not isinstance(spec, TableSpec):
         raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
@@ -122,7 +118,7 @@ def create_table(
         found = kind.open(url, storage_options=storage_options, settings=settings, watcher=watcher)
         _check_same(found, config)
         return found
-    # So that no file of a failed first write can be older than the whole timeline, which would make it visible.
+    # With a first commit no file of a failed write can be older than the whole timeline, which would make it visible.
     transact(table, lambda txn: txn.add(()))
     return table
 
@@ -138,7 +134,7 @@ def _check_same(table: TableContext, config: TableConfig) -> None:
 
 
 def add_columns(table: TableContext, columns: pa.Schema, *, retries: int) -> CommitResult:
-    """See `Table.add_columns`."""
+    """Add columns in a commit of their own, as `Table.add_columns` does."""
 
     def run(txn: Transaction) -> None:
         txn.add_columns(columns)

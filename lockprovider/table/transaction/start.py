@@ -1,9 +1,9 @@
-"""The start of a write: an instant that is its writer's alone, pending on the timeline, with a heartbeat.
+"""The start of a write: it takes an instant with its own begin time, pending on the timeline, with a heartbeat.
 
-The begin time exceeds those of all that is completed on a timeline seen after `.requested` was created, and no other
-action has it, else it is given up for a later one. Then every writer that took its snapshot before sees an instant that
-began later than all in it (so JVM writers judge), and every one after sees it pending; and among the files of one file
-group the last that was written began last.
+The begin time must exceed all completed times on a timeline read after `.requested` was created. No other action may
+have it. Otherwise it is given up for a later one. So a writer with an earlier snapshot sees an instant that began later
+than all in its snapshot (by which JVM writers judge), and a writer with a later snapshot sees it pending. Among the
+files of one file group the last one written also began last.
 
 Source: Hudi `BaseHoodieWriteClient.startCommit`, `HoodieHeartbeatClient`.
 """
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from lockprovider.table.state.knowledge import TableView
 
 _REQUEST_S = 60.0  # for the inflight file
-_FRESH_S = 10.0  # after it was chosen a begin time may be taken
+_FRESH_S = 10.0  # within this time after its choice a begin time may be taken
 
 
 @dataclass(frozen=True, slots=True)
 class InstantKind:
-    """What an instant is started for; `config` is the table's as its writer knows it."""
+    """The purpose of an instant; `config` is the table's configuration as its writer knows it."""
 
     action: Action
     operation: str
@@ -47,7 +47,7 @@ class InstantKind:
 
     @property
     def contents(self) -> tuple[bytes, bytes]:
-        """Of the requested and of the inflight file."""
+        """The contents of the requested and of the inflight file."""
         return encode_replace_pending(self.operation) if self.action is Action.REPLACECOMMIT else (b"", b"")
 
 
@@ -55,8 +55,8 @@ class InstantKind:
 class Started:
     """An instant of this writer: pending, with a heartbeat.
 
-    `view` is the table as it was seen after it was taken. `creating`: its inflight file, which may be under way.
-    `pending`: a timeline that has what others have pending, if it is time to look for dead writers.
+    `view`: the table, read after the instant was taken. `creating`: the creation of the inflight file, which may still
+    run. `pending`: a timeline with the pending instants of others, if it is time to look for dead writers.
     """
 
     begin: str
@@ -66,18 +66,21 @@ class Started:
     pending: Timeline | None = None
 
     def wait_in_flight(self) -> None:
-        """Return once its inflight file is there: by that a JVM's rollback knows that there may be data files.
+        """Wait until the inflight file exists: it tells the rollback of a JVM writer that data files may exist.
 
         Raises:
-            CasError: it may not be.
+            CasError: the file may not exist.
         """
         if self.creating is not None:
             self.creating.result()
 
     def look_around(self, table: TableContext, snapshot: Timeline) -> None:
-        """Report the start, on this snapshot, and clean up after dead writers if it is time to."""
-        if not self.view.is_combined:  # else the leader of the batch reads them
-            # As of after the look at the record: the commit, which writes that itself, need not wait for it.
+        """Report the start on this snapshot, and clean up after dead writers if it is time to.
+
+        It also refreshes the table's properties in the background, and abandons the heartbeat if it fails.
+        """
+        if not self.view.is_combined:  # otherwise the leader of the batch reads them
+            # This read follows that of the record. The commit, which writes the record itself, need not wait for it.
             table.store.in_background(table.config)
         try:
             table.tell("begin", self.begin, snapshot=snapshot.latest_completed_time)
@@ -86,42 +89,44 @@ class Started:
                 if self.view.has_guests:
                     rollback.remove_ended_beats(table, self.pending)
         except BaseException:
-            self.heartbeat.leave()  # what is left is a dead writer's, then
+            self.heartbeat.leave()  # a cleaner then takes the instant for that of a dead writer
             raise
 
     def end(self, table: TableContext, left: Iterable[str]) -> None:
-        """End after the commit: what is left over is harmless, no caller waits for it, and `rollback.sweep` removes it.
+        """Stop the heartbeat after the commit, and delete the leftover objects `left` in the background.
 
-        Beside JVM writers the heartbeat stays for a while, see `rollback.remove_ended_beats`.
+        A leftover is harmless, and `rollback.sweep` removes it. If JVM writers were seen, the heartbeat file stays for
+        a while; see `rollback.remove_ended_beats`.
         """
         self.heartbeat.leave()
         table.lock.discard(*left, *(() if self.view.has_guests else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
-        """Remove everything that was written; what cannot be removed now is left to the next writer.
+        """Remove everything that was written; the next writer removes what cannot be removed now.
 
-        `files`: all of it, which takes no lock; None: there may be more, or another writer may commit it yet.
+        `files`: all files, which are removed without the lock. None: more may exist, or another writer may still commit
+        them.
         """
         try:
             with contextlib.suppress(CasError):
-                self.wait_in_flight()  # else it might come after what removes it
+                self.wait_in_flight()  # otherwise the file might appear after its removal
             with contextlib.suppress(CasError, NotAcquired):
                 mine = files if self.heartbeat.alive else None
                 if mine is None or not rollback.take_back_alone(table, self.begin, mine):
                     rollback.roll_back(table, self.begin, own=True)
-        finally:  # not before: others would take it for dead at once, and get in each other's way
+        finally:  # not earlier: others would take this writer for dead at once, and both would roll back
             with contextlib.suppress(CasError):
                 self.heartbeat.stop()
 
 
 class Passed(Exception):
-    """An early start will not do: what was written under its begin time goes, and the write begins again."""
+    """The early start failed: roll back what was written under its begin time, and begin the write again."""
 
 
 class EarlyStart:
-    """An instant that is being taken while its append announces its files; no data file is written yet. Thread-safe.
+    """An instant taken in the background while its append announces its files, before any data file. Thread-safe.
 
-    `accept` raises if the instant does not fit what the append has assumed; it is called until it has returned once.
+    `accept` raises if the instant does not fit the append's assumptions; it is called until it has returned once.
     """
 
     def __init__(self, table: TableContext, kind: InstantKind, accept: Callable[[Started], object]) -> None:
@@ -135,8 +140,8 @@ class EarlyStart:
         """Wait for the instant.
 
         Raises:
-            Passed: the time that was claimed will not do.
-            PropertiesChanged, CasError: as of `start`.
+            Passed: the begin time that was claimed is not valid.
+            PropertiesChanged, CasError: from `start`.
         """
         found = self._taking.result()
         if not isinstance(found, Started):
@@ -144,10 +149,10 @@ class EarlyStart:
         return found
 
     def confirm(self) -> None:
-        """Return once data files may be written.
+        """Wait until data files may be written.
 
         Raises:
-            Passed, PropertiesChanged, CasError: they may not; as of `taken` and of what accepts it.
+            Passed, PropertiesChanged, CasError: they may not; from `taken` and `accept`.
         """
         with self._guard:
             if not self._is_accepted:
@@ -156,11 +161,11 @@ class EarlyStart:
 
 
 def start(table: TableContext, kind: InstantKind, known: Timeline) -> Started:
-    """Take an instant, later than all that is known; give it to its transaction, and then `look_around`.
+    """Take an instant later than all of `known`; the caller gives it to its transaction, then calls `look_around`.
 
     Raises:
-        PropertiesChanged: the table is not the one that its writer knows any more; nothing was begun.
-        CasError: the store failed; what is left is a dead writer's.
+        PropertiesChanged: the table has other properties than its writer knows; nothing was begun.
+        CasError: the store failed; a cleaner removes what is left.
     """
     while not isinstance(tried := _take(table, kind, _claim(table, known)), Started):
         known = tried
@@ -168,7 +173,7 @@ def start(table: TableContext, kind: InstantKind, known: Timeline) -> Started:
 
 
 def resume(table: TableContext, begin: str) -> Started:
-    """Take up an instant that another process of the same writer has started.
+    """Take up an instant that another process of the same writer has started, and start its heartbeat here.
 
     Raises:
         Aborted: it is not pending any more.
@@ -182,7 +187,7 @@ def resume(table: TableContext, begin: str) -> Started:
 
 @dataclass(frozen=True, slots=True)
 class _Claimed:
-    """A begin time that no other has, chosen at `chosen_s`."""
+    """A begin time that no other writer has, chosen at `chosen_s`."""
 
     begin: str
     heartbeat: WriterHeartbeat
@@ -192,7 +197,7 @@ class _Claimed:
 def _claim(table: TableContext, known: Timeline) -> _Claimed:
     while True:
         begin, chosen_s = known.next_time(table.clock.now_ms()), table.world.monotonic_s()
-        # The heartbeat first: a pending instant without one counts as dead.
+        # The heartbeat comes first: a pending instant without one counts as dead.
         heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
         if heartbeat.start():
             return _Claimed(begin, heartbeat, chosen_s)
@@ -200,35 +205,38 @@ def _claim(table: TableContext, known: Timeline) -> _Claimed:
 
 
 def _take(table: TableContext, kind: InstantKind, claimed: _Claimed) -> Started | Timeline:
-    """Try to begin at this time; if it will not do, the timeline as it was listed after."""
+    """Try to begin at this time; return the instant, or the timeline listed after the time proved invalid."""
     heartbeat, requested = claimed.heartbeat, Instant(claimed.begin, kind.action, InstantState.REQUESTED)
     plan, profile = kind.contents
     try:
-        # One that comes so late may find itself before what was archived meanwhile.
+        # a late instant may begin before writes that were archived since
         is_late = table.world.monotonic_s() - claimed.chosen_s > _FRESH_S
         if is_late or not _create(table, requested, plan, timeout_s=_FRESH_S):
             heartbeat.stop()
             return table.listed_timeline()
         return _verify(table, kind, requested, profile, heartbeat)
     except BaseException:
-        heartbeat.leave()  # what is left is a dead writer's, then
+        heartbeat.leave()  # a cleaner then takes the instant for that of a dead writer
         raise
 
 
 def _verify(
     table: TableContext, kind: InstantKind, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat
 ) -> Started | Timeline:
-    """Whether that time, which is requested now, will do; the timeline as it was seen after, if not."""
+    """Create the inflight file, and check the begin time against the table; return the instant.
+
+    If the time is invalid, remove its files and return the timeline that was read.
+    """
     begin = requested.begin
     inflight = Instant(begin, kind.action, InstantState.INFLIGHT)
     creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
     seen, pending = _look(table)
-    if seen.listed:  # maybe before it was there
+    if seen.listed:  # the listing may be older than the inflight file
         seen = replace(seen, timeline=seen.timeline.plus([inflight]))
     now = seen.timeline
     if seen.config == kind.config and seen.latest_begin < begin and now.is_alone(requested):
         return Started(begin, heartbeat, seen, creating, pending)
-    creating.result()  # else it might come after its removal
+    creating.result()  # otherwise the file might appear after its removal
     heartbeat.leave()
     names = (inflight.file_name, requested.file_name)  # in this order
     table.store.delete_all([*(f"{TIMELINE}/{name}" for name in names), heartbeat_path(begin)])
@@ -238,7 +246,7 @@ def _verify(
 
 
 def _look(table: TableContext) -> tuple[TableView, Timeline | None]:
-    """The table now, and what others have pending, if it is time to look for dead writers."""
+    """Read the table and, if it is time to look for dead writers, the pending instants of others."""
     if table.settings.is_eager:
         seen = table.now(listed=True)
         return seen, seen.timeline

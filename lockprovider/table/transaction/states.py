@@ -1,4 +1,4 @@
-"""The states of a transaction and of its commit: which step may follow which, and which try comes next. Pure.
+"""The states of a transaction, the steps between them, and the choice of the next try of a commit. Pure.
 
     OPEN -> BEGUN -> WRITTEN -> ASKED -> OVER      a transaction that commits
     OPEN -> CLAIMED -> BEGUN                       an append that starts early
@@ -7,7 +7,7 @@
     any state -> OVER                              a rollback
 
 A transaction is `CLAIMED` while an append announces its files before its instant is taken. In `RESUMED` and `ASKED`
-another writer may decide the commit at any moment: its files stay until the lock says what became of it.
+another writer may decide the commit at any moment. Its files then stay until the lock shows the outcome.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from lockprovider.table.errors import Aborted, InvalidRecords, TableError
 
 
 class State(Enum):
-    """How far a transaction has come."""
+    """The progress of a transaction."""
 
-    OPEN = auto()  # it has no instant, and has read at most
+    OPEN = auto()  # no instant yet; it has read at most
     CLAIMED = auto()  # a begin time is chosen, and its instant is being taken
     BEGUN = auto()  # its instant is pending: data files may be written
-    RESUMED = auto()  # likewise, by another process of its writer, which may have asked for the commit
+    RESUMED = auto()  # begun by another process of its writer, which may have asked for the commit
     WRITTEN = auto()  # all of its files are in the store
-    ASKED = auto()  # it may be committed
-    REFUSED = auto()  # it was asked for, and nothing of it becomes visible
+    ASKED = auto()  # its commit may be decided
+    REFUSED = auto()  # its commit was refused, and nothing of it becomes visible
     OVER = auto()  # committed or rolled back
 
     @property
     def may_be_decided(self) -> bool:
-        """Whether another writer may commit it yet: then only a holder of the lock may roll it back."""
+        """Whether another writer may still commit it; then a rollback needs the lock."""
         return self in (State.RESUMED, State.ASKED)
 
 
 class Step(Enum):
-    """What changes the state."""
+    """An event that changes the state."""
 
     CLAIM = auto()
     RESUME = auto()
@@ -64,11 +64,11 @@ _NEXT: dict[Step, dict[State, State]] = {
 
 
 def after(state: State, step: Step) -> State:
-    """Return the state that this step leads to.
+    """Return the state that follows `state` by `step`.
 
     Raises:
         Aborted: the transaction is over.
-        InvalidRecords: nothing was written yet, or something was.
+        InvalidRecords: the step needs an earlier write, or allows none.
     """
     if state not in _NEXT[step]:
         raise _refusal(state, step)
@@ -84,22 +84,23 @@ def _refusal(state: State, step: Step) -> TableError:
 
 
 class Try(Enum):
-    """How a commit is tried."""
+    """The way in which a commit is tried."""
 
     GROUP = auto()  # decided together with others, by any writer of the table
     HOLD = auto()  # by this writer, under the lock
-    HOLD_WHERE_POSTED = auto()  # likewise, where an earlier try may be decided yet
+    HOLD_WHERE_POSTED = auto()  # under the lock, while an earlier try may still be decided
     GIVE_UP = auto()
 
 
-TRIES = 8  # how often a commit may lose its lease, or find that the log has ended, before it gives up
-_LOGS = 4  # how often that
+TRIES = 8  # of a commit that loses its lease or whose log ends, before it gives up
+_LOGS = 4  # group commits among these tries
 
 
 def next_try(tried: int, *, may_travel: bool, is_unknown: bool) -> Try:
-    """Say how a commit is tried after so many tries.
+    """Choose how to try a commit that was tried `tried` times before.
 
-    `may_travel`: other writers can judge it, and none has asked its writer to. `is_unknown`: a try may be decided yet.
+    `may_travel`: other writers can judge the commit, and none has returned it to its writer. `is_unknown`: an earlier
+    try may still be decided.
     """
     if tried >= TRIES:
         return Try.GIVE_UP

@@ -1,11 +1,11 @@
-"""One transaction: begin, write, and the commit that happens once or never.
+"""A transaction on a table: begin, write, and a commit that happens once or never.
 
-    begin   the snapshot is one listing of the timeline; nothing is written yet
-    start   with the first write: heartbeat, `.requested`, `.inflight`, at a begin time that will do (see `start`)
-    write   engines put markers and data files under names that carry the begin time; nobody reads them
-    commit  in a turn at the table lock: the instant is still pending and its heartbeat alive, the table is still what
-            it was, nothing completed since the snapshot touched the same file groups (see `validate`) -> fenced publish
-            of the completed file (see `commit`)
+    begin   list the timeline once, as the snapshot; write nothing
+    start   with the first write: create heartbeat, `.requested`, `.inflight` at a valid begin time (see `start`)
+    write   engines put markers and data files under names with the begin time, which no reader reads
+    commit  in a turn at the table lock: check that the instant is pending, its heartbeat alive, the table unchanged,
+            and the same file groups untouched since the snapshot (see `validate`); then publish the completed file,
+            fenced (see `commit`)
 
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 """
@@ -61,10 +61,10 @@ __all__ = ["CommitResult", "Transaction"]
 
 
 class Transaction:
-    """One instant of one writer; not thread-safe, and good for one commit."""
+    """One instant of one writer; good for one commit. Not thread-safe."""
 
     def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
-        table.lock.require_safe_store()  # its begin is a conditional create already
+        table.lock.require_safe_store()  # the begin is a conditional create
         self.table = table
         now = table.now() if pinned else None
         config = config_to_begin_with(table) if now is None else writable_config(table, now.config)
@@ -77,19 +77,19 @@ class Transaction:
         self._schema_json: str | None = None
         self._snapshot: Snapshot | None = None
         self._adds_columns = False
-        self._target: Snapshot | None = None  # of a blind write: what it writes into, and has not read
+        self._target: Snapshot | None = None  # the files that a blind write changes without having read them
         self._is_blind = False
         self.state = State.OPEN
         self.begin = ""  # the begin time; empty until something is written
         self.heartbeat: WriterHeartbeat | None = None
         self._early: EarlyStart | None = None
         self.started: Started | None = None
-        self.view: TableView | None = None  # the table as it was seen at the start, until a commit was judged by it
-        self.replay = False  # what is written can be written once more, from its beginning
+        self.view: TableView | None = None  # the table at the start, until a commit was judged by it
+        self.replay = False  # the input can be read again from its beginning
         self._stats: tuple[WriteStat, ...] = ()
-        self.markers: list[str] = []  # that this process has written, or is about to
-        self.announced: set[str] = set()  # the paths of their files
-        self._tasks_write = False  # other processes write files too: those that they announce are in the store alone
+        self.markers: list[str] = []  # written by this process, or about to be
+        self.announced: set[str] = set()  # the paths of the data files of these markers
+        self._tasks_write = False  # other processes write files too, and only the store lists their markers
         self.is_listed = False  # the instant has begun in the metadata table, too
         self.result: CommitResult | None = None
         self._batch_id: BatchId | None = None
@@ -97,12 +97,13 @@ class Transaction:
 
     @classmethod
     def resume(cls, table: TableContext, begin: str) -> Transaction:
-        """Take up an instant that another process of the same writer began, to commit it or to roll it back.
+        """Take up an instant that another process of this writer began, to commit it or roll it back.
 
-        Its snapshot is of now: for writes that only add file groups. A replacecommit replaces all there are now.
+        The snapshot is read now, which suits writes that only add file groups. A replacecommit replaces all files
+        present now.
 
         Raises:
-            Aborted: it is not pending any more.
+            Aborted: the instant is not pending any more.
         """
         txn = cls(table)
         mine = resume(table, begin)
@@ -118,12 +119,15 @@ class Transaction:
         return f"<{type(self).__name__} on {self.table.url!r}, {state}>"
 
     def enter(self, step: Step) -> None:
-        """Go on by this step; see `states.after`, which may refuse it."""
+        """Change the state by this step; `states.after` may refuse it."""
         self.state = after(self.state, step)
 
     @property
     def timeline(self) -> Timeline:
-        """What was completed when this transaction began; if nothing was read before its start, when it started."""
+        """The commits completed at the begin of this transaction, or at its start if nothing was read before.
+
+        Reading it may begin an early start, and reads the table the first time.
+        """
         if self._timeline is None and self.state is State.CLAIMED:
             self.ensure_begun()
         if self._timeline is None:
@@ -132,17 +136,17 @@ class Transaction:
 
     @property
     def schema_json(self) -> str | None:
-        """The table's Avro schema, without meta columns, as this transaction's commit will state it."""
+        """The table's Avro schema, without meta columns, that this commit will state."""
         if self._schema_json is None:
             self._schema_json = hudi_schema.to_avro(self.table.schema(self.timeline), self.config.name)
         return self._schema_json
 
     @property
     def snapshot(self) -> Snapshot:
-        """The rows this transaction reads; conflicts are found against it."""
+        """The files this transaction reads, by which conflicts are detected; reads the table the first time."""
         if self._snapshot is None:
             found = self.table.current.current_files(self.timeline)
-            self._snapshot = self._snapshot or found  # threads that read partitions at once go by the same
+            self._snapshot = self._snapshot or found  # threads that read partitions in parallel share the first result
         return self._snapshot
 
     @property
@@ -157,53 +161,55 @@ class Transaction:
         return not (has_rows or self._replaced or self._adds_columns)
 
     def exactly_once(self, batch_id: BatchId) -> None:
-        """Say which batch of a stream this is; the commit carries it, and is refused if another one did before.
+        """Record which batch of a stream this transaction is; a batch that is in the table is refused.
+
+        The commit's metadata carries the batch.
 
         Raises:
-            AlreadyCommitted: it is in the table; `commit` looks again, under the lock.
-            WrongCheckpoint: the stream went on from another checkpoint.
+            AlreadyCommitted: the batch is in the table; `commit` checks again, under the lock.
+            WrongCheckpoint: the stream continued from another checkpoint.
         """
         self._batch_id = batch_id
         self.extra.update(batch_id.note(self.extra))
         done = batch_id.committed_by(batches_back(self.table, self.timeline))
-        # What is decided, and not there yet, may not come to be: then the commit finds out, under the lock.
+        # A decided commit may still be missing in the store and never appear: then `commit` checks under the lock.
         if done is not None and (done.file_name not in self.timeline.names or self.table.current.has(done)):
             raise batch_id.found_in(done)
 
     # -- its start: see `start` ----------------------------------------------------------------------------------------
 
     def start(self) -> str:
-        """Begin, unless it has: after this, data files may be written under its begin time, also by other processes."""
+        """Begin if not begun, and return the begin time, under which any process may now write data files."""
         self._tasks_write = True
         self.ensure_begun().wait_in_flight()
         return self.begin
 
     def start_here(self) -> WritesHere:
-        """The same, for files that this process writes."""
+        """Begin if not begun, for data files that this process alone writes."""
         started = self.ensure_begun()
         return WritesHere(self.markers, self.announced, self.partitions, started.wait_in_flight)
 
     @property
     def may_start_early(self) -> bool:
-        """Whether nothing is known of the table but what the process remembers, and the write can be made again."""
+        """Whether the write can be repeated, and this transaction has read nothing but what the process remembers."""
         return self.replay and self.state is State.OPEN and self._timeline is None and not self._is_blind
 
     def start_early(self, planned: pa.Schema, check: Callable[[], object]) -> WritesHere:
-        """The same, for new files of these columns: they may be announced while the instant is being taken.
+        """Begin in the background; new files of these columns may be announced before the instant is taken.
 
-        `check` raises for a table that is not to be written like that, before the first file.
+        `check` raises if the table must not be written this way; it runs before the first file.
         """
         known = self.table.knowledge.partitions_at(self.table.knowledge.latest)
 
         def accept(started: Started) -> None:
-            after(self.state, Step.BEGIN)  # a thread may be late
+            after(self.state, Step.BEGIN)  # refuses a late thread
             if self.started is None:
                 self._look_around(started)
             if not planned.equals(self.table.schema(self.timeline)):
                 raise Passed
             started.wait_in_flight()
             check()
-            if self.partitions is not known:  # others may have removed some of them
+            if self.partitions is not known:  # other writers may have removed some of them
                 raise Passed
             self.enter(Step.BEGIN)
 
@@ -213,12 +219,12 @@ class Transaction:
         return WritesHere(self.markers, self.announced, known, self._early.confirm)
 
     def ensure_begun(self) -> Started:
-        """Begin, unless it has.
+        """Begin if not begun.
 
         Raises:
-            Passed: it has started early, and that will not do.
-            PropertiesChanged, CasError: as of `start`.
-            Aborted, InvalidRecords: it is over, or has written.
+            Passed: the early start failed; the write must begin again.
+            PropertiesChanged, CasError: from `start`.
+            Aborted, InvalidRecords: the transaction is over, or has written.
         """
         if self.state is State.CLAIMED and self._early is not None:
             self._early.confirm()
@@ -230,7 +236,7 @@ class Transaction:
         return self._look_around(started)
 
     def _look_around(self, started: Started) -> Started:
-        """Own this instant, pin the timeline that it was started on, report it, and clean up after dead writers."""
+        """Own this instant, pin its timeline, report the start, and clean up after dead writers."""
         self._own(started)
         self._timeline = self._timeline or started.view.timeline
         started.look_around(self.table, self._timeline)
@@ -246,38 +252,38 @@ class Transaction:
 
     @property
     def expected_schema(self) -> pa.Schema | None:
-        """The table's schema, as far as it is known without a look at the table; None if it is not."""
+        """The table's schema as remembered or pinned, without a new read of the table; None if unknown."""
         return self.table.knowledge.schema if self._timeline is None else self.table.schema(self._timeline)
 
     def begin_to_write(self) -> pa.Schema:
-        """Begin, unless it has; the columns of the rows that are to be written."""
+        """Begin if not begun, and return the columns of the rows to write."""
         self.ensure_begun()
         if self._is_blind and self._batch_id is not None:
-            self.exactly_once(self._batch_id)  # what came between is before the timeline that the commit is judged by
+            self.exactly_once(self._batch_id)  # batches in between precede the pinned timeline
         return self.table.schema(self.timeline)
 
     def write_blindly(self, partitions: Collection[str]) -> None:
-        """Let this be a blind write into these partitions, if it may be one: it has read nothing of the table."""
+        """Make this a blind write into these partitions if that is allowed; it must not have read rows."""
         if self.may_be_blind and self.state is State.OPEN:
             anchors.anchor(self.table, partitions)
             self._is_blind, self._timeline = True, None
 
     @property
     def may_be_blind(self) -> bool:
-        """Whether a write now is one of a non-blocking writer: it has read no rows, and ends and adds nothing."""
+        """Whether a non-blocking writer may write blindly: it has read no rows, and replaces and adds no columns."""
         is_plain = self._action is Action.DELTACOMMIT and not self._adds_columns
         return self.table.settings.mode is Mode.NON_BLOCKING and is_plain and self._snapshot is None
 
     def slices(self, partitions: Iterable[str] | None = None) -> tuple[FileSlice, ...]:
-        """What changes of these partitions are written into: those of the snapshot; blindly, without reading them.
+        """Return the file slices that changes of these partitions are written into; a blind write does not read them.
 
         Raises:
-            WriteConflict: others have ended the anchors of a blind write since it made sure of them.
+            WriteConflict: other writers have replaced the anchors of a blind write since it checked them.
         """
         if not self._is_blind:
             return self.snapshot.within(partitions)
         if self._target is None:
-            known = self.table.knowledge.files_seen_last  # a later one does as well: what ended since is a conflict
+            known = self.table.knowledge.files_seen_last  # a later one will do: a group replaced since conflicts
             if known is None or not self.timeline.written <= known.timeline.written:
                 known = self.table.knowledge.found(self.table.snapshot_of(self.timeline))
             self._target = known
@@ -288,14 +294,14 @@ class Transaction:
 
     @property
     def partitions(self) -> set[str]:
-        """The partitions that are known to have a metafile; to be added to."""
+        """The partitions known to have a metafile; writers add to this set."""
         return self.table.knowledge.partitions_at(self.timeline)
 
     def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
-        """Let all rows that the snapshot has in these partitions end with this commit; before anything is written.
+        """Replace all rows that the snapshot has in these partitions by this commit; call it before any write.
 
-        Rows that come in by other writers meanwhile, in new file groups, stay: they count as written after. With
-        `add(())` the partitions are emptied (`operation` is `DELETE_PARTITION` then, in Hudi's words).
+        Rows that other writers insert in new file groups during the transaction stay: they count as written after it.
+        With `add(())` the partitions are emptied (Hudi's `operation` for that is `DELETE_PARTITION`).
 
         Raises:
             InvalidRecords: something was written already, or the operation replaces nothing.
@@ -312,19 +318,19 @@ class Transaction:
             self._replaced[old.partition] = (*self._replaced.get(old.partition, ()), old.file_id)
 
     def remaining(self, partitions: Iterable[str]) -> tuple[FileSlice, ...]:
-        """What the snapshot has in these partitions, without what this transaction lets end."""
+        """Return the snapshot's file slices in these partitions that this transaction does not replace."""
         seen = self.slices(partitions)
         return tuple(old for old in seen if old.file_id not in self._replaced.get(old.partition, ()))
 
     def add_columns(self, columns: pa.Schema) -> None:
-        """Let the table have these columns too, from this commit on; older rows have nulls there.
+        """Add these columns to the table with this commit; older rows have nulls there.
 
-        A column that is there may have new fields inside: give its wider struct, or the path of a new field (`st.y`,
-        `l.element.y`, `m.value.y`). What is there already with this type stays as it is.
+        To add fields inside an existing column, give its wider struct, or the path of a new field (`st.y`,
+        `l.element.y`, `m.value.y`). A column that exists with this type stays unchanged.
 
         Raises:
-            UnsupportedSchema: a field is there with another type, or is of a type that cannot be stored.
-            InvalidInput: a path leads nowhere.
+            UnsupportedSchema: a field exists with another type, or its type cannot be stored.
+            InvalidInput: a path names no field of the table.
         """
         self._adds_columns = True
         if self.table.current.internal_schema(self.timeline):
@@ -336,10 +342,10 @@ class Transaction:
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
-        """Say which data files were written; once, after all of them are in the store.
+        """Record the written data files; call it once, after all of them are in the store.
 
         Raises:
-            InvalidRecords: called twice, or a file is of a file group that ends with this commit.
+            InvalidRecords: called twice, or a file belongs to a file group that this commit replaces.
         """
         self.ensure_begun()
         found = tuple(stats)
@@ -351,7 +357,10 @@ class Transaction:
         self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
-        """For buckets that this overwrite would leave to JVM writers that log into a group which it hides."""
+        """Write anchors for buckets that this overwrite would leave without a visible file group.
+
+        Without them a JVM writer would log into a file group that the overwrite hides.
+        """
         if not self._replaced or missing(self.config):
             return ()
         ended = ended_groups(self.timeline, self.table.metadata_of)
@@ -365,10 +374,10 @@ class Transaction:
         return tuple(anchors.write_anchors(writer, bare, ended | mine))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
-        """Make the write visible, if no other got in the way; then it is visible for good.
+        """Make the write visible for good, unless another writer got in the way.
 
         Raises:
-            WriteConflict: a commit that completed since the snapshot touched the same file groups.
+            WriteConflict: a commit completed since the snapshot touched the same file groups.
             Aborted: this instant was rolled back, its heartbeat expired, or the table changed.
             AlreadyCommitted, WrongCheckpoint: see `exactly_once`.
             Fenced: a commit of a newer epoch was made, see `fence`.
@@ -390,18 +399,18 @@ class Transaction:
         return self.result
 
     def lost_to_others(self, error: Exception) -> bool:
-        """Whether `error` is a conflict, or of a file that others have removed since: another try may succeed."""
+        """Whether `error` is a conflict or a file that others removed, so that another try may succeed."""
         return is_stale(self.table, lambda: self.timeline, error)
 
     def leave(self) -> None:
-        """Let go of the instant: another process of this writer has taken it up, or nobody will."""
+        """Abandon the instant and its heartbeat, without a rollback, to another process of this writer or a cleaner."""
         if self.heartbeat is not None:
             self.heartbeat.leave()
 
     def rollback(self) -> None:
         """Remove everything this transaction wrote; nothing of it was visible.
 
-        What cannot be removed now is left to the next writer, who will find this one's heartbeat expired.
+        The next writer removes what cannot be removed now, once this writer's heartbeat has expired.
         """
         state, started = self.state, self.started
         if state is State.OVER:
@@ -418,7 +427,7 @@ class Transaction:
                 self.table.store.delete_all(self.markers)
 
     def _propose(self, stats: tuple[WriteStat, ...]) -> tuple[Proposal, Basis]:
-        """What is to be committed, and what it goes by."""
+        """Return the commit to propose, and what this writer knew when it made it."""
         keys = self._look_for_keys(stats) if self.check_keys else None
         is_blind = self._is_blind and self._snapshot is None
         rule = non_blocking if is_blind else self.table.settings.resolution
@@ -442,7 +451,10 @@ class Transaction:
         return proposal, basis
 
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
-        """None in a table with buckets, which show it anyway."""
+        """Check new keys against the table; return the check to repeat at the commit, or None in a table with buckets.
+
+        In a table with buckets the file groups show conflicts of keys.
+        """
         if self.config.is_merge_on_read:
             raise InvalidRecords("check_keys compares base files, and merge-on-read has keys in logs, too: upsert")
         if self.config.bucket_index is None:
@@ -456,7 +468,7 @@ class Transaction:
         return None
 
     def _remove_strays(self, stats: tuple[WriteStat, ...]) -> None:
-        """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""
+        """Delete announced data files that are not part of the commit: those of failed task attempts."""
         store, mine = self.table.store, {stat.path for stat in stats}
         if self._tasks_write:
             self.markers = [entry.path for entry in store.list(f"{markers_dir(self.begin)}/")]
@@ -467,9 +479,9 @@ class Transaction:
                 store.delete(path)
 
 
-# What users hold of a transaction: it can be read, ended, and given to an engine; how engines write is not theirs.
+# Users hold this class: it can be read, ended, and given to an engine. How engines write stays internal.
 class TransactionHandle:
-    """A transaction for the functions of engines: `engines.spark.write(txn, df)`; not thread-safe, good for one commit.
+    """A transaction to pass to engine functions: `engines.spark.write(txn, df)`. Not thread-safe, good for one commit.
 
     Attributes:
         extra: texts by name that go into the commit's metadata.
@@ -481,22 +493,22 @@ class TransactionHandle:
 
     @property
     def begin(self) -> str:
-        """Its name in the timeline, the time at which it began; empty until something is written."""
+        """The begin time, its name in the timeline; empty until something is written."""
         return self._inner.begin
 
     @property
     def timeline(self) -> Timeline:
-        """What was completed when it began; if nothing was read before it started to write, when it started."""
+        """The commits completed when it began, or when it started to write if nothing was read before."""
         return self._inner.timeline
 
     def exactly_once(self, stream: str, batch: int) -> None:
         """Name the batch that this transaction is, before it writes; a batch in the table is not committed again.
 
-        Batches of one stream are numbered upwards by the caller, and committed in that order.
+        The caller numbers the batches of one stream upwards, and commits them in that order.
 
         Raises:
-            AlreadyCommitted: this batch, or a later one of the stream, is in the table; so does `commit`.
-            InvalidInput: the stream is no text, or the batch no number from 0 on.
+            AlreadyCommitted: this batch, or a later one of the stream, is in the table; `commit` raises it, too.
+            InvalidInput: the stream is not a text, or the batch not a number from 0 on.
 
         >>> with table.transaction() as txn:
         ...     txn.exactly_once("orders", 17)
@@ -505,17 +517,19 @@ class TransactionHandle:
         self._inner.exactly_once(BatchId.of(stream, batch))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
-        """Make what was written visible, all of it, for good; `conflicts` before it are told in the result.
+        """Make everything that was written visible, for good; `conflicts` counts earlier conflicts, for the result.
 
         Raises:
-            WriteConflict: a commit that completed since this began touched the same file groups; `rollback` then.
-            Aborted: others took this writer for dead, or the table changed; `rollback` then.
+            WriteConflict: a commit completed since this began touched the same file groups; then call `rollback`.
+            Aborted: others took this writer for dead, or the table changed; then call `rollback`.
             InvalidRecords: nothing was written.
         """
         return self._inner.commit(conflicts=conflicts)
 
     def rollback(self) -> None:
-        """Remove everything that was written; nothing of it was visible. What cannot be removed now others will.
+        """Remove everything that was written; nothing of it was visible.
+
+        The next writer removes what cannot be removed now.
 
         >>> txn.append(pa.table({"id": [3], "city": ["ulm"]}))
         >>> txn.rollback()
@@ -530,10 +544,10 @@ Face: TypeAlias = Callable[[Transaction], TransactionHandle]
 
 
 def inside(txn: Any) -> Transaction:
-    """The transaction of what a user gave.
+    """Return the `Transaction` inside a user's handle, or `txn` itself if it is one.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: `txn` is no transaction.
     """
     if isinstance(txn, TransactionHandle):
         return txn._inner  # noqa: SLF001 - engines are the ones that it is kept for

@@ -1,13 +1,13 @@
-"""What a commit is validated by at its turn, when the table of the moment is seen.
+"""Validation of a commit against the table, in its turn at the lock.
 
-    alive      its instant is still pending and its heartbeat beats, nobody plans to roll it back, and the table is
-               still what its writer took it for
+    alive      its instant is pending, its heartbeat beats, no rollback of it is planned, and the table's properties
+               are those that its writer knows
     batch      its batch is not in the table already
-    conflicts  what it has read is still there, and no other has touched its file groups since, added columns or, where
-               they are compared, inserted its keys
+    conflicts  its snapshot still exists, and no other commit has since touched its file groups, added columns or,
+               if keys are compared, inserted its keys
 
-Others wait meanwhile: so of the commits since no more is read than is asked for (see `needed`), and each of them once.
-NOT validated here: whether it is decided already; who commits knows.
+Other writers wait during the validation. So it reads only the commits that it needs (see `needed`), each of them once.
+NOT validated here: whether the commit is decided already; its committer checks that.
 
 Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 """
@@ -67,11 +67,11 @@ if TYPE_CHECKING:
 
 LOOKED_AT_MS = 1000
 
-_Done = tuple[Instant, CommitMetadata]  # a completed write, and what it did
+_Done = tuple[Instant, CommitMetadata]  # a completed write, and its metadata
 
 
 def needed(proposal: Proposal, basis: Basis, now: Timeline) -> tuple[Instant, ...]:
-    """The commits whose contents the validation is going to ask for: to have them at hand by then."""
+    """Return the commits whose metadata the validation will read, so that the caller can read them before."""
     done = completed_since(basis.timeline, now)
     return tuple(dict.fromkeys((*basis.compared(proposal, done), *done[-1:])))
 
@@ -79,15 +79,15 @@ def needed(proposal: Proposal, basis: Basis, now: Timeline) -> tuple[Instant, ..
 def validate(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, seen: TableView
 ) -> None:
-    """Let a commit pass, or say what is in its way.
+    """Return if the commit may be made.
 
     Raises:
         Aborted: it was rolled back, its heartbeat expired, or the table changed.
-        UnsupportedTable: it changed so that it cannot be written here any more.
+        UnsupportedTable: the table changed so that it cannot be written here any more.
         AlreadyCommitted: its batch is in the table.
-        WrongCheckpoint: its stream went on from another checkpoint.
-        Fenced: a commit of a newer epoch is.
-        WriteConflict: another one was faster.
+        WrongCheckpoint: its stream continued from another checkpoint.
+        Fenced: a commit of a newer epoch is in the table.
+        WriteConflict: another writer was faster.
     """
     _check_alive(table, proposal, basis, heartbeat, seen)
     now = seen.timeline
@@ -128,10 +128,10 @@ def _check_alive(
 
 
 def _is_there(table: TableContext, proposal: Proposal) -> bool:
-    """Whether the inflight file of the write still exists.
+    """Whether the inflight file of the write still exists; this takes a request for a write older than `LOOKED_AT_MS`.
 
-    A writer that knows no lock removes it when it rolls the write back, and the lock's log does not record that. A
-    write that began less than `LOOKED_AT_MS` ago is not looked at, so a quick commit makes no extra request.
+    A writer without the lock removes the file when it rolls the write back, and the lock's log does not record that. A
+    younger write is not checked, so a quick commit makes no extra request.
     """
     if table.clock.now_ms() - to_ms(proposal.begin) < LOOKED_AT_MS:
         return True
@@ -143,13 +143,16 @@ def _is_there(table: TableContext, proposal: Proposal) -> bool:
 
 
 def _unseen(table: TableContext, seen: Snapshot, later: list[_Done]) -> frozenset[FileGroup]:
-    """The file groups that the snapshot shows without files of theirs. Logs are cleaned after a compaction alone."""
+    """Return the file groups whose files the snapshot lacks.
+
+    The commits of log files are read after a compaction only, since no log file is cleaned before one.
+    """
     is_compacted = any(metadata.operation == COMPACT for _, metadata in later)
     return lost(seen, with_logs(table, seen.timeline) if is_compacted else [], later)
 
 
 def _check_snapshot(table: TableContext, begin: str, seen: Timeline, now: Timeline) -> None:
-    """What the writer has seen completed is not taken back, and what it has not seen can still be found."""
+    """Return if the commits the writer saw were not restored away, and those it did not see can still be found."""
     if undone_since(seen, now):
         raise WriteConflict(begin, max(_restores(now), default="a restore"), ())
     if _may_have_missed(table, seen, now):
@@ -157,7 +160,7 @@ def _check_snapshot(table: TableContext, begin: str, seen: Timeline, now: Timeli
 
 
 def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool:
-    """Whether a write may be archived that my snapshot has not: it completed later, or while I listed others."""
+    """Whether a write unknown to this snapshot may be archived: completed later, or during the listing."""
     suspect = now.first_active > mine.first_active > "" or archived_since(mine, now)
     return suspect and not archive_index.tells_of_all(table.knowledge, mine, now)
 
@@ -165,15 +168,15 @@ def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool
 def _others(
     table: TableContext, proposal: Proposal, basis: Basis, now: Timeline, later: list[_Done]
 ) -> list[ConcurrentOperation]:
-    """What the write is compared with.
+    """Return the operations that the write is compared with.
 
     Raises:
         WriteConflict: files of its snapshot were cleaned before it listed them.
     """
     unseen = frozenset[FileGroup]() if basis.snapshot is None else _unseen(table, basis.snapshot, later)
-    if unseen:  # what it took for new keys may not be
+    if unseen:  # keys that it took for new may exist there
         raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
-    # A compaction takes no row away: what is logged meanwhile is completed after it began, and stays for the next.
+    # A compaction removes no row: rows logged during it complete after its begin, and stay for the next one.
     others = [ConcurrentOperation.of(i, metadata) for i, metadata in later if metadata.operation != COMPACT]
     others += planned_services(table, now)
     return others
@@ -183,16 +186,13 @@ def _restores(timeline: Timeline) -> list[str]:
     return [instant.file_name for instant in timeline.services if instant.action is Action.RESTORE]
 
 
-# What writes that are not completed are known to touch: for the conflict check.
-#
-# A clustering says it in its plan. A writer says it by the markers of the files it has written so far, and
-# a JVM writer, besides, in its inflight file.
-#
+# Pending writes and what they will touch, for the conflict check. A clustering states it in its plan. A writer states
+# it by the markers of the files written so far, and a JVM writer also by its inflight file.
 # Source: Hudi `ConcurrentOperation`, `ClusteringUtils`.
 def planned_services(table: TableContext, now: Timeline) -> tuple[ConcurrentOperation, ...]:
-    """The clusterings that are planned and not completed, with the file groups they are going to replace.
+    """Return the planned, uncompleted clusterings with the file groups that they will replace; reads their plans.
 
-    A pending overwrite, of the JVM's too, does not say what it will replace; it is checked when it commits.
+    A pending overwrite, also by a JVM writer, does not state what it will replace; it is checked at its commit.
     """
     requested = [Instant(begin, Action.CLUSTERING, InstantState.REQUESTED) for begin in now.pending(Action.CLUSTERING)]
     return tuple(
@@ -202,7 +202,7 @@ def planned_services(table: TableContext, now: Timeline) -> tuple[ConcurrentOper
 
 
 def pending_writes(table: TableContext, now: Timeline, me: str) -> tuple[ConcurrentOperation, ...]:
-    """The other writers that are not completed, with what they have written or announced so far."""
+    """Return the pending writes of others, with the file groups written or announced so far; reads markers."""
     return tuple(_pending_write(table, now, begin) for begin in now.pending_writes if begin != me)
 
 
@@ -230,25 +230,20 @@ def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
 
 def _content(table: TableContext, instant: Instant) -> bytes:
     content = table.store.read_or_none(f"{TIMELINE}/{instant.file_name}")
-    # None: completed or rolled back just now; under the lock only by a writer that does not hold it
+    # None: completed or rolled back just now; under the lock only a writer that does not hold it can do that
     return b"" if content is None else content.data
 
 
-# What a commit gives way to, said once.
-#
-# Its own writer asks by what the table has (`validate`), whoever decides it by what the lock's log has (`decider`).
-# Pure.
-#
 # Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 @dataclass(frozen=True, slots=True)
 class Since:
-    """What came since a write had its snapshot, as far as it counts: by the lock's log, or by the timeline.
+    """What happened since a write had its snapshot, read from the timeline (`validate`) or the lock's log (`decider`).
 
     Attributes:
-        notes: commits and the batches of streams that they are, newest first.
-        latest_first: the commits.
+        notes: commits with the batches of streams that they carry, newest first.
+        latest_first: the commits, newest first.
         others: the operations whose file groups are compared with those of the write.
-        refuse_broken: raises if what the write has seen is not there any more.
+        refuse_broken: raises if the snapshot of the write does not exist any more.
     """
 
     notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
@@ -258,9 +253,9 @@ class Since:
 
 
 def decide(mine: Proposal, rule: Resolution, since: Since) -> None:
-    """Return if a write may follow what came since: for a lone commit, a grouped one, and one under the held lock.
+    """Return if a write may follow what happened since its snapshot. Pure, but for the functions of `since`.
 
-    `rule` goes by buckets where the table has them.
+    All commits pass here: alone, grouped, or under the held lock. `rule` compares buckets if the table has them.
 
     Raises:
         AlreadyCommitted, WrongCheckpoint, Fenced, WriteConflict: it may not.
@@ -275,13 +270,13 @@ def decide(mine: Proposal, rule: Resolution, since: Since) -> None:
 
 
 def _refuse_columns(mine: Proposal, latest_first: Iterable[_Done]) -> None:
-    """Return if none of these commits has other columns, by their digest, than the write knows.
+    """Return if the last of these commits that states columns has the columns that the write knows, by their digest.
 
-    A column that was added meanwhile is not in the schema that it would state, and so would be lost. Each commit states
-    all columns, and had this check too: the last one tells.
+    The write would lose a column that was added since, as its schema lacks it. Each commit states all columns and
+    passed this check, so the last one is enough.
 
     Raises:
-        WriteConflict: one has.
+        WriteConflict: it has other columns.
     """
     for other, metadata in latest_first:
         if metadata.schema_json:
@@ -291,28 +286,27 @@ def _refuse_columns(mine: Proposal, latest_first: Iterable[_Done]) -> None:
 
 
 def columns_digest(columns: pa.Schema) -> str:
-    """By which it is seen that columns were added."""
+    """Return a digest that changes if columns are added."""
     return short_digest(repr(outline(columns)))
 
 
 def short_digest(text: str) -> str:
-    """Of a text, in 16 characters."""
+    """Return a digest of the text, of 16 characters."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-# Whether the new keys of a write are new at its commit, too: for tables whose keys are looked up.
-#
-# Two writers that insert the same new key at once write different file groups, so that no file group shows it. Here the
-# later one compares its new files' keys with those of the files that others have added since its snapshot: first by the
-# ranges of keys in the footers, then by the bloom filter, then by the keys. Most of it is done before the lock is
-# taken; under it only what was committed in between.
-#
-# Promised, if all writers do it: no key is twice in a partition because of a race. NOT promised: anything for writers
-# that do not, JVM writers among them; and it costs reading the new files' keys back, in the process that commits.
-#
+# Two writers that insert the same new key at once write different file groups, so no file group shows the conflict. The
+# later writer compares the keys of its new files with those of files added since its snapshot. It compares key ranges
+# in the footers, then the bloom filter, then the keys. Most of this runs before the lock is taken, and only the newest
+# commits are checked under it.
 # Source: the key ranges and bloom filters are those of Hudi's `HoodieBloomIndex`.
 class KeyCheck:
-    """The new keys of one write; each commit of others is compared with them once."""
+    """The check that the new keys of one write are still new at its commit; for tables whose keys are looked up.
+
+    Each commit of others is compared once. If all writers use it, no race puts a key twice into a partition. NOT
+    promised: anything for writers that do not, JVM writers among them. The committing process reads the keys of the new
+    files back.
+    """
 
     def __init__(self, table: TableContext, begin: str, stats: Iterable[WriteStat]) -> None:
         self._table, self._begin = table, begin
@@ -323,7 +317,7 @@ class KeyCheck:
         self._compared: set[str] = set()
 
     def refuse_shared(self, done: Iterable[Instant]) -> None:
-        """Let the write give way to one of these commits that has inserted a key of its own.
+        """Raise if one of these commits has inserted a key of this write.
 
         Raises:
             WriteConflict: naming the keys.
@@ -338,7 +332,7 @@ class KeyCheck:
             self._compared.add(instant.file_name)
 
     def refuse_known(self, seen: Snapshot) -> None:
-        """Refuse an insert of keys that the snapshot has, or that come twice in the write itself.
+        """Refuse an insert of keys that the snapshot has, or that the write has twice.
 
         Raises:
             InvalidRecords: naming one.
@@ -365,7 +359,7 @@ class KeyCheck:
         for partition, mine in self._new.items():
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:
-                    continue  # its keys were there before
+                    continue  # the keys of an update existed before
                 there = self._file(stat)
                 for one in mine:
                     keys = one.shared(there)

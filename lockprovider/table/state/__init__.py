@@ -1,5 +1,5 @@
-"""The open table: what one process finds it to be, asking the store for no more of it than it must.
+"""The open table: the state that one process reads and caches, with as few requests as possible.
 
-`context.TableContext` is what services, engines and transactions take. May import: files, timeline, format and below.
-NOT promised: that an answer still holds when it is there; who commits by it looks again under the lock.
+Services, engines and transactions take a `context.TableContext`. May import: files, timeline, format and below. NOT
+promised: that an answer is still true; a commit checks again under the lock.
 """

@@ -1,7 +1,7 @@
-"""Reading the archive: how far it reaches, and what is asked of single instants that are in it.
+"""Queries of the archive: its latest times, and single instants in it.
 
-The archive's files never change, so that what was read of one is kept for as long as it is part of the archive. Our own
-say in their footers what is asked most; of those that a JVM writer made a few columns are read, once.
+Files of the archive never change, so a result of one is cached while the file is part of the archive. Files written
+here have digests in their footers; of JVM Hudi's files a few columns are read once.
 
 Source: Hudi `LSMTimeline`, `ArchivedTimelineV2`.
 """
@@ -40,16 +40,16 @@ T = TypeVar("T")
 
 _WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))
 _TIMES = ("instantTime", "completionTime", "action")
-_MOST_ROWS = 1_000_000  # of one file; JVM Hudi ends a file of the archive at 1 GB
-_LEAST_MOST_BYTES, _MOST_TIMES = 2 << 30, 64  # of one file, decoded: as many bytes, or times its own size
+_MOST_ROWS = 1_000_000  # per file; JVM Hudi ends a file of the archive at 1 GB
+_LEAST_MOST_BYTES, _MOST_TIMES = 2 << 30, 64  # per file, decoded: this many bytes, or this multiple of its size
 _BATCH_ROWS = 16
 
 
 def read_history(table: TableKnowledge) -> History:
-    """The archive now: one request while it has not changed since the last look.
+    """Return the files of the archive and cache them; one request if unchanged since the last read.
 
     Raises:
-        Corrupt: its manifest cannot be understood.
+        Corrupt: its manifest cannot be decoded.
     """
     return look_again(partial(_look, table))
 
@@ -75,22 +75,22 @@ def _number(table: TableKnowledge) -> tuple[int, Version | None]:
 def _manifest(table: TableKnowledge, number: int) -> Manifest:
     path = manifest_path(number)
     content = table.place.store.read_or_none(path)
-    if content is None:  # others have archived so often meanwhile that it was removed, or it is lost
+    if content is None:  # removed by later archivals since, or lost
         raise Stale(Corrupt(f"{VERSION_FILE} says {number}, and there is no {path}; restore the file"))
     return decode_manifest(content.data, path)
 
 
 def reach(table: TableKnowledge) -> Digest:
-    """How far the archive reaches: the greatest times of its writes, by begin and by completion; both may be empty.
+    """Return the greatest begin and completion time of archived writes; both may be empty.
 
     Raises:
-        Corrupt: a file of it cannot be understood, or is gone.
+        Corrupt: a file of it cannot be decoded, or is missing.
     """
     return _digest(table, streams=False)
 
 
 def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str, int]]]:
-    """Of each stream its last archived batch, by the commit that it is in, newest first."""
+    """Return the last archived batch of each stream by its commit, newest first."""
     by_commit: dict[Instant, dict[str, int]] = {}
     for stream, (batch, name) in (_digest(table, streams=True).streams or {}).items():
         if (instant := parse_instant(name)) is not None:
@@ -99,7 +99,7 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
 
 
 def tells_of_all(table: TableKnowledge, mine: Timeline, now: Timeline) -> bool:
-    """Whether all writes that were archived since `mine` was listed are on it, complete, and the archive says so."""
+    """Whether the archive shows that `mine` has all writes archived since it was listed, completed."""
     try:
         names = {one.file_name for one in instants_since(table, mine.first_active) if one.changes_rows}
     except Corrupt:
@@ -109,7 +109,7 @@ def tells_of_all(table: TableKnowledge, mine: Timeline, now: Timeline) -> bool:
 
 
 def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
-    """The archived instants that began at `begin` or later."""
+    """Return the archived instants that began at `begin` or later."""
     spans = ((name, size, parse_file(name)) for name, size in read_history(table).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
     found = (parse_instant(one) for name, size in late for one in names_in(table, name, size))
@@ -117,7 +117,7 @@ def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
 
 
 def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
-    """The completion times of archived writes, by begin time, of those among `begins` that it tells of."""
+    """Return the completion times by begin time of those archived writes among `begins` that it has."""
     first, last = min(begins, default=""), max(begins, default="")
 
     def is_asked(name: str) -> bool:
@@ -138,10 +138,9 @@ def _of_files(
     read: Callable[[str, int], T],
     is_asked: Callable[[str], bool] = bool,
 ) -> dict[str, T]:
-    """What `read` makes of the archive's files that are asked for, by their names; of what is known none is read.
+    """Return `read`'s result of each requested file of the archive by name; files in `known` are not read.
 
-    Files that are merged while they are read are gone, and in the file that they were merged into: then all begins
-    again.
+    If files were merged during the read, they are gone: the read starts again.
     """
 
     def look() -> dict[str, T]:
@@ -158,15 +157,15 @@ def _of_files(
 
 
 def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
-    """The names that the completed files had of the instants in one file of the archive."""
+    """Return the file names that the archived instants in one file had on the timeline."""
     return [_name(row) for row in rows_in(open_file(table, name, size), _TIMES, name, size)]
 
 
 def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
-    """One file of the archive.
+    """Open one file of the archive.
 
     Raises:
-        Corrupt: it is gone, or no Parquet file.
+        Corrupt: it is missing, not Parquet, or has too many rows.
     """
     path = f"{HISTORY}/{name}"
     try:
@@ -183,7 +182,7 @@ def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
 
 
 def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
-    """Of all files."""
+    """Return the digest of all files, and cache those of single files."""
 
     def read(name: str, size: int) -> Digest:
         return digest_of_file(open_file(table, name, size), name, size, streams=streams)
@@ -194,7 +193,7 @@ def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
 
 
 def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
-    """Of one file: from its footer, or else from its rows."""
+    """Return the digest of one file, from its footer, else from its rows."""
     said = digest_of(file.metadata.metadata)
     if said is not None:
         return said
@@ -203,7 +202,7 @@ def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool)
 
 
 def summary(rows: Iterable[Mapping[str, Any]], *, streams: bool) -> Digest:
-    """Of rows of the archive."""
+    """Return the digest of rows of the archive."""
     begin = completion = ""
     batches: dict[str, tuple[int, str]] = {}
     for row in rows:
@@ -222,7 +221,11 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
-    """Rows, a few at a time: a file of few bytes can hold very many, and large ones."""
+    """Iterate over rows in small batches, since a small file can hold very many or large ones.
+
+    Raises:
+        Corrupt: the file cannot be read, or decodes to too many bytes.
+    """
     taken, most = 0, max(_LEAST_MOST_BYTES, _MOST_TIMES * size)
     try:
         for batch in file.iter_batches(_BATCH_ROWS, columns=[*names]):

@@ -1,9 +1,7 @@
-"""`TableContext`: an open table as everything below its verbs sees it.
+"""`TableContext`: an open table for services, engines and transactions.
 
-The store, the lock, the settings and the clock, and what there is now: properties, timeline, commits, files. Services,
-engines and transactions take it; `Table` is one, with the verbs that users call.
-
-NOT promised: that an answer still holds when it is there, or that two answers are of one moment; see `state.current`.
+It has the store, lock, settings and clock, and reads properties, timeline, commits and files. `Table` adds the verbs
+for users. NOT promised: that an answer is still true, or that two answers are of one moment; see `state.current`.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 
 _LOG = logging.getLogger("lockprovider.table")
-_LOOKS_FOR_DEAD = 2  # in the interval of a heartbeat: who is dead has been so for several intervals by then
+_LOOKS_FOR_DEAD = 2  # per heartbeat interval, since a dead writer was silent for several
 
 _Context = TypeVar("_Context", bound="TableContext")
 
 
 class TableContext:
-    """An opened table. Thread-safe."""
+    """An open table, without its verbs. Thread-safe."""
 
     def __init__(
         self,
@@ -61,7 +59,7 @@ class TableContext:
         if not callable(watcher):
             raise InvalidSettings(f"watcher={watcher!r} must be a function of a TableEvent")
         if store.kind == "local" and "://" not in url and not url.startswith("/"):
-            url = store.root  # where it is sent to another process, that may stand in another folder
+            url = store.root  # another process may have another working folder
         self.place = TablePlace.of(store, url, storage_options)
         self.store = store
         self.url = url
@@ -77,7 +75,7 @@ class TableContext:
         self.fence: Fence | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a pickle or a copy, which is another client of the same table, and remembers nothing."""
+        """Return the state for a pickle or a copy: another client of the same table, with an empty cache."""
         return {
             "store": self.store,
             "url": self.url,
@@ -106,8 +104,8 @@ class TableContext:
         """Open the table at `url`.
 
         Raises:
-            TableNotFound: there is none.
-            UnsupportedTable: its rows would come out wrong here.
+            TableNotFound: no table is there.
+            UnsupportedTable: its rows would be read wrong here.
             InvalidSettings: they name another index than the table has.
 
         >>> Table.open("memory://docs/trips").count()
@@ -127,7 +125,7 @@ class TableContext:
         return f"<{type(self).__name__} at {self.url!r}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: what it is, and its newest write. Asks the store; if that fails, no more than its place."""
+        """Return facts and the newest write for notebooks; reads the store, and shows the error if that fails."""
         try:
             config, timeline = self.config(), self.timeline()
         except (CasError, TableError) as error:
@@ -147,10 +145,10 @@ class TableContext:
         )
 
     def config(self) -> TableConfig:
-        """The table's properties as they are now.
+        """Return the table's properties as they are now.
 
         Raises:
-            TableNotFound: there are none.
+            TableNotFound: no properties file exists.
 
         >>> table.config().record_keys
         ('id',)
@@ -158,7 +156,7 @@ class TableContext:
         return self.current.config()
 
     def schema(self, timeline: Timeline | None = None) -> pa.Schema:
-        """The columns, without Hudi's meta columns: those of the latest commit, else those of the creation.
+        """Return the columns, without Hudi's meta columns: those of the latest commit, else those of the creation.
 
         Raises:
             TableNotFound: neither states any.
@@ -170,7 +168,7 @@ class TableContext:
         return self.current.schema(timeline or self.timeline())
 
     def timeline(self) -> Timeline:
-        """The timeline now, as readers take it: no commit is on it without those that were decided before it.
+        """Return the timeline for readers: each commit only with those decided before it.
 
         >>> table.timeline().latest_completed_time == first.completion
         True
@@ -178,7 +176,7 @@ class TableContext:
         return self.current.visible()
 
     def listed_timeline(self) -> Timeline:
-        """All that is on the timeline, listed now: for writers and services, which must not overlook what is there.
+        """List all of the timeline, for writers and services, which must not overlook any instant.
 
         >>> table.listed_timeline().latest_completed_time == first.completion
         True
@@ -186,44 +184,44 @@ class TableContext:
         return self.current.listed()
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
-        """What a completed write did.
+        """Return the metadata of a completed write.
 
         Raises:
-            Corrupt: its file cannot be understood.
+            Corrupt: its file cannot be decoded.
             HistoryGone: it was archived or taken back since it was listed.
         """
         return self.current.metadata_of(instant)
 
     def data_files(self) -> list[Entry]:
-        """Everything in the table's folder that is not Hudi's own bookkeeping, whether part of a snapshot or not."""
+        """List all files in the table's folder except Hudi's metadata, whether part of a snapshot or not."""
         return self.current.data_files()
 
     def snapshot_of(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """The completed rows of `timeline`, by one listing of the files, or by `files`."""
+        """Return the completed rows of `timeline`, from one listing of the files, or from `files`."""
         return self.current.snapshot(timeline, files)
 
     @property
     def lock(self) -> Lock:
-        """This process's client of the table lock."""
+        """The process's client of the table lock."""
         return self._lock
 
     def under(self: _Context, fence: Any) -> _Context:
-        """The same table for a writer of one epoch: its writes and services fail once a newer epoch has committed.
+        """Return the same table for a writer of one epoch, whose writes and services fail after a commit of a newer one.
 
-        A fence is a term, a lease, a job, or its epoch (a whole number from 1 on). With a name, `("compactor", term)`,
-        it is compared with the fences of that name only. It replaces the fence that this table has.
+        A fence is a term, a lease, a job, or its epoch (a whole number from 1 on). A fence with a name, `("compactor",
+        term)`, is compared with fences of that name only. It replaces the table's earlier fence.
 
         Each commit records its epoch. The write that decides a commit compares it with those of all earlier commits,
-        archived ones too; the first commit of a name reads them. Services compare under the lock, see each of them.
+        also archived ones; the first commit of a name reads them. Services compare under the lock.
 
-        The result is a table like any other: give it to the functions of Spark and Dask, and to streams.
+        The result is a table like any other: pass it to Spark and Dask functions, and to streams.
 
-        NOT promised: that an older epoch is refused before a newer one has committed; that commits without a fence are
-        refused, as all of the JVM's are; anything of epochs whose commits a restore took back.
+        NOT promised: that an older epoch is refused before a newer one has committed; that commits without a fence,
+        such as JVM commits, are refused; anything about epochs whose commits a restore took back.
 
         Raises:
-            InvalidInput: `fence` has no epoch. Nothing is read for it.
-            Fenced: by the writes and services of the result: a commit of a newer epoch was made.
+            InvalidInput: `fence` has no epoch. No request is made.
+            Fenced: by writes and services of the result: a commit of a newer epoch was made.
 
         >>> table.under(("loader", 4)).append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
@@ -233,17 +231,17 @@ class TableContext:
         lockprovider.recipes.errors.Fenced: epoch 3 of 'loader' is over: 4 has written since; ...
         """
         found = object.__new__(type(self))
-        found.__dict__.update(self.__dict__)  # what is known of the table, and its lock, are shared
+        found.__dict__.update(self.__dict__)  # cache and lock are shared
         found.fence = Fence.of(fence)
         return found
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Lease]:
-        """Hold the table's lock, if no commit of a newer epoch was made: what is published under it follows none.
+        """Hold the table's lock, unless a newer epoch has committed; then publishes under it follow no newer commit.
 
         Raises:
-            Fenced: one was.
-            NotAcquired, CasError: the lock or the store.
+            Fenced: a newer epoch has committed.
+            NotAcquired, CasError: the lock or the store failed.
         """
         with self._lock.acquire() as lease:
             if self.fence is not None:
@@ -251,11 +249,11 @@ class TableContext:
             yield lease
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
-        """The table now, listed only where the lock's log does not tell it; see `CurrentState.now`."""
+        """Read the table, listed only if the lock's log is not enough; see `CurrentState.now`."""
         return self.current.now(record, listed=listed)
 
     def may_look_for_dead(self) -> bool:
-        """Whether this writer looks for dead ones again, which is noted: not at each of its commits."""
+        """Whether it is time to look for dead writers again; if so, this look is recorded."""
         now_s, last_s = self.world.monotonic_s(), self.knowledge.dead_looked_s
         if last_s is not None and now_s - last_s < self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD:
             return False
@@ -263,10 +261,10 @@ class TableContext:
         return True
 
     def run_inline_services(self) -> None:
-        """What follows a commit in the same process: nothing, where rows are not rewritten. A `Table` does more."""
+        """Run the services that follow a commit: none here; `Table` rewrites rows if so set."""
 
     def tell(self, kind: EventKind, begin: str, **detail: object) -> None:
-        """Tell the watcher, and the log."""
+        """Report an event to the watcher and the log."""
         level = logging.WARNING if kind in WARNED else logging.INFO if kind in LOGGED else logging.DEBUG
         if _LOG.isEnabledFor(level):
             said = ", ".join(f"{name} {value}" for name, value in detail.items())
@@ -275,10 +273,10 @@ class TableContext:
 
 
 def writable_config(table: TableContext, config: TableConfig | None = None) -> TableConfig:
-    """The properties now, or these, of a table that can be written.
+    """Return `config`, or the properties of now, if the table can be written.
 
     Raises:
-        UnsupportedTable: it cannot; naming the property, its value and the next step.
+        UnsupportedTable: it cannot; names the property, its value and the next step.
     """
     config = table.config() if config is None else config
     check_writable(config, keeps_listing=keeps_listing(table, config))
@@ -286,10 +284,12 @@ def writable_config(table: TableContext, config: TableConfig | None = None) -> T
 
 
 def config_to_begin_with(table: TableContext) -> TableConfig:
-    """The properties as they were seen last, if a write may begin by them; it compares them before its first file.
+    """Return the properties last seen if a write may begin with them; it compares them before its first file.
+
+    Otherwise read them.
 
     Raises:
-        UnsupportedTable: the table cannot be written, as it is now.
+        UnsupportedTable: the table cannot be written now.
     """
     seen = table.knowledge.config
     if seen is None:
@@ -301,6 +301,6 @@ def config_to_begin_with(table: TableContext) -> TableConfig:
 
 
 def keeps_listing(table: TableContext, config: TableConfig) -> bool:
-    """Whether a write keeps the metadata table's listing of files, if the table has one."""
+    """Whether writes maintain the metadata table's listing of files, if the table has one."""
     said = table.settings.write_metadata
     return says_listing_is_kept(config) if said is None else said

@@ -1,15 +1,12 @@
-"""The table's current state: what one process finds it to be, asking the store for no more of it than it must.
+"""The table's current state as one process reads it, with as few requests as possible.
 
-    properties  the file; while it has not changed, no body is moved
-    timeline    listed, and of that what readers may take (`visible`); or gone by the log in the lock record, which
-                tells what was committed since (`now`)
-    commits     their files, each read once: they never change
-    files       listed, or as the metadata table lists them; or known without, as long as the log tells all that has
-                happened to them
+    properties  their file; its body is transferred only after a change
+    timeline    listed, of which readers use `visible`; or derived from the log in the lock record (`now`)
+    commits     their files, each read once, since they never change
+    files       listed, or read from the metadata table, or known from the log
 
-Nothing is written here. NOT promised: that an answer still holds when it is there, or that two answers are of one
-moment. Who reads by them looks again afterwards (`read.consistent`), who commits by them looks under the lock
-(`transaction`).
+It writes only the history of schemas (`stated_schema`). NOT promised: that an answer is still true, or that two answers
+are of one moment. A reader checks again afterwards (`read.consistent`), a commit under the lock (`transaction`).
 """
 
 from __future__ import annotations
@@ -57,15 +54,15 @@ _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
 _SEEKING = ("s3", "gcs")
 _FRESH_S = 1.0
-_PAGE = 900  # names of the timeline for one request: stores give 1000 at a time, and some are new
-_RECENT = 300  # commits: of three names each
+_PAGE = 900  # names of the timeline per request: a store's page is 1000, and some names are new
+_RECENT = 300  # commits, of three names each
 _LATE = 16  # commits
 _LOOKED_S = 60.0
-_OLD = 8  # that began before them: asked for one by one
+_OLD = 8  # older pending writes, listed one by one
 
 
 class CurrentState:
-    """Of one open table: it goes by what is known of it, and adds to that. Thread-safe."""
+    """The current state of one open table; uses and extends the knowledge of the process. Thread-safe."""
 
     def __init__(self, lock: Lock, knowledge: TableKnowledge, *, by_metadata: bool = False) -> None:
         self._by_metadata = by_metadata
@@ -78,26 +75,29 @@ class CurrentState:
     # -- the properties ------------------------------------------------------------------------------------------------
 
     def config(self) -> TableConfig:
-        """See `TableContext.config`."""
+        """Read the properties; see `TableContext.config`."""
         cut: Corrupt | None = None
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
             try:
                 return self._read_config() if path == PROPERTIES else parse_properties(self._store.read(path).data)
             except ObjectNotFound:
-                continue  # a JVM writer replaces the file by deleting it first; then the backup is the truth
+                continue  # a JVM writer deletes the file before it replaces it; then the backup counts
             except Corrupt as error:
-                cut = error  # it may be being written, on a disk
+                cut = error  # the file may be half-written, on a disk
         said = f"there is no Hudi table at {self._url!r}; create one: `lockprovider table create URL`, or Table.create"
         raise cut or TableNotFound(said)
 
     def config_since(self, monotonic_s: float) -> TableConfig:
-        """The properties as they were after that moment, and not long ago: not every upgrade is made under the lock."""
+        """Return the properties read after that moment and within `_FRESH_S`; reads them if needed.
+
+        Not every upgrade is made under the lock.
+        """
         seen = self._knowledge.properties
         is_fresh = seen is not None and monotonic_s < seen.asked_s > self._world.monotonic_s() - _FRESH_S
         return seen.config if seen is not None and is_fresh else self.config()
 
     def _read_config(self) -> TableConfig:
-        """While it has not changed, no body is moved."""
+        """Read the properties file, or only its version if it is unchanged, and cache the result."""
         known, began_s = self._knowledge.properties, self._world.monotonic_s()
         if known is None:
             content: Content | None = self._store.read(PROPERTIES)
@@ -107,9 +107,9 @@ class CurrentState:
             before, found = None if known is None else known.config.version, parse_properties(content.data)
             known = SeenProperties(content.version, found, began_s)
             self._tell_version(before, found.version)
-        assert known is not None  # noqa: S101 - unchanged is said only of what was read before
+        assert known is not None  # noqa: S101 - only a known version is found unchanged
         newest = self._knowledge.properties
-        if newest is None or newest.asked_s <= began_s:  # else another thread has asked since
+        if newest is None or newest.asked_s <= began_s:  # otherwise another thread has read since
             self._knowledge.properties = replace(known, asked_s=began_s)
         return known.config
 
@@ -122,9 +122,9 @@ class CurrentState:
     # -- the timeline --------------------------------------------------------------------------------------------------
 
     def visible(self, *, noted: bool = False) -> Timeline:
-        """The timeline as a reader takes it: no commit without those that were decided before it.
+        """Return the timeline for readers: each commit only with those decided before it.
 
-        All readers go by this; see `timeline.taken`. `noted`: what was seen is remembered, with the properties.
+        All readers use it; see `timeline.taken`. `noted`: cache the view, with the properties.
         """
         return look_again(partial(self._visible, noted=noted))
 
@@ -133,7 +133,7 @@ class CurrentState:
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
         if not listed.writes:
-            check_readable(self.config())  # a downgrade moves the timeline, and leaves an empty folder
+            check_readable(self.config())  # a downgrade moves the timeline and leaves an empty folder
         found = taken(listed, before)
         if found is None and not before.log and self._appears_in_order():
             return listed
@@ -147,9 +147,12 @@ class CurrentState:
         return seen is not None and not appears_at_once(seen.config)
 
     def listed(self) -> Timeline:
-        """All that is on the timeline, listed now: for writers and services. What readers take is `visible`.
+        """List all of the timeline, for writers and services; readers use `visible`. Caches the result.
 
-        Where a store can begin anywhere, as many pages as there were the last time are asked for at once.
+        If the store can start a listing anywhere, it requests as many pages in parallel as the last listing had.
+
+        Raises:
+            TableReplaced: another table is at this place now.
         """
         before = self._knowledge.latest
         timeline = self._list(before)
@@ -166,11 +169,11 @@ class CurrentState:
         return files_below(self._store, TIMELINE, after=after, until=until)
 
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
-        """Return if it is the table that was seen `before`: it has a late write of then, or says what became of them.
+        """Return if `listed` is of the table seen `before`: it has a late write of then, or what removed it.
 
         Raises:
-            TableReplaced: it is another one, or a copy of before that write.
-            TableNotFound, UnsupportedTable: there is none, or it cannot be read here any more.
+            TableReplaced: it is another table, or a copy from before that write.
+            TableNotFound, UnsupportedTable: no table is left, or it cannot be read here any more.
         """
         late = before.writes[-_LATE:]  # some may be decided, and dropped by a JVM writer
         if not late or _tells_of(listed, late):
@@ -178,21 +181,21 @@ class CurrentState:
         check_readable(self.config())  # a downgrade moves the timeline
         record = self._record()
         if record is not None and self._knowledge.at(record.log) is not None:
-            return  # by the same log: it is decided, and not there yet
+            return  # same log: the write is decided, and not in the store yet
         with suppress(Corrupt):
             if reach(self._knowledge).begin >= late[0].begin:
                 return
-        if not _tells_of(self._list(before), late):  # else it was just being put there
+        if not _tells_of(self._list(before), late):  # otherwise it was just being stored
             raise TableReplaced(
                 f"the table at {self._url!r} was removed and made anew, or put back from a copy: {late[-1].file_name}, "
                 "which was there before, is neither on its timeline nor in its archive; open it again"
             )
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
-        """The table now: by the log in the lock record, else, or if `listed`, listed.
+        """Read the table by the log in the lock record, or list it if no log helps or `listed` is set; caches the view.
 
-        By a log it costs one request, and none that grows with the table. With `record`, which is the own one or about
-        to be replaced by it, all that is decided is part of it, whether it is there yet or not.
+        By a log it costs one request, independent of the table's size. `record` is the caller's own record, or the one
+        it is about to replace; all decided commits then count, stored or not.
         """
         decided = record is not None
         record = record or self._record()
@@ -202,16 +205,16 @@ class CurrentState:
         if view is None:
             view = self._listed_now(record, decided=decided)
         else:
-            # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
+            # A commit always reads the properties before: not every upgrade is made under the lock.
             config = self.config() if decided else view.config
             view = replace(view, config=config, latest_begin=view.timeline.latest_completed_begin)
         return replace(view, is_combined=is_combined, has_guests=has_guests)
 
     def now_and_pending(self) -> tuple[TableView, Timeline]:
-        """The table now, and a timeline that has what others have pending.
+        """Return the table now, and a timeline with the pending instants of others.
 
-        Where a log tells of a long timeline, only its end is listed, and of what began before that what has a
-        heartbeat. Whoever commits without the lock is seen there, too: then, and else, all of it is listed.
+        If a log covers a long timeline, it lists only the end, and older instants that have a heartbeat. That also
+        shows commits made without the lock; if it finds one, it lists everything.
         """
         since, found = _begin_of_recent(self._knowledge.latest), None
         if since:
@@ -230,17 +233,20 @@ class CurrentState:
         found: list[Timeline] = []
         config, _ = at_once(self._store, [self.config, lambda: found.append(self.listed())])
         assert config is not None  # noqa: S101 - of the first call
-        check_readable(config)  # before the timeline of another version is remembered
+        check_readable(config)  # before the timeline of another version is cached
         return self._knowledge.learn(record, found[0], config, decided=decided)
 
     def known(self, record: LockRecord | None) -> TableView | None:
-        """The table now, if `record`, the lock's now, tells it, by what this process or others have seen."""
+        """Return the table by the lock's current `record` and the cached view or a checkpoint; None: list it.
+
+        It caches the view.
+        """
         log = record.log if record is not None and record.tells_all else None
         view = self._knowledge.at(log)
         if view is not None or log is None or log.next < checkpoint.EVERY:
             return view
         found: list[Checkpoint | None] = []
-        # The properties as they are now, for what was read before the log began may be of before that.
+        # Properties cached before the log began may be out of date.
         config, _ = at_once(self._store, [self.config, lambda: found.append(checkpoint.find(self._store, log))])
         if config is None or (made := found[0]) is None:
             return None
@@ -248,15 +254,15 @@ class CurrentState:
         return self._knowledge.adopt(log, TableView(made.timeline, config, made.log, made.place, slices))
 
     def has(self, instant: Instant) -> bool:
-        """Whether that file of the timeline is there now."""
+        """Whether that file of the timeline exists now; one request."""
         return self._exists(f"{TIMELINE}/{instant.file_name}")
 
     def _record(self) -> LockRecord | None:
-        """The lock record now; one that cannot be understood tells a reader nothing."""
+        """Read the lock record; None if it cannot be understood."""
         try:
             record = self._lock.look()
             if record is not None and record.log is not None:
-                record.log.entries  # noqa: B018 - a log that cannot be unpacked is found here
+                record.log.entries  # noqa: B018 - raises if the log cannot be unpacked
         except MalformedRecord:
             return None
         return record
@@ -271,7 +277,7 @@ class CurrentState:
     # -- the commits ---------------------------------------------------------------------------------------------------
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
-        """See `TableContext.metadata_of`."""
+        """Read a commit once and cache it; see `TableContext.metadata_of`."""
         name = instant.file_name
         known = self._knowledge.metadata(name)
         while known is None:
@@ -283,7 +289,7 @@ class CurrentState:
         return known
 
     def schema(self, timeline: Timeline) -> pa.Schema:
-        """The columns as the latest commit of `timeline` states them, else as the properties do."""
+        """Return the columns that the latest commit of `timeline` states, else those of the properties; caches them."""
         schema = self._knowledge.schema = self._schema(timeline)
         return schema
 
@@ -296,19 +302,19 @@ class CurrentState:
         return hudi_schema.from_avro(config.schema_json)
 
     def _stating(self, timeline: Timeline) -> Iterator[CommitMetadata]:
-        """The commits that state the columns, newest first."""
+        """Iterate over the commits that state the columns, newest first."""
         found = (self.metadata_of(instant) for instant in reversed(timeline.writes))
         return (said for said in found if said.schema_json)
 
     # -- the files -----------------------------------------------------------------------------------------------------
 
     def data_files(self) -> list[Entry]:
-        """See `TableContext.data_files`."""
+        """List the table's files; see `TableContext.data_files`."""
         before = self._store.list("", stop_at=_BEFORE_META)
         return before + self._store.list("", start_after=_AFTER_META)
 
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """The completed rows of `timeline`, by these files; None: those that are there now."""
+        """Return the completed rows of `timeline`, from these files or, if None, from the files of now."""
         files = self._files_of(timeline) if files is None else list(files)
         retired = ended_groups(timeline, self.metadata_of)
         times = self.completions_of(timeline, [entry.path for entry in files])
@@ -317,7 +323,7 @@ class CurrentState:
         return found
 
     def refuse_misread(self, timeline: Timeline, seen: Snapshot) -> None:
-        """Return if the columns of `timeline` are found by their names in all files of `seen`.
+        """Return if all files of `seen` have the columns of `timeline` by their present names.
 
         Raises:
             UnsupportedTable: JVM Hudi renamed or dropped one by schema-on-read after a file was written.
@@ -338,13 +344,14 @@ class CurrentState:
             )
 
     def internal_schema(self, timeline: Timeline) -> str:
-        """Hudi's own schema of the table, if it uses schema-on-read; else empty."""
+        """Return Hudi's own schema of the table if it uses schema-on-read, else an empty text."""
         return next((said.extra.get(LATEST_SCHEMA, "") for said in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
-        """What a commit that begins then has to say of schema-on-read, if the table uses it, for JVM readers.
+        """Return the schema-on-read entries that a commit with this begin time must state for JVM readers, if any.
 
-        The history of schemas, which goes by commits that are on the timeline, is stored again for this commit.
+        It also stores the history of schemas again for this commit, since readers find it by
+        commits on the timeline.
         """
         text = self.internal_schema(timeline)
         if not text:
@@ -355,38 +362,38 @@ class CurrentState:
         return {LATEST_SCHEMA: text}
 
     def _history_file(self, timeline: Timeline) -> str:
-        """The newest of a commit on this timeline, else the newest; empty if there is none."""
+        """Return the newest history of schemas by a commit on this timeline, else the newest; empty if none exists."""
         paths = {begin_of_schema_file(entry.path): entry.path for entry in self._store.list(f"{SCHEMAS}/")}
         paths.pop("", None)
         done = {instant.begin for instant in timeline.writes}
         return paths.get(max([begin for begin in paths if begin in done] or paths, default=""), "")
 
     def _files_of(self, timeline: Timeline) -> list[Entry]:
-        """All that `timeline` needs, by the metadata table if it is kept all the while, else listed."""
+        """Return all files that `timeline` needs, from the metadata table if it stays enabled, else listed."""
         config = self.config() if self._by_metadata else None
         if config is not None and LISTING in config.metadata_partitions:
             with suppress(HistoryGone):
-                last = [instant.begin for instant in timeline.writes[-1:]]  # by a log it may be decided only
+                last = [instant.begin for instant in timeline.writes[-1:]]  # by a log it may only be decided
                 sizes = listed_files(self._store, timeline, last).sizes
-                if self.config() is config:  # unchanged, so that nobody has begun to remove it
+                if self.config() is config:  # unchanged: no other writer has begun to remove the metadata table
                     return [Entry(path, size, None) for path, size in sizes.items()]
         return self.data_files()
 
     def completions_of(self, timeline: Timeline, paths: Iterable[str]) -> Mapping[str, str]:
-        """The completion times, by begin time, of archived writes that wrote log files which are among these."""
+        """Return completion times by begin time of the archived writes that wrote log files among `paths`."""
         begins = archived_logs(timeline, paths)
         return completions(self._knowledge, begins) if begins else {}
 
     def current_files(self, timeline: Timeline) -> Snapshot:
-        """The completed rows of a timeline that was seen just now; its files are listed unless they are known."""
+        """Return the completed rows of a timeline read just now; lists and caches the files unless known."""
         return self._knowledge.snapshot(timeline) or self._knowledge.found(self.snapshot(timeline))
 
     def known_snapshot(self) -> Snapshot | None:
-        """The rows that a reader sees now, if the log tells; None: list.
+        """Return the rows that a reader sees now, if the log is enough; None: list them.
 
-        If what is decided is not all there yet, list. And one look at the end of the timeline is for those who commit
-        without the lock, as a single JVM writer does; at first and once a minute at the last 300 commits, for those
-        that a commit of ours came after.
+        None also if a decided commit is not stored yet. It lists the end of the timeline for commits made without the
+        lock, as by a single JVM writer. At first and once a minute it lists the last 300 commits, for older ones of
+        these.
         """
         record = self._record()
         seen = self.known(record)
@@ -404,7 +411,7 @@ class CurrentState:
         since = _begin_of_recent(seen.timeline) if is_due else min(begins)
         newest = self._timeline(after=min(since, *begins))
         if last is not None and last.file_name not in newest:
-            return None  # the timeline was moved, as a downgrade does, or the table was removed
+            return None  # a downgrade moved the timeline, or the table was removed
         if not all(_name(path) in newest if _is_on_timeline(path) else self._exists(path) for path in unapplied[at:]):
             return None
         if unapplied:
@@ -417,13 +424,13 @@ class CurrentState:
 
 
 def _begin_of_recent(timeline: Timeline) -> str:
-    """Where the last commits begin; empty if there are no others."""
+    """Return the begin time of the last `_RECENT` commits; empty if there are no older ones."""
     recent = timeline.writes[-_RECENT:]
     return min(instant.begin for instant in recent) if len(recent) < len(timeline.writes) else ""
 
 
 def _tells_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
-    """Whether one of them is there, or what took them back."""
+    """Whether one of the writes is listed, or a rollback or restore that removed them."""
     if any(listed.written_at(one.begin) is not None for one in reversed(writes)):
         return True
     ends = (Action.ROLLBACK, Action.RESTORE)

@@ -1,4 +1,4 @@
-"""What one process knows of a table, so that it need not ask again; see `TableKnowledge`."""
+"""The cache of one process about one table; see `TableKnowledge`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ class TableView:
     Attributes:
         timeline: the timeline then.
         config: the properties then.
-        log: the name of the lock's log then; empty if there was none that tells.
-        place: the place in that log.
-        slices: the latest slice of each file group; None if nobody has looked.
-        listed: whether the timeline was listed. Else it has all commits, by the log, and not what others have pending.
+        log: the name of the lock's log then; empty if no log covers the table.
+        place: the position in that log.
+        slices: the latest slice of each file group; None if not read.
+        listed: whether the timeline was listed. Otherwise it has all commits of the log, without others' pending
+            instants.
         latest_begin: the latest begin time of all completed instants, also of those that `timeline` leaves out because
-            one before them is not in the store yet.
-        is_combined: whether another client was on duty, who decides what others ask for.
-        has_guests: whether JVM writers were seen of late.
+            an earlier one is not stored yet.
+        is_combined: whether another client was leader of the batch, which decides others' commits.
+        has_guests: whether JVM writers were seen recently.
     """
 
     timeline: Timeline
@@ -55,7 +56,7 @@ class TableView:
 
 @dataclass(frozen=True, slots=True)
 class SeenProperties:
-    """The properties at one version of their file; `asked_s` is when the last request that found it began."""
+    """The properties at one version of their file; `asked_s`: when the last request that found it began."""
 
     version: Version
     config: TableConfig
@@ -64,10 +65,10 @@ class SeenProperties:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the archive is made of.
+    """The files of the archive.
 
-    `number` is the manifest's, 0 if nothing was archived; `version` that of the file which says so, None if there is no
-    such file: a JVM writer removes it before it writes it anew.
+    `number`: the manifest's, 0 if nothing was archived. `version`: that of the file with the number; None if it is
+    absent, since a JVM writer removes it before writing it anew.
     """
 
     number: int = 0
@@ -77,13 +78,13 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class SeenListing:
-    """The metadata table while the lock has one log: then this process alone, or those of that log, write it.
+    """The state of the metadata table while the lock has one log: only this process, or clients of that log, write it.
 
     Attributes:
         log: the name of the log in which its timeline was listed; empty if there was none.
-        compacted: when it was compacted last.
-        schema: the schema of its files since then; empty if nobody has looked.
-        logs: its commits since then, of others those that were there when it was listed.
+        compacted: the time of its last compaction.
+        schema: the schema of its files since then; empty if not read.
+        logs: its commits since then; of other writers those at the listing.
     """
 
     log: str = ""
@@ -94,37 +95,37 @@ class SeenListing:
 
 @dataclass(frozen=True, slots=True)
 class KeySpellings:
-    """What a handle has compared: up to which begin time, and one key of each spelling (True: it names its column)."""
+    """Key spellings compared up to a begin time, with one key of each spelling (True: it names its column)."""
 
     compared: str = ""
     found: Mapping[bool, str] = field(default_factory=dict)
 
 
 class TableKnowledge:
-    """What this process knows of one open table.
+    """The facts that this process has cached about one open table.
 
-    **A fact is of an immutable object, of a place of a log, or of a version of one object. All else is a hint: a hint
-    may start a look, and never ends one.**
+    **A fact is of an immutable object, of a position in a log, or of a version of one object. All else is a hint: it
+    may start a read, and never replaces one.**
 
     ========  ===============================  =========================================================================
-    fact of   stays true                       here
+    fact of   stays true                       examples
     ========  ===============================  =========================================================================
-    object    for ever; kept while there is    contents of completed writes; digests and completion times of the files
-              room                             of the archive; what footers say (`place.footer_notes`)
-    place     while the lock record has that   the view, that is timeline, properties and slices (`at`); `applied`;
-              log, and goes back to the place  `listing`; a checkpoint (see `checkpoint`)
+    object    for ever; kept while room is     contents of completed writes; digests and completion times of the files
+              left                             of the archive; notes from footers (`place.footer_notes`)
+    position  while the lock record has that   the view: timeline, properties and slices (`at`); `applied`;
+              log, back to the position        `listing`; a checkpoint (see `checkpoint`)
     version   until a conditional request      `properties`; `history`
               finds another one
     hint      never relied on                  `latest`; `schema`; `files_seen_last`; `key_spellings`; moments
     ========  ===============================  =========================================================================
 
-    A log has the commits of its own clients alone. A rollback of another's write, a clean, a restore, a change of the
-    properties and every JVM writer end it (see `lockprovider.storage_lock.commit_log`), and with it all facts of its
-    places. What others have pending is not in a log: so no view is kept of a table on which a service is pending.
+    A log has the commits of its own clients only. A rollback of another's write, a clean, a restore, a change of the
+    properties and every JVM writer end it (see `lockprovider.storage_lock.commit_log`), and with it the facts of its
+    positions. A log does not contain others' pending instants: so no view is cached of a table with a pending service.
 
-    Two exceptions, each of which saves requests of every write. The partitions that have a metafile are known until
-    something is completed that may remove one. A blind write goes by the files that were seen last: its commit
-    conflicts with what has ended one of them since.
+    Two exceptions save requests of every write. The partitions with a metafile are trusted until a completed action may
+    have removed one. A blind write uses the files seen last: its commit conflicts with whatever replaced one of them
+    since.
 
     Thread-safe: each attribute is replaced as a whole.
     """
@@ -136,33 +137,33 @@ class TableKnowledge:
         self.completions: Mapping[str, Mapping[str, str]] = {}
 
         self._view: TableView | None = None
-        self.applied = ""  # a decided publish that was seen in the store, and all before it
+        self.applied = ""  # a decided publish found in the store, with all before it
         self.listing = SeenListing()
 
         self.properties: SeenProperties | None = None
         self.history = History()
 
         self.latest = Timeline()
-        self.schema: pa.Schema | None = None  # of the last commit that was looked at
+        self.schema: pa.Schema | None = None  # of the last commit that was read
         self.key_spellings = KeySpellings()
-        self.committed_s: dict[str, float] = {}  # when this handle completed them, by a clock that does not step
-        self.late_looked_s: float | None = None  # at the last commits, for those of writers without the lock
-        self.dead_looked_s: float | None = None  # for writers that are dead
+        self.committed_s: dict[str, float] = {}  # completion times of this handle's commits, by the monotonic clock
+        self.late_looked_s: float | None = None  # at the last commits, for writers without the lock
+        self.dead_looked_s: float | None = None  # for dead writers
         self._beats: dict[str, tuple[Version | None, float]] = {}
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
 
     # -- facts of a place of a log -------------------------------------------------------------------------------------
 
     def at(self, log: Log | None) -> TableView | None:
-        """The table now, if `log` is in the lock record now and goes back to what is known; None: look.
+        """Return the table if `log`, from the current lock record, goes back to the cached view; None: read it.
 
-        All facts of a place come from here.
+        It advances the view to the end of the log. All facts of a position come from here.
         """
         view = self._view
         if view is None or log is None or log.name != view.log or (since := log.since(view.place)) is None:
             return None
         if since:
-            there = view.timeline.written  # a listing may have shown more than the place that it was noted for
+            there = view.timeline.written  # a listing may contain more than the position noted for it
             instants = tuple(i for i in self._learn_contents(since) if i.file_name not in there)
             slices, timeline = self._advanced(view, instants), view.timeline.plus(instants)
             view = self._view = replace(view, place=log.next, timeline=timeline, slices=slices)
@@ -170,15 +171,15 @@ class TableKnowledge:
         return view
 
     def learn(self, record: LockRecord | None, listed: Timeline, config: TableConfig, *, decided: bool) -> TableView:
-        """The table, whose timeline was listed after `record` had been read, or under the lock.
+        """Cache and return the table, whose timeline was listed after reading `record`, or under the lock.
 
-        The last publishes of the record may be decided and not be there yet; they are part of it if `decided`.
+        The last publishes of the record may be decided and not stored yet; they count if `decided`.
         """
         log = record.log if record is not None and (decided or record.tells_all) else None
         unapplied = 0 if record is None else len(record.unapplied)
         before = self.at(log)
         entries = () if log is None else log.since(log.first) or ()
-        # A listing may have a later one, and not the one before.
+        # A listing may have a later one and lack the one before.
         last = entries[len(entries) - unapplied :] if unapplied else ()
         is_there = (entry.path.removeprefix(_PREFIX) in listed.names for entry in last)
         missing = last[sum(1 for _ in takewhile(bool, is_there)) :]
@@ -192,22 +193,22 @@ class TableKnowledge:
         return TableView(timeline, config, name, place, slices, listed=True, latest_begin=listed.latest_completed_begin)
 
     def adopt(self, log: Log, view: TableView) -> TableView | None:
-        """Go by what others have seen at some place of the log that is in the lock record now; as `at`."""
+        """Cache the view of other writers at a position of the current log; return it as `at` does."""
         self._learn_contents(log.since(log.first) or ())
         self._view, self.latest = view, view.timeline
         return self.at(log)
 
     def found(self, snapshot: Snapshot) -> Snapshot:
-        """The files were listed for this snapshot; the same."""
+        """Cache the listed files of this snapshot, and return it."""
         view = self._view
         if view is not None and view.timeline.written == snapshot.timeline.written:
             self._view = replace(view, slices={s.group: s for s in snapshot.slices})
         return snapshot
 
     def snapshot(self, timeline: Timeline) -> Snapshot | None:
-        """The files of this timeline, if it is the one that was seen last and they are known.
+        """Return the files of this timeline, if it was the last one seen and they are known.
 
-        For the table of just now: what is not the latest any more may be cleaned.
+        Use it for the newest timeline only: files of an older one may be cleaned.
         """
         view = self._view
         if view is None or view.slices is None or view.timeline.written != timeline.written:
@@ -215,7 +216,7 @@ class TableKnowledge:
         return Snapshot(timeline, tuple(sorted(view.slices.values())))
 
     def _advanced(self, view: TableView, done: Iterable[Instant]) -> Mapping[FileGroup, FileSlice] | None:
-        """The slices after these writes; None if one of them is not known."""
+        """Return the slices after these writes; None if one of the writes is unknown."""
         if view.slices is None:
             return None
         slices = dict(view.slices)
@@ -229,20 +230,20 @@ class TableKnowledge:
     # -- facts of immutable objects ------------------------------------------------------------------------------------
 
     def remember(self, name: str, data: bytes) -> None:
-        """The content of a completed write. The oldest are forgotten; they can be read again."""
+        """Cache the content of a completed write; the oldest are dropped, and can be read again."""
         self._commits[name] = data
         for old in list(islice(self._commits, max(0, len(self._commits) - _KEPT))):
             self._commits.pop(old, None)
 
     def has(self, name: str) -> bool:
-        """Whether the content of a completed write is known."""
+        """Whether the content of a completed write is cached."""
         return name in self._commits
 
     def metadata(self, name: str) -> CommitMetadata | None:
-        """What a completed write did, if its content is known.
+        """Return the metadata of a completed write, if its content is cached.
 
         Raises:
-            Corrupt: it cannot be understood.
+            Corrupt: it cannot be decoded.
         """
         content = self._commits.get(name)
         if isinstance(content, bytes):
@@ -250,7 +251,7 @@ class TableKnowledge:
         return content
 
     def _learn_contents(self, entries: Iterable[LogEntry]) -> tuple[Instant, ...]:
-        """The instants that were published; their contents are kept."""
+        """Return the published instants, and cache their contents."""
         found: list[Instant] = []
         for entry in entries:
             name = entry.path.removeprefix(_PREFIX)
@@ -266,24 +267,24 @@ class TableKnowledge:
 
     @property
     def config(self) -> TableConfig | None:
-        """The properties of the view that was seen last: to start from, not to decide by."""
+        """The properties last seen: a hint to start from."""
         return None if self._view is None else self._view.config
 
     @property
     def files_seen_last(self) -> Snapshot | None:
-        """The files as they were seen last, if they were: to start from, not to decide by."""
+        """The files last seen, if any: a hint to start from."""
         view = self._view
         return None if view is None or view.slices is None else Snapshot(view.timeline, tuple(view.slices.values()))
 
     def partitions_at(self, timeline: Timeline) -> set[str]:
-        """The partitions known to have a metafile; to be added to."""
+        """Return the set of partitions with a metafile, for callers to extend; a service that removes one resets it."""
         removers = frozenset(i.file_name for i in timeline.services if i.action in _REMOVERS)
         if self._partitions[0] != removers:
             self._partitions = (removers, set())
         return self._partitions[1]
 
     def watch_beats(self, versions: Mapping[str, Version | None], now_s: float) -> Mapping[str, float]:
-        """Note which heartbeats there are now; for how long each has been seen unchanged, in seconds."""
+        """Record the heartbeats of now; return for how many seconds each has been seen unchanged."""
         first = {begin: seen for begin, seen in self._beats.items() if versions.get(begin) == seen[0] is not None}
         self._beats = {begin: first.get(begin, (version, now_s)) for begin, version in versions.items()}
         return {begin: now_s - since_s for begin, (_, since_s) in self._beats.items()}

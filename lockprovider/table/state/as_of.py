@@ -1,4 +1,4 @@
-"""What the table was at a moment of the past, and when that cannot be known any more.
+"""Snapshots of past moments, and the errors once files or instants that they need are gone.
 
 Source: Hudi `HoodieTableFileSystemView`, time travel queries.
 """
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 
 def reached(table: TableContext) -> Reached:
-    """The last completion time that was archived, if it is asked for."""
+    """Return a function that reads the last archived completion time."""
     return lambda: reach(table.knowledge).completion
 
 
 def snapshot_of_version(table: TableContext, now: Timeline, given: TableVersion) -> Snapshot:
-    """What the table was at a version.
+    """Return the snapshot of a version.
 
     Raises:
-        InvalidInput: it names none.
+        InvalidInput: `given` names no version.
         HistoryGone: it is before the table, before what was archived, or a file was cleaned.
     """
     return snapshot_at(table, now, moment_of_version(now, given, reached(table)))
 
 
 def snapshot_at(table: TableContext, now: Timeline, moment: AsOf) -> Snapshot:
-    """What the table was at a moment.
+    """Return the snapshot of a moment.
 
     Raises:
         HistoryGone: it is before the table, before what was archived, or a file was cleaned.
@@ -59,7 +59,7 @@ def snapshot_at(table: TableContext, now: Timeline, moment: AsOf) -> Snapshot:
 def refuse_gone(
     table: TableContext, now: Timeline, seen: Snapshot, is_needed: Callable[[FileGroup], bool], which: str
 ) -> None:
-    """Refuse a past of which a file is needed that was cleaned."""
+    """Raise `HistoryGone` if a needed file of a past snapshot was cleaned."""
     shown = seen.timeline.written
     gone = lost(
         seen,
@@ -76,15 +76,18 @@ def refuse_gone(
 
 
 def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, CommitMetadata]]:
-    """The writes that tell which log files there are: those that may have written some, and those that end groups."""
+    """Return the writes that determine the log files: those that may have written some or replaced groups.
+
+    Empty without a deltacommit.
+    """
     told = [i for i in timeline.writes if i.action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
     return [(i, table.metadata_of(i)) for i in told] if any(i.action is Action.DELTACOMMIT for i in told) else []
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
-    """The time up to which writes were archived; empty if none were.
+    """Return the time up to which writes were archived, or empty; raise `HistoryGone` if `start` is before it.
 
-    Of archived writes the view knows only that they were completed, so it cannot tell a time between them.
+    Archived writes are only known as completed, so a snapshot between them is unknown.
     """
     found = reach(table.knowledge)
     reached = found.completion if order is Order.COMPLETION else found.begin
@@ -93,11 +96,8 @@ def refuse_archived(table: TableContext, start: str, order: Order) -> str:
     return reached
 
 
-# Whether a transaction's own work failed only because others were faster, so that another try may succeed.
-#
-# The files of a snapshot go when others have committed since: replaced files are cleaned, old commits are archived,
-# later ones are taken back. Whoever reads by the snapshot meets a file that is not there, and in Spark only the text
-# of that.
+# Files of a snapshot disappear after other commits: replaced files are cleaned, old commits archived, later ones taken
+# back. A reader then finds a file missing; from Spark it gets only the text of that error. Another try may succeed.
 T = TypeVar("T")
 
 _GONE = (ObjectNotFound, HistoryGone)
@@ -105,10 +105,10 @@ _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__n
 
 
 def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> T:
-    """What `look` finds by `seen`, if all files that it may go by were there until its end.
+    """Return the result of `look`, if all files of `seen` existed until its end.
 
     Raises:
-        Stale: they may not have been.
+        Stale: they may not have existed.
     """
     try:
         found = look()
@@ -123,9 +123,9 @@ def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> 
 
 
 def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Exception) -> bool:
-    """Whether `error`, of work on this snapshot, is a conflict, or of a file that others have removed since.
+    """Whether `error` of work on this snapshot is a conflict, or a file that others have removed since.
 
-    `snapshot` is called if it is needed: it may ask the store, which may be what failed.
+    `snapshot` is called only if needed: it may ask the store, which may be what failed.
     """
     if isinstance(error, WriteConflict):
         return True
@@ -136,10 +136,10 @@ def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Excep
 
 
 def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
-    """Whether files that are part of `seen` may have been removed since: by a clean planned later, or a restore.
+    """Whether files of `seen` may have been removed since, by a clean planned later or a restore; lists the timeline.
 
-    A clean that was planned before takes nothing that was the latest at `seen`. Also, whether `seen` may have holes:
-    archival removes the oldest first, so that it has not begun to as long as the oldest is there.
+    A clean planned before removes none of the latest files of `seen`. It also checks that `seen` has no holes: archival
+    removes the oldest write first, so it has not begun while that one exists.
     """
     after = f"{seen.latest_time}~"
     calls: list[Callable[[], Collection[Any]]] = [partial(files_below, table.store, TIMELINE, after=after, until=":")]
@@ -154,5 +154,5 @@ def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
 
 
 def misses_file(error: Exception) -> bool:
-    """Whether it says that a file of the table was not there, by its type or in an engine's report of a task."""
+    """Whether the error reports a missing file of the table, by its type or in an engine's report of a task."""
     return isinstance(error, _GONE) or _SAID.search(str(error)) is not None

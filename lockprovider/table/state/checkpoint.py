@@ -1,16 +1,16 @@
-"""The checkpoint beside the lock: who opens a table of any age reads it, in place of listing timeline and files.
+"""Checkpoints in the lock folder: the content of a table, for opening it without listing timeline and files.
 
-It says what the table consisted of at one place of the lock's log, and holds for as long as the record has that log and
-goes back to that place: what came since is in the record. So whatever ends a log (a JVM writer, a clean, a rollback of
-another's, an archival, a restore, a change of the properties) ends its checkpoints, and nobody has to touch them.
+A checkpoint describes the table at one position of the lock's log. It is valid while the record has that log and
+reaches back to that position: the record has the later commits. An ended log (by a JVM writer, a clean, a rollback of
+another's write, an archival, a restore, changed properties) ends its checkpoints without any request.
 
-    name      `<log>/<n>`: n times so many places have passed; immutable, created once
-    writer    whoever's commit is the first behind those places, afterwards, without anybody waiting (see
-              `services.checkpoint`); from the one before and the log, or, if there is none, by listing the files
-    reader    looks for that of the last n, and of the one before; by the name of the log in the record that it has read
-    removal   the one before the last, by who writes; of logs that have ended, by a sweep
+    name      `<log>/<n>`: at position n * `EVERY`; immutable, created once
+    writer    the writer whose commit reaches that position, in the background (see `services.checkpoint`), from
+              the previous checkpoint and the log, or from a listing of the files
+    reader    tries the last two of the log that its lock record names
+    removal   the writer removes the one before the last, a sweep those of ended logs
 
-Not promised: that there is one. Without it the table is listed.
+Not promised: that one exists. Without it the table is listed.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog
 
 CHECKPOINTS = ".hoodie/.locks/checkpoints/"
-EVERY = 64  # places: a record of small commits goes back further than that
-KEPT = 2  # of a log
+EVERY = 64  # positions: a record of small commits goes back further
+KEPT = 2  # per log
 
 
 def checkpoint_path(log: str, number: int) -> str:
-    """Where one of them is."""
+    """Return the path of a checkpoint."""
     return f"{_of_log(log)}{number}"
 
 
 def is_due(place: int) -> bool:
-    """Whether whoever's commit has this place of the log writes a checkpoint."""
+    """Whether the writer of the commit at this position of the log writes a checkpoint."""
     return place > 0 and place % EVERY == 0
 
 
 def find(store: Store, log: Log) -> Checkpoint | None:
-    """One by which the table of now is known, with the log.
+    """Read the newest checkpoint that, with the log, gives the current table; None if there is none.
 
     Raises:
         CasError: the store failed.
@@ -64,12 +64,12 @@ def find(store: Store, log: Log) -> Checkpoint | None:
 
 
 def remove_ended(store: Store, lock: Lock) -> None:
-    """Remove those of logs that have ended.
+    """Remove the checkpoints of ended logs.
 
     Raises:
         CasError: the store failed; may be repeated.
     """
-    found = [entry.path for entry in store.list(CHECKPOINTS)]  # first: their logs have begun
+    found = [entry.path for entry in store.list(CHECKPOINTS)]  # listed first: the logs of these have begun
     record = lock.look() if found else None
     if record is not None:
         live = _of_log("" if record.log is None else record.log.name)
@@ -80,14 +80,12 @@ def _of_log(log: str) -> str:
     return f"{CHECKPOINTS}{quote(log, safe='')}/"
 
 
-# A checkpoint: what a table consists of at one place of the lock's log, and its bytes.
-#
-# JSON, deflated. File groups, begin times and the kinds of files are in the names of the files. Of writes that are
-# done, which most instants are, only how far each is behind the one before and how long it took: a fifth of their
+# The encoding is deflated JSON. File names contain file groups, begin times and kinds. Completed writes, which most
+# instants are, are stored as the distance of their begin from the one before and their duration: a fifth of their
 # names.
 _VERSION = 2
-_LEVEL = 1  # most of it are random ids
-_DIGITS = 17  # of a time; a shorter one, of a second, is kept by its name
+_LEVEL = 1  # most of the content is random ids
+_DIGITS = 17  # of a time; instants with shorter times, of seconds, are stored by name
 
 _Log = tuple[str, int, str]  # path, size in bytes, completion time
 _Slice = tuple[str, int, tuple[_Log, ...]]  # path of the base file, empty if there is none; its size; the log files
@@ -95,10 +93,10 @@ _Slice = tuple[str, int, tuple[_Log, ...]]  # path of the base file, empty if th
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The table at the place `place` of the log `log`.
+    """The table at the position `place` of the log `log`.
 
     Attributes:
-        timeline: all that is completed, and what was pending.
+        timeline: all completed instants, and those pending then.
         files: the latest slice of each file group, by partition.
     """
 
@@ -109,7 +107,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, log: str, place: int, timeline: Timeline, slices: Iterable[FileSlice]) -> Checkpoint:
-        """What is known of a table."""
+        """Make a checkpoint of a timeline and its latest slices."""
         files: dict[str, list[_Slice]] = {}
         for one in sorted(slices):
             logs = tuple((log.path, log.size, log.completion) for log in one.logs)
@@ -118,11 +116,11 @@ class Checkpoint:
 
     @cached_property
     def slices(self) -> tuple[FileSlice, ...]:
-        """The latest of each file group."""
+        """The latest slice of each file group."""
         return tuple(_slice(partition, row) for partition, rows in self.files.items() for row in rows)
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """Return the checkpoint as bytes."""
         done, others = _parted(self.timeline)
         said = {
             "version": _VERSION,
@@ -136,7 +134,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint | None:
-        """Read it; None if it is none, or one of another version: then the table is listed."""
+        """Decode a checkpoint; None if the bytes are none, or of another version: then the table is listed."""
         try:
             most = plausible(data)
             said = parse_json(inflate(data, most=most), most=most, items=most)
@@ -145,7 +143,7 @@ class Checkpoint:
             done = [one for action, times in said["done"].items() for one in _instants(Action(action), *times)]
             timeline = Timeline.of_done(done, said["instants"])
             found = cls(text_in(said, "log"), whole_in(said, "place"), timeline, _files(said["files"]))
-            found.slices  # noqa: B018 - one whose files nobody can name is none
+            found.slices  # noqa: B018 - raises if a file name is none
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, zlib.error):
             return None
         return found
@@ -163,7 +161,7 @@ def _files(said: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
-    """The times of writes that are simply done, by action, and the file names of all else that counts."""
+    """Return the times of simply completed writes by action, and the file names of all other instants."""
     unsure, done, others = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
     for one in timeline.instants:
         if one in unsure:
@@ -179,7 +177,7 @@ def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[
 
 
 def _differences(times: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """How far each begin is behind the one before, and each completion behind its begin; as numbers of their digits."""
+    """Return each begin's distance from the one before, and each completion's from its begin, of times as numbers."""
     begins = [0, *(begin for begin, _ in times)]
     return [b - a for a, b in pairwise(begins)], [completion - begin for begin, completion in times]
 

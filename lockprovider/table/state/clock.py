@@ -1,7 +1,7 @@
-"""The clock for times on the timeline: this machine's, unless the store's is behind it.
+"""The clock for times on the timeline: this machine's, or the store's if that is behind it.
 
-A commit from the future hides what others commit after it, from every reader. The store's clock is read from answers
-that come anyway (`Store.time_ms`). A difference in either direction is logged once for each process and store.
+A commit with a future time hides later commits from every reader. The store's clock is read from answers to other
+requests (`Store.time_ms`). A difference in either direction is logged once per process and store.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fsspec_cas import CasError, Store, World
 from lockprovider.table.format.layout import PROPERTIES
 
 _LOG = logging.getLogger("lockprovider.table")
-_DIFFERS_MS = 1500  # the lock's grace, and a second more: over HTTP the store's clock comes in whole ones
+_DIFFERS_MS = 1500  # the lock's grace and a second more, since HTTP gives the store's clock in seconds
 _BELIEVED_S = 60.0
 _warned: set[object] = set()
 
@@ -27,27 +27,28 @@ class TimelineClock:
         self._asked_s = -_BELIEVED_S
 
     def now_ms(self) -> int:
-        """Epoch ms: by this machine, or by the store where that is behind it by more than the lock's grace.
+        """Return epoch ms of this machine, or of the store if it is behind by more than the lock's grace.
 
-        So no time is taken that the store's clock has not reached, within that grace and a second.
+        No time exceeds the store's clock by more than that grace and a second. It asks the store if a difference was
+        seen last a minute ago or more.
         """
         if self.ahead_ms and self._world.monotonic_s() - self._asked_s >= _BELIEVED_S:
             self._ask()  # the machine may have slept since the last answer
         return self._world.now_ms() - max(0, self._warned(self.ahead_ms))
 
     def store_ms(self) -> int:
-        """For rules by hours, which remove things: the store's clock as it says it now, or this machine's if behind."""
+        """Ask the store for its clock; return the earlier of it and this machine's, for rules that remove by age."""
         self._ask()
         by_store, own_ms = self._store.time_ms, self._world.now_ms()
         return own_ms if by_store is None else min(own_ms, by_store)
 
     def asked_ahead_ms(self) -> int:
-        """`ahead_ms` as the store says it now; a difference is logged, too."""
+        """Ask the store for its clock, log a difference, and return `ahead_ms`."""
         self._ask()
         return self._warned(self.ahead_ms)
 
     def _warned(self, ahead_ms: int) -> int:
-        """Log the difference, once in a process for each store."""
+        """Log the difference, once per process and store, and return it."""
         if ahead_ms and self._store.place not in _warned:
             _warned.add(self._store.place)
             _LOG.warning("%s: %s: set the clock", self._url, clock_difference(ahead_ms))
@@ -55,7 +56,7 @@ class TimelineClock:
 
     @property
     def ahead_ms(self) -> int:
-        """How far this machine's clock is ahead of the store's, negative if behind; 0 within the lock's grace."""
+        """The ms that this machine's clock is ahead of the store's, negative if behind; 0 within the lock's grace."""
         by_store = self._store.time_ms
         found = 0 if by_store is None else self._world.now_ms() - by_store
         return found if abs(found) > _DIFFERS_MS else 0
@@ -64,12 +65,12 @@ class TimelineClock:
         try:
             self._store.head(PROPERTIES)
         except (CasError, FileNotFoundError):
-            return  # what needs the store will say so
+            return  # a request that needs the store will fail itself
         self._asked_s = self._world.monotonic_s()
 
 
 def clock_difference(ahead_ms: int) -> str:
-    """In words: by how much which clock is wrong.
+    """Return a sentence on the clocks' difference.
 
     >>> clock_difference(-8000)
     "this machine's clock is 8.0 s behind the store's"

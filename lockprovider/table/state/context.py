@@ -206,7 +206,7 @@ class TableContext:
         return self._lock
 
     def under(self: _Context, fence: Any) -> _Context:
-        """Return the same table for a writer of one epoch, whose writes and services fail after a commit of a newer one.
+        """Return the same table for a writer of one epoch; its writes and services fail once a newer epoch commits.
 
         A fence is a term, a lease, a job, or its epoch (a whole number from 1 on). A fence with a name, `("compactor",
         term)`, is compared with fences of that name only. It replaces the table's earlier fence.

@@ -1,4 +1,4 @@
-"""What a table tells its watcher while a transaction runs: for progress, pictures and metrics."""
+"""Events of a table for its watcher: progress, pictures and metrics."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ if TYPE_CHECKING:
 
 
 EventKind = Literal[
-    "begin",  # an instant was taken; data files may be written from here on
-    "written",  # all data files and markers are in the store, nobody sees them yet
+    "begin",  # an instant was taken; data files may be written from now on
+    "written",  # all data files and markers are in the store, not yet visible
     "lock_wait",  # the writer asks for the table lock
-    "lock_held",  # it has it
+    "lock_held",  # the writer holds it
     "committed",  # the completed instant is on the timeline
     "conflict",  # another commit touched its file groups first, or cleaned their files; it will be rolled back
     "rolled_back",  # an instant (own or a dead writer's) and its files were removed
     "lock_released",  # the lock is free again
     "cleaned",  # files that no reader needs any more were removed
-    "archived",  # the oldest instants are in the archive, and off the timeline
+    "archived",  # the oldest instants moved from the timeline to the archive
     "anchored",  # buckets of new partitions got their first files, for non-blocking writers
-    "compaction_scheduled",  # which log files are to be merged is on the timeline
-    "compaction_unscheduled",  # it is not any more
-    "compacted",  # they are merged
+    "compaction_scheduled",  # a plan of log files to merge is on the timeline
+    "compaction_unscheduled",  # the plan was removed
+    "compacted",  # the log files are merged
     "listing_compacted",  # the log files of the metadata table are merged
-    "clustering_scheduled",  # which small files are to be joined is on the timeline
-    "clustering_unscheduled",  # it is not any more
-    "clustered",  # they are joined
+    "clustering_scheduled",  # a plan of small files to join is on the timeline
+    "clustering_unscheduled",  # the plan was removed
+    "clustered",  # the small files are joined
     "savepoint",  # a commit's files are kept from now on
     "restored",  # later commits were taken back
     "service_failed",  # a compaction or clustering by the writer itself failed; its commit stands
     "retry",  # the transaction starts over from a fresh snapshot
-    "progress",  # a step of a long read or write has begun, or a part of it is done; see `ShowProgress`
+    "progress",  # a step of a long read or write began, or a part of it is done; see `ShowProgress`
     "left_out",  # a batch of a stream was in the table already, or had no rows; nothing was committed
 ]
 
 
-# What the logger `lockprovider.table` says at INFO, or as a warning; the rest is at DEBUG.
+# Levels of the logger `lockprovider.table`: INFO or WARNING for these, DEBUG for the others.
 _STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_held", "lock_released", "progress"})
 WARNED: frozenset[EventKind] = frozenset({"service_failed"})
 LOGGED: frozenset[EventKind] = frozenset(get_args(EventKind)) - _STEPS
@@ -48,9 +48,9 @@ LOGGED: frozenset[EventKind] = frozenset(get_args(EventKind)) - _STEPS
 
 @dataclass(frozen=True, slots=True)
 class TableEvent:
-    """One thing that happened to one instant, at one moment.
+    """An event of one instant.
 
-    `at_ms` is this process's own wall clock in epoch ms, UTC: good for drawing, not for ordering commits.
+    `at_ms` is this process's wall clock in epoch ms, UTC: good for drawing, not for ordering commits.
 
     >>> seen = []
     >>> rows = pa.table({"id": [1]})
@@ -65,7 +65,7 @@ class TableEvent:
     detail: dict[str, object] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """The event as a JSON-able mapping.
+        """Return the event as a JSON-able mapping.
 
         >>> sorted(event.to_json())
         ['at_ms', 'detail', 'instant', 'kind']
@@ -81,10 +81,8 @@ def nobody(event: TableEvent) -> None:
     del event
 
 
-# How far a long write or read has come: told to the table's watcher, and shown on a terminal or in the log.
-#
-# Each engine tells its steps as events of the kind `progress`. Their `detail` has `step` (what is done), `number` and
-# `of` (the step's number, and how many the write has at most), `done` and `total` (files or partitions; None: unknown).
+# A `progress` event has in `detail`: `step` (its name), `number` and `of` (its number, and the most steps of the
+# write), `done` and `total` (files or partitions; None: unknown).
 T = TypeVar("T")
 _LOG = logging.getLogger("lockprovider.table")
 _WIDTH = 24
@@ -92,20 +90,20 @@ _TENTHS = 10
 
 
 def counted(table: TableContext, begin: str, step: str, results: Iterable[T], total: int) -> Iterator[T]:
-    """The results of the only step as they come; each is told of."""
+    """Yield the results of a single-step read or write, and report progress after each."""
     for done, one in enumerate(results, start=1):
         table.tell("progress", begin, step=step, number=1, of=1, done=done, total=total)
         yield one
 
 
 class ShowProgress:
-    """A watcher that shows how far reads and writes are: a line with a bar on a terminal, lines of the log elsewhere.
+    """A watcher that shows the progress of reads and writes: a bar on a terminal, log lines elsewhere.
 
-    The log is that of the logger `lockprovider.table`, at INFO: each step, and each tenth of it. Reads and writes of
-    pyarrow, pandas and polars tell each file or partition, Dask's local schedulers each task, Spark and a Dask cluster
-    each step: what is inside a step their own dashboards show.
+    The logger `lockprovider.table` gets each step, and each tenth of it, at INFO. pyarrow, pandas and polars report
+    each file or partition, Dask's local schedulers each task. Spark and a Dask cluster report each step; their
+    dashboards show the tasks.
 
-    Not promised: one line for each of several threads that write at once.
+    Not promised: one line for each of several threads that write concurrently.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"), watcher=ShowProgress())
@@ -127,7 +125,7 @@ class ShowProgress:
         ShowProgress.__init__(self)
 
     def __call__(self, event: TableEvent) -> None:
-        """Show it, if it is of the kind `progress`; whatever else happens ends the line."""
+        """Show a `progress` event; any other event ends the line."""
         stream = self._stream or sys.stderr
         is_terminal = stream is not None and stream.isatty()
         if event.kind != "progress":

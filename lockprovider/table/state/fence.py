@@ -1,12 +1,11 @@
-"""Fences: a writer whose turn is over commits nothing any more.
+"""Fences and stream batches: checks that commit an epoch or a batch only if no newer one is in the table.
 
-A commit says under which epoch it was made, beside the batches of streams, so "has a newer one written" and "it is
-there" are one atomic step: whoever decides the commit compares its epoch with those of all commits before it. It is in
-the table, not in the lock record: a JVM lock client, which drops what it does not know there, takes nothing of it
-away, and an epoch is found after its commit was archived, too. What a restore or a rollback takes back is gone.
+Each commit records its epoch like the batches of streams. Whoever decides the commit compares it with the epochs of all
+earlier commits, in one atomic step. The epoch is stored in the table, not in the lock record, where a JVM lock client
+would drop it; it outlives archival. A restore or a rollback removes the epochs of the commits it takes back.
 
-Services decide under the lock, while nobody commits: they compare once they have it (`TableContext.locked`), and what
-they publish is refused if somebody else has had it since. Those whose instant is a commit say their epoch in it.
+Services publish under the lock. They compare once they hold it (`TableContext.locked`), and their publish fails if the
+lock was taken since. Services whose instant is a commit record their epoch in it.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _STREAM = "lockprovider.fence/"
 
 
 def batches_back(table: TableContext, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
-    """Commits and the batches by stream that they are, newest first; of the archive each stream's last batch.
+    """Iterate over commits with their batches by stream, newest first; of archived ones each stream's last batch.
 
-    Reads no more than is taken from it.
+    It reads lazily.
     """
     for instant in reversed(timeline.writes):
         yield instant, batches_by_stream(table.metadata_of(instant).extra)
@@ -51,10 +50,10 @@ class Fence:
 
     @classmethod
     def of(cls, given: Any) -> Fence:
-        """A lease, a term, a job, or the epoch itself; or a pair of a name and one of these.
+        """Make a fence of a lease, a term, a job, an epoch, or a pair of a name and one of these.
 
         Raises:
-            InvalidInput: it is none.
+            InvalidInput: it is none of these.
         """
         if isinstance(given, Fence):
             return given
@@ -65,7 +64,7 @@ class Fence:
 
     @property
     def stream(self) -> str:
-        """What a commit says it as: a stream whose batches are the epochs."""
+        """The stream under which a commit records the fence; its batches are the epochs."""
         return f"{_STREAM}{self.name}"
 
     def must_be_newest(self, newest: int) -> None:
@@ -82,12 +81,12 @@ class Fence:
 
 
 def with_fence(extra: Mapping[str, str], fence: Fence | None) -> Mapping[str, str]:
-    """A commit's extra metadata that says this fence, too; None is none."""
+    """Return a commit's extra metadata with this fence, if any."""
     return extra if fence is None else {**extra, **noted(extra, fence.stream, fence.epoch)}
 
 
 def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
-    """Those that a commit with this extra metadata says."""
+    """Return the fences recorded in a commit's extra metadata."""
     found = batches_by_stream(extra).items()
     return tuple(Fence(epoch, name.removeprefix(_STREAM)) for name, epoch in found if name.startswith(_STREAM))
 
@@ -95,12 +94,12 @@ def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
 def refuse_noted(
     fences: Iterable[Fence], batch_id: BatchId | None, notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
 ) -> None:
-    """Return if a commit with these fences, and of this batch, may follow those that are noted, newest first.
+    """Return if a commit with these fences and this batch may follow the noted commits, newest first.
 
     Raises:
         AlreadyCommitted: one of them has the batch.
         WrongCheckpoint: see `BatchId.committed_by`.
-        Fenced: one of them is of a newer epoch.
+        Fenced: one of them has a newer epoch.
     """
     if batch_id is not None and (done := batch_id.committed_by(notes())) is not None:
         raise batch_id.found_in(done)
@@ -108,16 +107,7 @@ def refuse_noted(
         fence.must_be_newest(next((batches[fence.stream] for _, batches in notes() if fence.stream in batches), 0))
 
 
-# Exactly once: a batch that is written again after a crash is found in the table, and left out.
-#
-# A commit names the batch that it is, under the key and in the form of Hudi's own streaming sink. The check and the
-# commit are one atomic step. The check also finds commits that were archived.
-#
-# Four things make a batch known: the stream, the run (the checkpoint that numbers the batches; Spark's query id), the
-# number, and which write of this batch it is. A stream writes its batches in the order of their numbers, and the writes
-# of one batch one after the other.
-#
-# Source: Hudi `HoodieStreamingSink`, `CommitUtils.getValidCheckpointForCurrentWriter`.
+# Source of exactly once: Hudi `HoodieStreamingSink`, `CommitUtils.getValidCheckpointForCurrentWriter`.
 T = TypeVar("T")
 
 _KEY = re.compile(r"(?P<stream>[^@#]+)@(?P<run>[^@#]*)#(?P<write>[0-9]+)", re.ASCII)
@@ -125,13 +115,16 @@ _KEY = re.compile(r"(?P<stream>[^@#]+)@(?P<run>[^@#]*)#(?P<write>[0-9]+)", re.AS
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
-    """One write of one batch of a stream.
+    """One write of one batch of a stream; a repeated one is found in the table, archived or not, and skipped.
+
+    A commit records it under the key and in the form of Hudi's streaming sink; check and commit are one atomic step. A
+    stream writes its batches in the order of their numbers, and the writes of one batch one after the other.
 
     Attributes:
         stream: the stream's name, without `@` and `#`.
         batch: the number of the batch, from 0 on.
-        run: what numbers the batches: the id of Spark's query, which its checkpoint keeps. Empty: the caller does.
-        write: which write of this batch, from 1 on.
+        run: the checkpoint that numbers the batches, by the id of Spark's query. Empty: the caller numbers them.
+        write: the number of the write within the batch, from 1 on.
     """
 
     stream: str
@@ -141,7 +134,7 @@ class BatchId:
 
     @classmethod
     def of(cls, stream: object, batch: object, run: str = "", write: int = 1) -> BatchId:
-        """The same of what a user gave.
+        """Return the id for a user's values.
 
         Raises:
             InvalidInput: the stream is no such name, or the batch no number.
@@ -158,15 +151,15 @@ class BatchId:
 
     @property
     def key(self) -> str:
-        """The name under which a commit notes the number of the batch."""
+        """The name under which a commit records the number of the batch."""
         return f"{self.stream}@{self.run}#{self.write}" if self.run or self.write > 1 else self.stream
 
     def note(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """The entry for a commit's extra metadata, with the batches of other streams that are noted there."""
+        """Return the entry for a commit's extra metadata, with the batches of other streams recorded there."""
         return noted(extra, self.key, self.batch)
 
     def committed_by(self, notes: Iterable[tuple[T, Mapping[str, int]]]) -> T | None:
-        """The commit that has this batch; None if none has. `notes`: commits and their batches by key, newest first.
+        """Return the commit that has this batch, or None. `notes`: commits and their batches by key, newest first.
 
         Raises:
             WrongCheckpoint: the stream's last commit is of another run, or of a later batch of this one.
@@ -200,7 +193,7 @@ class BatchId:
         )
 
     def found_in(self, done: Instant) -> AlreadyCommitted:
-        """The error of a second try."""
+        """Return the error for a batch that is committed already."""
         return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
 
 

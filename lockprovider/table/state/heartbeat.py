@@ -1,11 +1,8 @@
-"""A writer's heartbeat: a thread that keeps the modification time of one small file fresh.
+"""Writer heartbeats: a thread renews the modification time of one small file, to show that its instant is not dead.
 
-Not to be confused with the lease's: this one lives as long as the transaction, and only says that its instant is not
-dead.
-
-On a store the file's modification time is the store's clock. In a local folder it is the writer's, which may step or be
-wrong, so there the file says by which run of which machine it was written, and when by a clock that never steps. What
-another machine has written there is judged by whether this process has seen it change.
+This heartbeat lives as long as the transaction, unlike that of the lease. On a store the modification time is by the
+store's clock. In a local folder it is by the writer's, which may be wrong; so the file names machine, boot and uptime.
+A file of another machine is judged by whether this process has seen it change.
 """
 
 from __future__ import annotations
@@ -24,11 +21,11 @@ from lockprovider.table.timeline.liveness import HeartbeatSettings, SeenBeat
 _LOCAL = "local"
 _FOR_EVER_S = 1e9
 _RESUMES = 5
-_BEATS_PER_INTERVAL = 2  # two tries before one interval is missed
+_BEATS_PER_INTERVAL = 2  # two tries within one interval
 
 
 def claim(store: Store, begin: str) -> Version | None:
-    """Make `begin` the time of one action only, by creating its heartbeat file; None if it is another's already.
+    """Reserve `begin` for one action by creating its heartbeat file; None if another action has it.
 
     Raises:
         CasError: the store failed; do not use this time.
@@ -40,9 +37,9 @@ def claim(store: Store, begin: str) -> Version | None:
 def last_beats(
     store: Store, knowledge: TableKnowledge, world: World, suspects: Iterable[str] | None = None
 ) -> tuple[dict[str, int], int]:
-    """When each instant that has a heartbeat beat last, and the time now, both in ms by one clock.
+    """Return the last beat of each instant with a heartbeat, and the time now, both in ms by one clock.
 
-    `suspects`: the begin times that are asked about; None: all. What is seen of others is noted in `knowledge`.
+    `suspects`: the begin times to judge; None: all. It records the beats of other machines in `knowledge`.
 
     Raises:
         CasError: the store failed.
@@ -50,7 +47,7 @@ def last_beats(
     entries = files_below(store, HEARTBEATS)
     beats_ms = {begin: entry.modified_ms or 0 for begin, entry in entries.items()}
     if store.kind != _LOCAL:
-        return beats_ms, max(beats_ms.values(), default=0)  # the newest beat is the store's own clock a moment ago
+        return beats_ms, max(beats_ms.values(), default=0)  # the newest beat is a recent time of the store's clock
     now_ms = world.now_ms()
     unchanged_s = knowledge.watch_beats({begin: entry.version for begin, entry in entries.items()}, world.monotonic_s())
     for begin in entries if suspects is None else {*suspects} & {*entries}:
@@ -60,7 +57,7 @@ def last_beats(
         if beat is not None:
             silent_s = beat.silent_s(*_machine(), Machine().uptime_s(), seen_s)
             beats_ms[begin] = now_ms - round(silent_s * 1000) if silent_s < _FOR_EVER_S else 0
-        elif beats_ms[begin] > now_ms:  # a JVM's, before the clock was set back; or it is dead, and was wrong
+        elif beats_ms[begin] > now_ms:  # of a JVM: its clock was set back since, or was wrong
             beats_ms[begin] = now_ms - round(seen_s * 1000)
     return beats_ms, now_ms
 
@@ -75,7 +72,7 @@ def _machine() -> tuple[str, str]:
 
 
 class WriterHeartbeat:
-    """Beats for one instant from `start` to `stop`. `alive` turns false when others may take the writer for dead."""
+    """The heartbeat of one instant, from `start` to `stop`; `alive` is false once others may judge the writer dead."""
 
     def __init__(self, store: Store, begin: str, settings: HeartbeatSettings, world: World) -> None:
         self._store = store
@@ -91,16 +88,16 @@ class WriterHeartbeat:
 
     @property
     def alive(self) -> bool:
-        """Whether the last beat is recent enough that nobody may have rolled this instant back for its age."""
+        """Whether the last beat is so recent that no other writer may have judged this one dead."""
         return not self._removed and self._world.monotonic_s() - self._last_s < self._settings.tolerance_s
 
     @property
     def is_started(self) -> bool:
-        """Whether it beats, or has beaten: then its file may be there."""
+        """Whether it was started, so that its file may exist."""
         return self._thread.ident is not None
 
     def start(self) -> bool:
-        """Create the file, then beat in the background; False if another writer has this begin time already.
+        """Create the file, then beat in a thread; return False if another writer has this begin time.
 
         Raises:
             CasError: the first beat failed; the instant must not begin.
@@ -114,11 +111,11 @@ class WriterHeartbeat:
         return True
 
     def resume(self) -> bool:
-        """Beat for an instant that another process of this writer began; False if its file is gone: it is over.
+        """Beat for an instant that another process of this writer began; return False if its file is gone.
 
-        If the first beats do not get through, `alive` is false from the start.
+        If the first beats fail, `alive` is false from the start.
         """
-        for _ in range(_RESUMES):  # the other process may still beat, in between
+        for _ in range(_RESUMES):  # the other process may still beat in between
             self._once()
             if self._removed:
                 return False
@@ -128,17 +125,17 @@ class WriterHeartbeat:
         return True
 
     def accompany(self) -> None:
-        """Beat, from half an interval on, for an instant whose writer is another process: while it works, so do I."""
+        """Beat in a thread, from half an interval on, for another process's instant on which this one works."""
         self._thread.start()
 
     def leave(self) -> None:
-        """Stop beating; another process of this writer goes on with the instant."""
+        """Stop beating but keep the file; another process of this writer continues the instant."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def stop(self) -> None:
-        """Stop beating, and remove the file: the instant is completed or gone."""
+        """Stop beating and remove the file: the instant is completed or gone."""
         self.leave()
         self._store.delete(self._path)
 
@@ -154,7 +151,7 @@ class WriterHeartbeat:
             beat = _beat(self._store)
             outcome = self._store.put_if_match(self._path, beat, self._version, timeout=self._settings.interval_s)
         except FileNotFoundError:
-            self._removed = True  # rolled back by somebody who took us for dead
+            self._removed = True  # rolled back by a writer that took this one for dead
         except CasError:
             return  # the next beat tries again; `alive` counts the time
         else:

@@ -1,18 +1,18 @@
-"""The spelling of record keys: what a table's files hold decides, where Hudi's writers disagree.
+"""The spelling of record keys, taken from a table's files where Hudi's writers differ.
 
     config = spelled(table, config)      # before a transaction computes the key of a row
 
-Writers of released Hudi spell the keys of two shapes in several ways, and none of them records which one it used:
+Released Hudi writers spell the keys of two shapes in several ways, and do not record which one they used:
 
 - one record key with a complex key generator: `id:1`, or `1` by Hudi 0.14.1, 0.15.0 and 1.0.0 to 1.0.2, and by later
   ones in tables of version 8 with `hoodie.write.complex.keygen.new.encoding`. Tables of both are written here.
-- a timestamp in the key: microseconds since 1970, or `2016-12-29 09:54:00.0`, in the zone of the JVM, by `bulk_insert`
-  with the row writer and by `CREATE TABLE AS SELECT`. Only the first can be written here.
+- a timestamp in the key: microseconds since 1970, or `2016-12-29 09:54:00.0` in the JVM's zone, by `bulk_insert` with
+  the row writer and by `CREATE TABLE AS SELECT`. Only the first is written here.
 
-A key in another spelling is another key: an upsert would insert its row a second time. So a transaction compares the
-key of one row with what its columns make: of a file's first 1,024 rows the first that has all its times. It looks into
-up to `MOST` files at first, later into the newest file if the handle has not seen it. Tables of other shapes cost
-nothing. NOT promised: that no other file, and no later row, has another spelling.
+A different spelling is a different key: an upsert would insert its row a second time. So a transaction compares one
+row's key with its columns: the first row with all its times, of a file's first 1,024. It reads up to `MOST` files at
+first, later the newest file if the handle has not read it. Tables of other shapes cost nothing. NOT promised: that no
+other file, and no later row, has another spelling.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 MOST = 4  # files
-_ROWS, _BYTES = 1024, 1 << 20  # of a file's first rows, among which one with all its times is looked for
+_ROWS, _BYTES = 1024, 1 << 20  # the first rows of a file, which are searched for one with all its times
 
 
 def spelled(table: TableContext, config: TableConfig) -> TableConfig:
-    """Return the properties with the spelling of keys that the table's files have.
+    """Return the properties with the spelling of keys in the table's files; caches what it compared.
 
     Raises:
         UnsupportedSchema: a partition column is a timestamp.
-        UnsupportedTable: a file has keys that no rule known here makes of its rows, or two files have two spellings.
+        UnsupportedTable: no known rule makes a file's keys from its rows, or two files have two spellings.
         CasError: the store failed.
     """
     stated = config.schema_json
@@ -56,7 +56,7 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
     seen = table.knowledge.key_spellings
     found, compared = dict(seen.found), seen.compared
     for one in _to_compare(table, seen):
-        with contextlib.suppress(HistoryGone):  # a clean has removed it
+        with contextlib.suppress(HistoryGone):  # a clean has removed the file
             found.update(_spelling(table, config, one))
         compared = max(compared, one.begin)
     table.knowledge.key_spellings = KeySpellings(compared, found)
@@ -70,7 +70,7 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
 
 
 def _to_compare(table: TableContext, seen: KeySpellings) -> list[FileSlice]:
-    """The newest base file that came since the last comparison; at first some from the oldest to the newest."""
+    """Return the newest base file if it is newer than the last comparison; at first a sample from oldest to newest."""
     snapshot = table.current.current_files(table.now().timeline)
     files = sorted((one for one in snapshot.slices if one.path), key=lambda one: one.begin)
     if seen.compared:
@@ -80,7 +80,7 @@ def _to_compare(table: TableContext, seen: KeySpellings) -> list[FileSlice]:
 
 
 def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mapping[bool, str]:
-    """Return the key of a row of a base file by its spelling; nothing for a shape that has one spelling here."""
+    """Return the key of one row of a base file by its spelling; empty for a shape with one spelling here."""
     file = table.place.open(one.path, one.size)
     rows = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], _ROWS, _BYTES)), None)
     if rows is None or not rows.num_rows:
@@ -100,7 +100,7 @@ def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mappi
 
 
 def _first_with_times(rows: pa.Table) -> int:
-    """The first row in which no time is null: a null has one spelling. The first of all, if there is none."""
+    """Return the first row without a null time, since a null has one spelling; else row 0."""
     times = [column for column in rows.columns if types.is_timestamp(column.type)]
     there = [all(value.is_valid for value in values) for values in zip(*times, strict=True)]
     return there.index(True) if True in there else 0

@@ -1,9 +1,9 @@
-"""The metadata table, read: which files it says that the table has.
+"""Reading the metadata table: the files that it lists for the table.
 
-It is a merge-on-read table of HFiles below `.hoodie/metadata`, with a timeline of its own, kept by JVM Hudi's writers.
+It is a merge-on-read table of HFiles in `.hoodie/metadata` with its own timeline, which JVM Hudi's writers maintain.
 
-Promised: what JVM Hudi's readers find in its partition `files`, if the metadata table is kept while it is read. NOT
-promised: that this is what is there; the doctor compares the two.
+Promised: the files that JVM Hudi's readers find in its partition `files`, if it stays enabled during the read. NOT
+promised: that these files exist; the doctor compares the two.
 
 Source: Hudi `HoodieBackedTableMetadata`, `HoodieMergedLogRecordReader`.
 """
@@ -38,13 +38,13 @@ _SCHEMA = "schema"
 
 
 def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()) -> FileListing:
-    """What the metadata table lists, as of `timeline`, the data table's, which was listed before.
+    """Read the metadata table's listing of files as of `timeline`, the data table's, which was listed before.
 
-    `must_have`: begin times of what must be completed there.
+    `must_have`: begin times that must be completed in the metadata table.
 
     Raises:
-        HistoryGone: it is not there, or was rewritten meanwhile; or one of `must_have` is not, as long as it is only
-            decided, or is not any more.
+        HistoryGone: the metadata table is absent or was rewritten during the read, or lacks one of `must_have`, which
+            may be only decided, or no longer there.
         Corrupt, UnsupportedTable: it cannot be understood; the message names the file.
     """
     own = own_timeline(store)
@@ -58,14 +58,14 @@ def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()
 
 
 def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
-    """The file slices of its partition `files` now, as of `own`; their paths are relative to the metadata table."""
+    """List the current file slices of its partition `files`, as of `own`; paths are relative to the metadata table."""
     root = f"{METADATA_TABLE}/"
     found = (Entry(e.path.removeprefix(root), e.size, e.modified_ms) for e in store.list(f"{root}{LISTING}/"))
     return snapshot_of(own, found, file_at=hfile_at).slices
 
 
 def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[str], bool]) -> FileListing:
-    """What these come to, by their blocks of `valid` instants.
+    """Read these slices and return their merged listing, from log blocks of `valid` instants.
 
     Raises:
         HistoryGone, Corrupt, UnsupportedTable: as `listed_files` does.
@@ -85,7 +85,7 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
 
 
 def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
-    """The schema of the records in these slices of `files`, as their base file has it, else their first log file.
+    """Read the schema of the records in these slices from their base file, else their first log file.
 
     Raises:
         HistoryGone, Corrupt, UnsupportedTable: as `listed_files` does.
@@ -102,7 +102,7 @@ def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
 
 
 def own_timeline(store: Store) -> Timeline:
-    """The metadata table's, listed now."""
+    """List the metadata table's timeline."""
     return Timeline.of(files_below(store, OWN_TIMELINE.rstrip("/")))
 
 
@@ -123,18 +123,15 @@ def _read(store: Store, path: str) -> bytes:
         raise HistoryGone.with_file(path) from error
 
 
-# When the metadata table's listing counts, how long, and where it differs from what is there. Pure.
-#
-# Its log blocks name the write of the data table that they are of. One counts that is completed there, or that the
-# metadata table alone has: a write that is pending on the data table's timeline is not part of the listing yet.
-#
-# Source: Hudi `HoodieTableMetadataUtil.getValidInstantTimestamps`.
-_FIRST = "0" * 14  # what begins so is the making of one of its partitions, which the data table knows nothing of
+# The validity of log blocks, by Hudi's `HoodieTableMetadataUtil.getValidInstantTimestamps`. Each block names its write
+# of the data table. It counts if that write is completed there, or exists only in the metadata table. A pending write
+# of the data table is not listed yet.
+_FIRST = "0" * 14  # begin of the writes that create its partitions, unknown to the data table
 _REMOVING = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
 
 
 def is_valid(timeline: Timeline, own: Timeline) -> Callable[[str], bool]:
-    """Whether a log block of an instant counts, by the data table's timeline and the metadata table's own."""
+    """Return a test whether a log block of an instant counts, by both tables' timelines."""
     done = {i.begin for i in timeline.instants if i.is_completed}
     pending = {i.begin for i in timeline.instants} - done
     valid = done | ({i.begin for i in own.instants if i.is_completed} - pending)
@@ -142,22 +139,22 @@ def is_valid(timeline: Timeline, own: Timeline) -> Callable[[str], bool]:
 
 
 def compacted_at(own: Timeline) -> str:
-    """When the metadata table was compacted last; empty if it never was."""
+    """Return the time of the metadata table's last compaction; empty if never."""
     return max((i.begin for i in own.writes if i.action is Action.COMMIT), default="")
 
 
 def uncompacted(own: Timeline) -> int:
-    """How many commits the metadata table has had since then: each is a log file that its readers read."""
+    """Return the number of its commits since the last compaction; each is a log file that readers read."""
     last = compacted_at(own)
     since = (i for i in own.writes if (i.completion or "") > last and i.action is Action.DELTACOMMIT)
     return sum(not i.begin.startswith(_FIRST) for i in since)
 
 
 def outlived(own: Timeline, left: Collection[str], first: str) -> tuple[Instant, ...]:
-    """The states of its instants that nobody needs: from the oldest on, those that were completed before `first`.
+    """Return the states of its oldest instants that no reader needs: completed before `first`.
 
-    `left`: the begin times of its files, after those of slices before `first` were removed. A reader takes what is
-    older than the timeline for completed: so what is left of it begins before each file that is not older than it now.
+    `left`: the begin times of its files, after slices before `first` were removed. Readers take files older than its
+    timeline for completed. So the remaining timeline must begin before each file that is not older than it now.
     """
     end = min((first, *(begin for begin in left if begin >= own.first_active)))
     found: dict[str, list[Instant]] = {}
@@ -169,13 +166,13 @@ def outlived(own: Timeline, left: Collection[str], first: str) -> tuple[Instant,
 
 @dataclass(frozen=True, slots=True)
 class ListingDifferences:
-    """Paths of base and log files.
+    """Differences between the listing and the files, as paths of base and log files.
 
     Attributes:
-        hidden: they are rows of the table, and no reader of the metadata table finds them.
-        gone: readers of the metadata table look for them, and they are not there.
-        resized: they have another size than it says.
-        empty: it says that they have no bytes, at which readers fail.
+        hidden: visible rows of the table that the metadata table does not list.
+        gone: listed files that do not exist.
+        resized: files of another size than listed.
+        empty: files listed with no bytes, at which readers fail.
     """
 
     hidden: tuple[str, ...] = ()
@@ -187,9 +184,9 @@ class ListingDifferences:
 def differences(
     listing: FileListing, before: Iterable[Entry], after: Iterable[Entry], timeline: Timeline
 ) -> ListingDifferences:
-    """Where the metadata table differs from the files, which were listed before `timeline` and after it was read.
+    """Compare the listing with the files, listed before `timeline` and after the metadata table was read.
 
-    What others do meanwhile is no difference; what a service that is at it has removed is none either.
+    Concurrent changes by other writers, and removals by a running service, are no differences.
     """
     first, last = _data_files(before), _data_files(after)
     listed, visible, there = listing.sizes, timeline.visible, {**first, **last}

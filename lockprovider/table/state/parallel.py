@@ -1,4 +1,4 @@
-"""How a table's store is asked: several requests at a time, and again where others were in the middle of a look."""
+"""Requests to a table's store, several at a time; reads that start again if other writers interfere."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST = 8  # requests at a time
 
 
 def at_once(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
-    """The answers of all calls; where a request does not wait for a network they are made one after the other."""
+    """Return the answers of all calls, made in parallel for a remote store, else one after the other."""
     return list(in_order(calls, min(_MOST, max(1, len(calls))) if store.is_remote else 1))
 
 
 def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
-    """What the jobs return, in their order, with up to `limit` of them running; none runs any more when this ends."""
+    """Yield the jobs' results in their order, with up to `limit` running; no job runs any more at the end."""
     jobs = iter(jobs)
     first = list(islice(jobs, 2))
     if limit == 1 or len(first) <= 1:
@@ -30,7 +30,7 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
     with ThreadPoolExecutor(limit) as threads:
         try:
             running: deque[Future[T]] = deque()
-            for job in chain(first, jobs):  # which may be made here, one after the other, and be large
+            for job in chain(first, jobs):  # the iterator may make jobs one by one, and be large
                 if len(running) == 2 * limit:
                     yield running.popleft().result()
                 running.append(submit(threads, job))
@@ -40,9 +40,9 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
 
 
 def files_below(store: Store, folder: str, *, after: str = "", until: str = "") -> dict[str, Entry]:
-    """The files below a folder by their names in it: those behind the name `after`, and before the name `until`.
+    """List the files in a folder by name: those after the name `after`, and before `until`.
 
-    On the timeline all names begin with digits, and `until=":"` leaves the archive out.
+    Timeline names begin with digits; `until=":"` leaves the archive out.
     """
     prefix = f"{folder}/"
     start, stop = prefix + after if after else None, prefix + until if until else None
@@ -50,13 +50,11 @@ def files_below(store: Store, folder: str, *, after: str = "", until: str = "") 
     return {entry.path.removeprefix(prefix): entry for entry in found}
 
 
-# Looking again from the start, when others have changed the table in the middle of a look.
-
-_LOOKS = 10  # what has changed so often is changed faster than it can be read
+_LOOKS = 10  # after so many changes, reading cannot keep up
 
 
 class Stale(Exception):
-    """A look went by what others may have changed meanwhile; `error` is what is said if it goes on like that."""
+    """A read overtaken by other writers; `error` is raised if all repeats are overtaken."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -64,10 +62,10 @@ class Stale(Exception):
 
 
 def look_again(look: Callable[[], T]) -> T:
-    """What `look` finds; it looks from the start as long as it raises `Stale`, ten times at most.
+    """Return the result of `look`, called again up to ten times in all while it raises `Stale`.
 
     Raises:
-        the error of the last look that was stale, and whatever else a look does.
+        the error of the last `Stale`, and any other error of `look`.
     """
     for _ in range(_LOOKS - 1):
         try:

@@ -1,22 +1,20 @@
-"""Which instants an archiver may take off the active timeline: decided here, without touching anything.
+"""The instants that an archiver may remove from the active timeline. Pure.
 
-Archived is a contiguous beginning of the writes, by begin, and with it the cleans and rollbacks that began before its
-last write. What began before the first write that stays counts as completed from then on, for every reader: so it ends
-before
+It archives a contiguous beginning of the writes, by begin, with the cleans and rollbacks that began before the last of
+them. All that began before the first remaining write then counts as completed for every reader. So archival ends before
 
-    savepoint      the first savepointed write: a restore to it needs what came after it, too
-    pending        the write before the first pending one (and before a victim whose rollback is not done): what is
-                   pending must not begin before the first write that stays
-    restore        anything at all, while a restore is not finished
-    replaced       the first replacecommit some of whose replaced files are still there: without it they would be
-                   rows again
-    logs           the first write whose log files are read by its completion time: of a file group without a base
-                   file, or begun before the base file was that they are merged with
-    orphans        the write before the first file of no instant: it would become visible
+    savepoint      the first savepointed write: a restore to it also needs what came after
+    pending        the write before the first pending one, and before a victim of an unfinished rollback: a pending
+                   write must not begin before the first remaining write
+    restore        anything at all, while a restore is unfinished
+    replaced       the first replacecommit with replaced files left, whose rows would otherwise reappear
+    logs           the first write whose log files are read by its completion time: those of a group without a base
+                   file, or begun before their base file
+    orphans        the write before the first file without an instant, which would become visible
     listing        the last compaction of a metadata table, which lists what began before by itself
 
-Kept are at least so many writes, and what the cleaner's retention still needs, with one more before it. Restores and
-savepoints stay for ever: readers see by them that something was taken back.
+The number of writes in `KeepActive` stays, and those that the cleaner's retention needs, with one more before them.
+Restores and savepoints stay for ever, so readers see that something was taken back.
 
 Source: Hudi `TimelineArchiverV2`, `ArchivalUtils`, `ClusteringUtils.getEarliestInstantToRetainForClustering`.
 """
@@ -30,16 +28,16 @@ from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup, data_files_in
 from lockprovider.table.timeline.timeline import Timeline
 
-BESIDES = (Action.CLEAN, Action.ROLLBACK)  # archived with the writes that they are between
+BESIDES = (Action.CLEAN, Action.ROLLBACK)  # archived with the writes around them
 
 
 @dataclass(frozen=True, slots=True)
 class KeepActive:
-    """How many writes stay on the timeline.
+    """The number of writes that stay on the timeline.
 
     Attributes:
-        least: so many stay (`hoodie.keep.min.commits`).
-        most: up to so many nothing is archived (`hoodie.keep.max.commits`).
+        least: the number that stays (`hoodie.keep.min.commits`).
+        most: up to this number nothing is archived (`hoodie.keep.max.commits`).
 
     >>> settings = TableSettings(archival=KeepActive(least=100, most=150))
     """
@@ -49,7 +47,7 @@ class KeepActive:
 
     @classmethod
     def of(cls, least: int | None, most: int | None) -> KeepActive:
-        """With one of them given, the other is ten away, as in the defaults.
+        """Make the setting; if only one value is given, the other is ten away, as in the defaults.
 
         >>> KeepActive.of(least=40, most=None)
         KeepActive(least=40, most=50)
@@ -60,7 +58,7 @@ class KeepActive:
 
     @property
     def fault(self) -> str:
-        """The sentence that says why it cannot be; empty if it can."""
+        """The reason why these values are impossible; empty if they are possible."""
         whole = all(isinstance(one, int) and not isinstance(one, bool) for one in (self.least, self.most))
         if whole and 1 <= self.least < self.most:
             return ""
@@ -79,28 +77,28 @@ class Archivable:
 
     @classmethod
     def of(cls, files: Iterable[Instant]) -> Archivable:
-        """The instant that has these files."""
+        """Make the instant of these files."""
         files = tuple(files)
         return cls(tuple(i for i in files if i.is_completed), tuple(i for i in files if not i.is_completed))
 
     @property
     def done(self) -> Instant:
-        """The completed state that counts."""
+        """The latest completed state, which counts."""
         return max(self.completed, key=lambda instant: instant.completion or "")
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivalFacts:
-    """What is known when it is decided, under the lock.
+    """The facts for an archival plan, read under the lock.
 
     Attributes:
         now: the timeline.
-        paths: all data files, listed before `now`: a file whose instant is not on it never gets one.
+        paths: all data files, listed before `now`: a file without an instant on it never gets one.
         replaced: the file groups that each completed replacecommit ended, by its begin time.
-        victims: the begin times that rollbacks take back which are not done.
-        logs: the begin times of writes whose log files are read by their completion time, which readers that do not
-            read the archive would not know: of groups without a base file, or begun before their base file was.
-        listed: when the metadata table was compacted last, if there is one; empty if it never was.
+        victims: the begin times that unfinished rollbacks take back.
+        logs: the begin times of writes whose log files are read by completion time, unknown to readers without the
+            archive: of groups without a base file, or begun before their base file.
+        listed: the last compaction of the metadata table, None without one; empty if never compacted.
         earliest: the begin time of the oldest write that the cleaner's retention needs; empty if it has none.
     """
 
@@ -115,14 +113,14 @@ class ArchivalFacts:
 
 @dataclass(frozen=True, slots=True)
 class ArchivalPlan:
-    """What is archived, oldest first. `held` says why it is less than the settings ask for; empty if it is not."""
+    """The instants to archive, oldest first. `held`: why they are fewer than the settings ask for; empty otherwise."""
 
     actions: tuple[Archivable, ...]
     held: str = ""
 
 
 def surplus(now: Timeline, earliest: str, keep: KeepActive) -> int:
-    """How many writes are to go; those that the retention needs count as if they were to be kept."""
+    """Return the number of writes to archive; those that the retention needs stay."""
     count = len(now.writes)
     needed = sum(write.begin > earliest for write in now.writes) + 2 if earliest else 0
     least = max(keep.least, needed)
@@ -130,14 +128,14 @@ def surplus(now: Timeline, earliest: str, keep: KeepActive) -> int:
 
 
 def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
-    """What may be archived now, of no more than `at_most` writes."""
+    """Return the plan of an archival now, of at most `at_most` writes."""
     writes = _by_begin(facts.now.writes)
     wanted = writes[: surplus(facts.now, facts.earliest, keep)]
     if not wanted:
         return ArchivalPlan(())
     end, why = min(_barriers(facts), default=("~", ""))
     taken = [write for write in wanted if write.begin < end][:at_most]
-    stays = writes[len(taken)].begin  # one of them, at least, stays
+    stays = writes[len(taken)].begin  # at least one stays
     taken = [write for write in taken if write.begin < stays]
     held = why if end <= wanted[-1].begin else ""
     return ArchivalPlan(_with_all_files(facts.now, taken), held)
@@ -148,7 +146,7 @@ def _by_begin(writes: Iterable[Instant]) -> list[Instant]:
 
 
 def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
-    """Begin times that the archived writes end before, each with its reason."""
+    """Yield begin times that the archived writes must end before, each with its reason."""
     now = facts.now
     for begin in now.pending(Action.RESTORE):
         yield "", f"the restore {begin} is not finished: `lockprovider table rollback URL`, once its executor is dead"
@@ -177,7 +175,7 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
 
 
 def _before(now: Timeline, begin: str) -> str:
-    """The last write before `begin`: it stays, and shows where the timeline begins, as savepointed ones do not."""
+    """Return the last write before `begin` that has no savepoint: it stays, and shows where the timeline begins."""
     kept = {instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT}
     return max((write.begin for write in now.writes if write.begin < begin and write.begin not in kept), default="")
 
@@ -188,14 +186,14 @@ def _first_with_files(facts: ArchivalFacts) -> str:
 
 
 def _orphans(facts: ArchivalFacts) -> list[str]:
-    """The begin times of files that are of no instant, of each once."""
+    """Return the begin times of files without an instant."""
     known = {instant.begin for instant in facts.now.instants if instant.changes_rows}
     begins = {file.begin for _, file, _ in data_files_in(facts.paths)}
     return sorted(begin for begin in begins - known if begin > facts.now.first_active)
 
 
 def _with_all_files(now: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:
-    """The writes, with the cleans and rollbacks between them, in the order of their begin times."""
+    """Return the writes, and the cleans and rollbacks between them, by begin time."""
     if not writes:
         return ()
     last, begins = writes[-1].begin, {write.begin for write in writes}

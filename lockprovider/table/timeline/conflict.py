@@ -1,19 +1,16 @@
-"""Optimistic concurrency control: whose write gives way.
+"""Optimistic concurrency control: the rules by which a write gives way to another one.
 
-The check compares sets, never times: what completed since my snapshot is the set of completed instants now, without the
-set that my snapshot was made of. A time can lie (a commit that began earlier may finish later); a set cannot.
+The check compares sets, not times. The commits since a snapshot are the completed instants now, without those of the
+snapshot. A time can mislead, as an earlier begun commit may complete later.
 
-A resolution says which of the others my write loses to. Three come with it, and any function of that shape will do:
+A resolution returns the other write that mine loses to. Any function of that shape will do; three are here:
 
-    by_file_group   a write that completed since, or a planned clustering, of a file group of mine (Hudi's default)
-    prefer_writer   the same, but rows that come in win over table services: they pass over planned clusterings, and a
-                    table service gives way to writes that are still pending
-    by_partition    the same partition is enough: two writers that insert the same new key are detected, too
+    by_file_group   a write completed since, or a planned clustering, of a file group of mine (Hudi's default)
+    prefer_writer   the same, but writes ignore planned clusterings, and a table service gives way to pending writes
+    by_partition    the same partition is enough, so two inserts of the same new key are detected
 
-A blind write of a non-blocking writer has another, `non_blocking`, whatever its settings say.
-
-In a table with a bucket index each of them compares buckets (see `by_bucket`): there two writers that insert the same
-new key are detected, even if both make the bucket's first file group.
+A blind write of a non-blocking writer always uses `non_blocking`. In a table with a bucket index all compare buckets
+(see `by_bucket`): two inserts of the same new key are detected, even if both create the bucket's first file group.
 
 Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`,
 `BucketIndexConcurrentFileWritesConflictResolutionStrategy`.
@@ -40,7 +37,7 @@ TABLE_SERVICES = frozenset({"CLUSTER", "COMPACT", "LOG_COMPACT"})
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentOperation:
-    """One write as the check sees it: completed, or pending with what it is known to touch.
+    """One write for the check: completed, or pending with the file groups that it is known to touch.
 
     `name` is Hudi's name of the operation, upper case.
     """
@@ -51,18 +48,18 @@ class ConcurrentOperation:
 
     @classmethod
     def of(cls, instant: Instant, metadata: CommitMetadata) -> ConcurrentOperation:
-        """What a completed write did."""
+        """Make the operation of a completed write."""
         return cls(instant, metadata.operation, metadata.file_groups)
 
     @property
     def is_table_service(self) -> bool:
-        """Whether it rewrites rows that came in earlier, and so may be done again later."""
+        """Whether it rewrites earlier rows, and so may be repeated later."""
         return self.name in TABLE_SERVICES
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """My write and another one touched the same file groups."""
+    """The other write and the file groups that both it and mine touched."""
 
     lost_to: Instant
     file_groups: tuple[FileGroup, ...]
@@ -72,7 +69,7 @@ Resolution = Callable[[ConcurrentOperation, Sequence[ConcurrentOperation]], Over
 
 
 def completed_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
-    """The writes that completed after my snapshot, in the order of their completion."""
+    """Return the writes completed after my snapshot, in the order of their completion."""
     if _has_grown(mine, now):
         return now.writes[len(mine.writes) :]
     seen = mine.written
@@ -80,7 +77,7 @@ def completed_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
 
 
 def undone_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
-    """The writes of my snapshot that a restore has taken back; archived ones are not meant."""
+    """Return the writes of my snapshot that a restore has taken back, without archived ones."""
     if _has_grown(mine, now):
         return ()
     first, there = now.first_active, now.written
@@ -88,15 +85,15 @@ def undone_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
 
 
 def _has_grown(mine: Timeline, now: Timeline) -> bool:
-    """Whether the writes of my snapshot are the first of now: the usual case, told without looking at each."""
+    """Whether the writes of now begin with those of my snapshot: a quick test for the usual case."""
     return now.writes[: len(mine.writes)] == mine.writes
 
 
 def archived_since(mine: Timeline, now: Timeline) -> bool:
-    """Whether a write may have completed after my snapshot and be archived by now: nobody can compare with it any more.
+    """Whether a write may have completed after my snapshot and be archived by now, so that none can compare it.
 
-    Archival takes the oldest by begin, and leaves the latest. What my snapshot has not seen completed began after all
-    that it has, or was pending in it.
+    Archival takes the oldest by begin, and leaves the latest. A write not completed in my snapshot began after all of
+    its writes, or was pending in it.
     """
     first = now.first_active
     passed = bool(mine.writes) and all(i.begin < first for i in mine.writes) and bool(completed_since(mine, now))
@@ -105,22 +102,22 @@ def archived_since(mine: Timeline, now: Timeline) -> bool:
 
 
 def by_file_group(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """The first of the others that touches a file group of mine, if it is completed or a planned table service.
+    """Return the first overlap in file groups with a completed write or a planned table service.
 
-    New file groups have fresh ids, so inserts never conflict: two that insert the same new key are not detected.
+    New file groups have fresh ids, so inserts never conflict: two inserts of the same new key are not detected.
     """
     return _first_overlap(mine.file_groups, (o for o in others if o.instant.is_completed or o.is_table_service))
 
 
 def prefer_writer(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """As `by_file_group`, but a table service gives way to every pending write, and no write to a pending service."""
+    """Compare as `by_file_group`, but services give way to pending writes, and no write to a pending service."""
     if mine.is_table_service:
         return _first_overlap(mine.file_groups, others)
     return _first_overlap(mine.file_groups, (other for other in others if other.instant.is_completed))
 
 
 def by_partition(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """The first of the others that touches a partition of mine, if it is completed or a planned table service."""
+    """Return the first overlap in partitions with a completed write or a planned table service."""
     partitions = {partition for partition, _ in mine.file_groups}
     for other in others:
         shared = {group for group in other.file_groups if group[0] in partitions}
@@ -130,16 +127,16 @@ def by_partition(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation
 
 
 def non_blocking(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """The first of the others that ends a file group of mine, or plans to; rows that are logged beside mine do not.
+    """Return the first overlap with a write that ends a file group of mine, or plans to; logged rows do not conflict.
 
-    For blind writes: a group that ends takes what is logged meanwhile with it, whoever completes first.
+    For blind writes: an ended group hides rows logged meanwhile, whichever write completes first.
     """
     ending = (Action.REPLACECOMMIT, Action.CLUSTERING)
     return _first_overlap(mine.file_groups, (other for other in others if other.instant.action in ending))
 
 
 def by_bucket(resolution: Resolution) -> Resolution:
-    """The same resolution, over buckets in place of file groups; the file groups of the other write are named."""
+    """Return the resolution over buckets instead of file groups; its overlap names the other's file groups."""
 
     def resolve(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
         overlap = resolution(_bucketed(mine), [_bucketed(other) for other in others])
@@ -158,7 +155,7 @@ def _bucketed(operation: ConcurrentOperation) -> ConcurrentOperation:
 
 
 def _bucket(group: FileGroup) -> FileGroup:
-    """A file group's partition and bucket; one that is of no bucket stands for itself."""
+    """Return a file group's partition and bucket, or the group itself if it has no bucket."""
     partition, file_id = group
     bucket = bucket_of(file_id)
     return group if bucket is None else (partition, prefix(bucket))
@@ -172,19 +169,16 @@ def _first_overlap(mine: frozenset[FileGroup], others: Iterable[ConcurrentOperat
     return None
 
 
-# Non-blocking concurrency control: of which tables it can be had, and which anchors it needs.
-#
-# A blind write, of a transaction that has read nothing, puts one log file for each bucket, and conflicts with no other
-# such write: readers merge them by the ordering value. An anchor is an empty base file. A group that has one shows its
-# completed logs, whoever else is still at work; without it JVM readers see none of them as long as the write that began
-# first is not completed (apache/hudi issue 19774).
-#
+# Non-blocking concurrency control. A blind write, of a transaction that has read nothing, writes one log file per
+# bucket and conflicts with no other such write; readers merge them by the ordering value. An anchor is an empty base
+# file. With it JVM readers see a group's completed logs; without it they see none until the write that began first
+# completes (apache/hudi issue 19774).
 # Source: Hudi RFC-66; `BucketIdentifier.newBucketFileIdForNBCC`.
-Bucket = tuple[str, int]  # its partition and its number
+Bucket = tuple[str, int]  # partition and number
 
 
 def missing(config: TableConfig) -> tuple[str, ...]:
-    """What a table would need for it, and has not; nothing if it can be had."""
+    """Return what a table lacks for non-blocking writes; empty if they are possible."""
     conditions = {
         "table_type='merge_on_read'": config.is_merge_on_read,
         "a bucket index (buckets=)": config.bucket_index is not None,
@@ -195,7 +189,7 @@ def missing(config: TableConfig) -> tuple[str, ...]:
 
 
 def refuse_unless_possible(config: TableConfig) -> None:
-    """Refuse a table that does not have all it needs.
+    """Refuse a table that lacks something for non-blocking writes.
 
     Raises:
         InvalidSettings: naming what is missing.
@@ -208,7 +202,7 @@ def refuse_unless_possible(config: TableConfig) -> None:
 
 
 def refuse_replacing(operation: str) -> None:
-    """Refuse what ends file groups, of a non-blocking writer: others log into them, and JVM writers do not look.
+    """Refuse a non-blocking write that ends file groups: others log into them, and JVM writers do not check.
 
     Raises:
         InvalidSettings: naming the operation.
@@ -220,16 +214,16 @@ def refuse_replacing(operation: str) -> None:
 
 
 def bare_buckets(seen: Snapshot, partitions: Iterable[str], buckets: int) -> tuple[Bucket, ...]:
-    """The buckets of these partitions that have no file group."""
+    """Return the buckets of these partitions without a file group."""
     there = {(one.partition, bucket_of(one.file_id)) for one in seen.slices}
     wanted = [(partition, bucket) for partition in sorted(set(partitions)) for bucket in range(buckets)]
     return tuple(one for one in wanted if one not in there)
 
 
 def anchor_id(bucket: Bucket, ended: Collection[FileGroup]) -> str:
-    """The file id of a bucket's anchor: the first of the fixed ones that no replacecommit has ended.
+    """Return the file id of a bucket's anchor: the first of the fixed ones that no replacecommit has ended.
 
-    A group that was replaced is hidden by its id for ever, and JVM writers would go on writing into it.
+    The id of a replaced group is hidden for ever, and JVM writers would continue to write into it.
     """
     partition, number = bucket
     ids = (fixed_file_id(number, generation) for generation in count())
@@ -242,9 +236,10 @@ def left_bare(
     ended: Collection[FileGroup],
     buckets: int,
 ) -> tuple[Bucket, ...]:
-    """The buckets of replaced partitions into which JVM writers would go on writing by an id that is hidden.
+    """Return the buckets of replaced partitions in which JVM writers would continue to write into a hidden group.
 
-    `replaced` are the file ids that a commit ends, `written` its new groups, `ended` those of commits before it.
+    `replaced`: the file ids that a commit ends. `written`: its new groups. `ended`: the groups that earlier commits
+    ended.
     """
     gone = {*ended, *((partition, file_id) for partition, ids in replaced.items() for file_id in ids)}
     there = {(partition, bucket_of(file_id)) for partition, file_id in written}

@@ -1,8 +1,7 @@
-"""Which pending writers are dead: a heartbeat file's modification time is the writer's last sign of life.
+"""Detection of dead pending writers, by the modification times of their heartbeat files.
 
-All times are the store's own clock, so writers with wrong clocks are judged right. Local folders have none: there a
-heartbeat says itself when it was written. A missing heartbeat counts as dead, which is why a writer creates it
-before its instant.
+All times are by the store's clock, so wrong clocks of writers do not matter. A heartbeat in a local folder contains its
+own time. A missing heartbeat counts as dead, so a writer creates it before its instant.
 
 Source: Hudi `HoodieHeartbeatClient` (interval 60 s, tolerable misses 2).
 """
@@ -21,7 +20,7 @@ _LARGEST_BEAT = 4096
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSettings:
-    """Hudi's defaults; all writers of a table should agree.
+    """The heartbeat intervals, by default Hudi's; all writers of a table should agree.
 
     Attributes:
         interval_s: `hoodie.client.heartbeat.interval_in_ms`, in seconds.
@@ -36,13 +35,13 @@ class HeartbeatSettings:
 
     @property
     def tolerance_s(self) -> float:
-        """Seconds after its last beat at which a writer is dead."""
+        """The seconds after its last beat at which a writer is dead."""
         return self.interval_s * self.misses
 
 
 @dataclass(frozen=True, slots=True)
 class SeenBeat:
-    """What a heartbeat in a local folder says: by which run of which machine, and when by a clock that never steps.
+    """A heartbeat in a local folder: machine and boot, and a time by a clock that never steps.
 
     >>> SeenBeat("a boot", "a host", 100.0).silent_s("a boot", "another name of it", 130.0, unchanged_s=0.0)
     30.0
@@ -53,12 +52,12 @@ class SeenBeat:
     uptime_s: float
 
     def encode(self) -> bytes:
-        """The file's content."""
+        """Return the file's content."""
         return json.dumps({"boot": self.boot, "host": self.host, "s": self.uptime_s}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> SeenBeat | None:
-        """Read it; None: a JVM writer's, which is empty, or not a heartbeat of ours."""
+        """Decode a heartbeat; None for a JVM writer's, which is empty, or other content."""
         try:
             said = parse_object(data, most=_LARGEST_BEAT)
             found = cls(text_in(said, "boot"), text_in(said, "host"), float(said["s"]))
@@ -67,10 +66,10 @@ class SeenBeat:
         return found if math.isfinite(found.uptime_s) else None
 
     def silent_s(self, boot: str, host: str, now_s: float, unchanged_s: float) -> float:
-        """For how long it has not beaten, as the machine `boot` on `host` sees it at its uptime `now_s`.
+        """Return the seconds since the beat, for the machine `boot` on `host` at its uptime `now_s`.
 
-        Infinite if that machine was started since. Of another machine it is `unchanged_s`: for how long this process
-        has seen the file unchanged.
+        Infinite if that machine was restarted since. For another machine it is `unchanged_s`, the time that this
+        process has seen the file unchanged.
         """
         if self.boot and self.boot == boot:
             return max(0.0, now_s - self.uptime_s)
@@ -83,10 +82,10 @@ class SeenBeat:
 def dead(
     pending: Iterable[str], beats_ms: Mapping[str, int], store_now_ms: int, settings: HeartbeatSettings
 ) -> tuple[str, ...]:
-    """The begin times among `pending` whose heartbeat is missing or too old.
+    """Return the begin times among `pending` whose heartbeat is missing or too old.
 
-    `beats_ms` maps begin times to the last beat, `store_now_ms` is the store's clock now or a little earlier: an
-    earlier one only spares a dead writer for a while.
+    `beats_ms`: the last beat by begin time. `store_now_ms`: the store's clock now or a little earlier, which only
+    delays a verdict.
     """
     oldest_ms = store_now_ms - round(settings.tolerance_s * 1000)
     return tuple(begin for begin in pending if beats_ms.get(begin, 0) < oldest_ms)

@@ -1,15 +1,15 @@
-"""Which files a clean may take: what stays readable is decided here, without touching anything.
+"""The files that a clean may remove, by the retention policy. Pure.
 
-Three policies, named as Hudi names them. By commits or hours, every as-of from the oldest retained commit on stays
-readable: for each file group all slices that began since, and the latest one before. By versions, a number of slices of
-each file group; a replacement counts as one.
+Three policies have Hudi's names. By commits or hours every as-of since the oldest retained commit stays readable: of
+each file group all slices that began since, and the latest before. By versions a number of slices of each file group
+stays; a replacement counts as one.
 
-A slice goes with its log files. Never taken: the latest slice of a live file group, what a savepoint lists, what a
-pending write may still read. Taken whatever the policy: files whose instant is not on the timeline at all, left by a
-task that wrote on after its instant was rolled back; archival would make them visible.
+A slice goes with its log files. Never removed: the latest slice of a live file group, files in a savepoint, files that
+a pending write may read. Always removed: files without an instant on the timeline, left by a task that wrote after its
+instant's rollback; archival would make them visible.
 
-The last `n` commits are counted by completion, and "since" means their smallest begin time: a commit that began long
-ago and finished lately is a late one, and what it replaced is still needed.
+The last `n` commits are counted by completion, and "since" means their smallest begin time: a commit that began early
+and completed late still needs what it replaced.
 
 Source: Hudi `CleanPlanner`, `CleanerUtils.getEarliestCommitToRetain`.
 """
@@ -65,7 +65,7 @@ Policy = KeepCommits | KeepHours | KeepVersions
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """What may go: file names by partition. `earliest` is the oldest commit that stays whole, None by versions."""
+    """Removable file names by partition. `earliest`: the oldest commit that stays complete, None by versions."""
 
     earliest: Instant | None
     files: Mapping[str, tuple[str, ...]]
@@ -82,11 +82,10 @@ def removable(
     archived: Mapping[str, str] = MappingProxyType({}),
     written_ms: Mapping[str, int] = MappingProxyType({}),
 ) -> Removable:
-    """The files that may go. `paths` were listed BEFORE `now`, so that a file without an instant never gets one.
+    """Return the files that may be removed. List `paths` BEFORE `now`, so a file without an instant never gets one.
 
-    `replaced_by` maps file groups to the begin time of the completed replacecommit that ended them; `protected` are the
-    paths that savepoints list; `archived` has the completion times of archived writes that wrote logs; `written_ms` as
-    for `earliest_retained`.
+    `replaced_by`: the begin time of the completed replacecommit by the file group that it ended. `protected`: paths in
+    savepoints. `archived`: completion times of archived writes that wrote logs. `written_ms`: see `earliest_retained`.
     """
     earliest = earliest_retained(policy, now, now_ms, written_ms)
     floors = (earliest.begin if earliest else None, _first_pending(now))
@@ -101,10 +100,10 @@ def removable(
 def earliest_retained(
     policy: Policy, now: Timeline, now_ms: int, written_ms: Mapping[str, int] = MappingProxyType({})
 ) -> Instant | None:
-    """Of the retained commits the one that began first; of none, the last commit. By versions there is none.
+    """Return the retained commit that began first, or the last commit if none is retained; by versions None.
 
-    `written_ms`: when completed files were written by a better clock than that of the writer that named them. Of the
-    two times the later one counts.
+    `written_ms`: when completed files were written, by a better clock than that in their names. The later of the two
+    times counts.
     """
     match policy:
         case KeepVersions():
@@ -120,12 +119,12 @@ def earliest_retained(
 
 
 def _first_pending(now: Timeline) -> str | None:
-    """A pending write may rewrite the slices that were the latest when it began."""
+    """Return the first pending begin time: its write may rewrite the slices that were the latest then."""
     return min(now.unfinished, default=None)
 
 
 def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:
-    """The begin times of the slices to keep, of one file group's, oldest first."""
+    """Return the begin times of the slices to keep of one file group, given oldest first."""
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:
         begins.append(replaced_by)  # its end counts as its latest version
@@ -141,9 +140,9 @@ def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: s
 def _committed(
     now: Timeline, paths: Iterable[str], archived: Mapping[str, str]
 ) -> dict[FileGroup, list[tuple[str, list[str]]]]:
-    """The begin time and the paths of each file group's completed slices, oldest first.
+    """Return begin time and paths of each file group's completed slices, oldest first.
 
-    Logs go with the last slice whose base file began before they were completed; with none, if there was none.
+    Logs belong to the last slice whose base file began before they completed, or to none.
     """
     bases: dict[FileGroup, dict[str, list[str]]] = {}
     logs: list[tuple[FileGroup, str, str]] = []

@@ -1,9 +1,8 @@
-"""Which file slices a clustering joins: decided here, without touching anything.
+"""Plans of clusterings and compactions: the file slices that they rewrite. Pure.
 
-Of each partition the small latest slices, but those that another plan has already, or that are alone. Joined are those
-that began one after the other: their rows came in one after the other, too. Slices with logs count with them.
-
-With the default sizes each plan leaves fewer files than it takes, so that a table that nobody writes is done with soon.
+A clustering joins the small latest slices of each partition with their logs, except those in another plan and single
+ones. It joins slices that began one after the other, as their rows did. With the default sizes each plan leaves fewer
+files than it takes, so a table without new writes is done soon.
 
 Source: Hudi `PartitionAwareClusteringPlanStrategy`, `SparkSizeBasedClusteringPlanStrategy`.
 """
@@ -24,19 +23,19 @@ from lockprovider.table.format.service_metadata import (
 from lockprovider.table.timeline.view import FileSlice, SliceLog, Snapshot
 
 TARGET_FILE_BYTES = 128 << 20
-_MOST_GROUPS = 30  # in one plan (`hoodie.clustering.plan.strategy.max.num.groups`): the rest is for the next
-_SORTED_FILES = 16  # so many of the target size are sorted together: each of them has a range of its own
+_MOST_GROUPS = 30  # per plan (`hoodie.clustering.plan.strategy.max.num.groups`); the others wait for the next
+_SORTED_FILES = 16  # this many target files are sorted together, each with a range of its own
 _MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ClusteringRule:
-    """How a table is clustered. Sizes are bytes, of files as they are stored.
+    """The rule for clustering a table. Sizes are bytes of stored files.
 
     Attributes:
-        sort_by: the columns that rows are sorted by, nulls first; none: rows stay in the order of their files.
-        target_file_bytes: how large the new files are to be.
-        small_file_bytes: files below this are joined.
+        sort_by: the columns that rows are sorted by, nulls first; empty: rows keep the order of their files.
+        target_file_bytes: the size of the new files.
+        small_file_bytes: smaller files are joined.
     """
 
     sort_by: tuple[str, ...] = ()
@@ -50,10 +49,10 @@ class ClusteringRule:
         target_file_bytes: int = TARGET_FILE_BYTES,
         small_file_bytes: int | None = None,
     ) -> ClusteringRule:
-        """The rule that a caller gave; small files are by default those below half of the target.
+        """Make the rule of a caller's values; small files are by default those below half of the target.
 
         Raises:
-            InvalidInput: one of them cannot be.
+            InvalidInput: a value is not possible.
         """
         if (
             isinstance(sort_by, str)
@@ -70,9 +69,9 @@ class ClusteringRule:
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvery:
-    """After so many commits a writer clusters (`hoodie.clustering.inline`, `hoodie.clustering.inline.max.commits`).
+    """Cluster after this many commits (`hoodie.clustering.inline`, `hoodie.clustering.inline.max.commits`).
 
-    The others are as of `Table.cluster`.
+    The other values are those of `Table.cluster`.
 
     >>> settings = TableSettings(clustering=ClusterEvery(4, sort_by=("ts",)))
     """
@@ -84,10 +83,10 @@ class ClusterEvery:
 
     @property
     def rule(self) -> ClusteringRule:
-        """How it clusters.
+        """The clustering rule of these values.
 
         Raises:
-            InvalidInput: it cannot be.
+            InvalidInput: a value is not possible.
         """
         return ClusteringRule.of(self.sort_by, self.target_file_bytes, self.small_file_bytes)
 
@@ -95,10 +94,9 @@ class ClusterEvery:
 def clustering_plan(
     seen: Snapshot, rule: ClusteringRule, busy: Container[FileGroup], until: str = ""
 ) -> ClusteringPlan:
-    """What a clustering joins now.
+    """Return the plan of a clustering now.
 
-    `busy` are the file groups of other plans that are not completed; slices that began at `until` or later are left
-    for another time.
+    `busy`: file groups of other uncompleted plans. Slices that began at `until` or later are left out.
     """
     small = [
         one
@@ -112,17 +110,17 @@ def clustering_plan(
 
 
 def is_full(plan: ClusteringPlan) -> bool:
-    """Whether there may be more to join than it has."""
+    """Whether the plan is at its limit, so that more may be left to join."""
     return len(plan.groups) >= _MOST_GROUPS
 
 
 def bytes_of(one: FileSlice) -> int:
-    """How large all files of a slice are."""
+    """Return the size of all files of a slice."""
     return one.size + sum(log.size for log in one.logs)
 
 
 def _joined(small: Iterable[FileSlice], partition: str, rule: ClusteringRule) -> Iterator[list[FileSlice]]:
-    """Slices of one partition that are joined, as many as fit."""
+    """Yield the groups of slices of one partition to join, each as large as allowed."""
     most = rule.target_file_bytes * (_SORTED_FILES if rule.sort_by else 1)
     group: list[FileSlice] = []
     for one in sorted((one for one in small if one.partition == partition), key=lambda one: (one.begin, one.file_id)):
@@ -146,7 +144,7 @@ def _planned(one: FileSlice, logs: Iterable[SliceLog]) -> PlannedSlice:
 
 
 def _metrics(base_bytes: int, logs: Sequence[SliceLog]) -> dict[str, float]:
-    """What Hudi's tools show of a plan that reads these files, and writes about as much as the base files have."""
+    """Return the metrics of a plan for Hudi's tools, assuming that it writes as much as the base files have."""
     log_bytes = sum(log.size for log in logs)
     return {
         "TOTAL_LOG_FILES": float(len(logs)),
@@ -157,19 +155,13 @@ def _metrics(base_bytes: int, logs: Sequence[SliceLog]) -> dict[str, float]:
     }
 
 
-# Which file slices a compaction merges: decided here, without touching anything.
-#
-# Each latest slice with logs, but those that another plan has already. Only logs that were completed before the
-# compaction begins are part of it: those of writes that are pending now complete later, and so belong to the next
-# slice.
-#
-# Source: Hudi `BaseHoodieCompactionPlanGenerator`, `CompactionStrategy`.
+# Source of the compaction plan: Hudi `BaseHoodieCompactionPlanGenerator`, `CompactionStrategy`.
 LOG_COMPACTION_KEYS = ("hoodie.log.compaction.enable", "hoodie.log.compaction.inline")  # read here, not written
 
 
 @dataclass(frozen=True, slots=True)
 class CompactEvery:
-    """After so many commits a writer compacts (`hoodie.compact.inline`, `hoodie.compact.inline.max.delta.commits`).
+    """Compact after this many commits (`hoodie.compact.inline`, `hoodie.compact.inline.max.delta.commits`).
 
     >>> settings = TableSettings(compaction=CompactEvery(commits=5))
     """
@@ -178,9 +170,10 @@ class CompactEvery:
 
 
 def compaction_plan(seen: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[PlannedSlice, ...]:
-    """What a compaction that begins then merges, those with the most in their logs first.
+    """Return the slices that a compaction with this begin time merges, largest logs first.
 
-    `busy` are the file groups of other plans that are not completed.
+    It takes each latest slice with logs, except file groups in `busy`, those of other uncompleted plans. Logs count if
+    completed before `begin`; those of pending writes complete later, and belong to the next slice.
     """
     found = [(one, _compacted(one, begin)) for one in seen.slices if one.logs and one.group not in busy]
     ordered = sorted(found, key=lambda pair: (-pair[1].metrics["TOTAL_LOG_FILES_SIZE"], pair[0]))

@@ -1,4 +1,4 @@
-"""The timeline, as one listing showed it."""
+"""The timeline: all instants of one listing, and the part of them that readers use."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _ROLLED_BACK = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
 _BEGIN, _COMPLETION, _NAME = attrgetter("begin"), attrgetter("completion"), attrgetter("file_name")
 _SECOND = 14  # digits
 _SERVICES = frozenset({Action.CLUSTERING, Action.COMPACTION, Action.LOGCOMPACTION})
-ZONE_MS = 15 * 60_000  # zones differ by multiples of this
+ZONE_MS = 15 * 60_000  # time zones differ by multiples of this
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """All instants of one listing, ordered by their file names. What is found out of them is kept."""
+    """All instants of one listing, ordered by file name. Derived facts are cached."""
 
     instants: tuple[Instant, ...] = ()
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Timeline:
-        """Read the file names below the timeline folder; names that are not instants are passed over."""
+        """Parse file names in the timeline folder; names of other files are skipped."""
         return cls(tuple(found for name in sorted(names) if (found := parse_instant(name)) is not None))
 
     @classmethod
     def of_done(cls, done: Iterable[Instant], others: Iterable[str]) -> Timeline:
-        """The same of completed writes, and of the file names of all others, none of which began when one of them did.
+        """Make a timeline of completed writes and the file names of all other instants, with other begin times.
 
-        What is found out by looking at each instant is known of the writes, and looked for among the others alone.
+        Facts that need a look at each instant are set for the writes, and searched among the others only.
         """
         mine, rest = sorted(done, key=_BEGIN), cls.of(others)
         if not mine:
@@ -55,7 +55,7 @@ class Timeline:
         return made
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
-        """The same timeline with these instants, too."""
+        """Return this timeline with these instants added."""
         there, new = list(self.instants), []
         for instant in instants:
             at = bisect_left(there, instant.file_name, key=lambda one: one.file_name)
@@ -65,15 +65,15 @@ class Timeline:
         return _knowing(Timeline(tuple(there)), self, new) if new else self
 
     def cuts(self, size: int) -> tuple[str, ...]:
-        """Begin times at which this many file names, or a few more, have come before, each: to list parts at once.
+        """Return begin times that split the file names into parts of about this size, for parallel listings.
 
-        No file is named by a begin time alone, so that parts before and after one are all there is.
+        No file name is a begin time alone, so the parts are complete.
         """
         begins = [instant.begin for instant in self.instants[size::size]]
         return tuple(dict.fromkeys(begins))
 
     def without(self, instants: Iterable[Instant]) -> Timeline:
-        """The same timeline, and these instants not."""
+        """Return this timeline without these instants."""
         gone = {instant.file_name for instant in instants}
         return (
             self
@@ -82,7 +82,7 @@ class Timeline:
         )
 
     def completed_before(self, time: str) -> Timeline:
-        """As it was before that time: what completes from then on is pending still, or has not begun."""
+        """Return the timeline as of before that time; what completed later becomes pending or absent."""
         return Timeline(tuple(i for i in self.instants if (i.completion or i.begin) < time))
 
     @cached_property
@@ -98,17 +98,17 @@ class Timeline:
 
     @cached_property
     def written(self) -> frozenset[str]:
-        """The file names of `writes`: what a snapshot is made of."""
+        """The file names of `writes`: the content of a snapshot."""
         return frozenset(instant.file_name for instant in self.writes)
 
     @cached_property
     def completions(self) -> Mapping[str, str]:
-        """The completion times of `writes` by their begin times."""
+        """The completion times of `writes` by begin time."""
         return {instant.begin: instant.completion or "" for instant in self.writes}
 
     @cached_property
     def latest_time(self) -> str:
-        """The largest time on the timeline, begin or completion; empty on an empty timeline."""
+        """The largest begin or completion time; empty on an empty timeline."""
         times = (time for instant in self.instants for time in (instant.begin, instant.completion) if time)
         return max(times, default="")
 
@@ -125,11 +125,11 @@ class Timeline:
 
     @cached_property
     def first_active(self) -> str:
-        """The begin time before which a write that is not here was archived, and so completed.
+        """The begin time before which a write not on the timeline was archived, and so completed; empty without writes.
 
-        Only writes count: archival leaves restores, savepoints, and services that are not done, behind. Pending ones do
-        not if any is completed: a writer may be late to begin at a time that was archived meanwhile. Savepointed ones
-        do not: it goes on behind them if it is told to. Empty if there is none.
+        Only writes count: archival leaves restores, savepoints and unfinished services. Pending writes count only if
+        none is completed: a late writer may begin at a time archived since. Savepointed writes do not count, since
+        archival may continue after them.
         """
         kept = self.savepointed
         writes = [instant for instant in self.instants if instant.changes_rows and instant.begin not in kept]
@@ -138,7 +138,7 @@ class Timeline:
 
     @cached_property
     def services(self) -> tuple[Instant, ...]:
-        """All that is no commit, in no order."""
+        """All instants that are no commit, in no order."""
         return tuple(instant for instant in self.instants if instant.action is not Action.COMMIT)
 
     @cached_property
@@ -148,30 +148,33 @@ class Timeline:
 
     @cached_property
     def visible(self) -> Callable[[str], bool]:
-        """Whether the files of a write that began then are rows of the table: it is completed, or archived."""
+        """A test whether files of a write with this begin time are visible: it is completed or archived."""
         done, first, unfinished = {i.begin for i in self.writes}, self.first_active, {*self.unfinished}
         return lambda begin: begin in done or (begin < first and begin not in unfinished)
 
     @cached_property
     def unfinished(self) -> tuple[str, ...]:
-        """Begin times of all that will change rows or files and is not completed, oldest first.
+        """The begin times of uncompleted actions that will change rows or files, oldest first.
 
-        Besides commits these are table services, which may have written files already.
+        These are commits and table services; they may have written files already.
         """
         mine = [i for i in self.perhaps_pending if i.changes_rows]
         return tuple(sorted({i.begin for i in mine} - {i.begin for i in mine if i.is_completed}))
 
     @cached_property
     def perhaps_pending(self) -> tuple[Instant, ...]:
-        """All instants of begin times that have more, or less, than one action that is completed; in no order."""
+        """All instants of begin times that do not have exactly one, completed action; in no order."""
         return _perhaps_pending(self.instants)
 
     def next_time(self, now_ms: int, begun: str = "") -> str:
-        """A time of now that exceeds everything on the timeline, and the begin time `begun`."""
+        """Return a time of now that exceeds all on the timeline, and the begin time `begun`."""
         return time_after(now_ms, self.latest_time, begun)
 
     def begun_at(self, begin: str) -> Iterator[Instant]:
-        """All that began then, without a look at each instant: by the second, which orders times of 14 digits, too."""
+        """Iterate over the instants with this begin time, by a binary search.
+
+        It searches by the second, which also orders times of 14 digits.
+        """
         second = begin[:_SECOND]
         at = bisect_left(self.instants, second, key=_second)
         near = takewhile(lambda i: i.begin.startswith(second), self.instants[at:])
@@ -182,43 +185,43 @@ class Timeline:
         return all(other.action is instant.action for other in self.begun_at(instant.begin))
 
     def written_at(self, begin: str) -> Instant | None:
-        """The completed write that began at `begin`; a rollback, say, of the same time is another instant."""
+        """Return the completed write that began at `begin`, not another action of that time; None if there is none."""
         return next((i for i in self.begun_at(begin) if i.is_completed and i.changes_rows), None)
 
     def pending_action(self, begin: str) -> Action | None:
-        """The action of the pending write `begin`; None if there is none."""
+        """Return the action of the pending write `begin`; None if there is none."""
         return next((i.action for i in self.begun_at(begin) if i.changes_rows and not i.is_completed), None)
 
     def is_pending(self, begin: str) -> bool:
-        """Whether the write `begin` is inflight and not completed: without that its writer must not commit."""
+        """Whether the write `begin` is inflight and not completed, as its commit requires."""
         states = {i.state for i in self.begun_at(begin) if i.changes_rows}
         return InstantState.INFLIGHT in states and InstantState.COMPLETED not in states
 
     @property
     def pending_writes(self) -> tuple[str, ...]:
-        """Begin times of commits that are not completed, oldest first."""
+        """Begin times of uncompleted commits, oldest first."""
         return self.pending(*_ROLLED_BACK)
 
     @property
     def pending_rollbacks(self) -> tuple[str, ...]:
-        """Begin times of rollbacks that were planned and not completed, oldest first."""
+        """Begin times of uncompleted rollbacks, oldest first."""
         return self.pending(Action.ROLLBACK)
 
     def pending(self, *actions: Action) -> tuple[str, ...]:
-        """Begin times of instants of these actions that are not completed, oldest first."""
-        as_write = not _SERVICES.isdisjoint(actions)  # completed, they go by the name of a commit
+        """Return the begin times of uncompleted instants of these actions, oldest first."""
+        as_write = not _SERVICES.isdisjoint(actions)  # completed, they have the name of a commit
         found = self.perhaps_pending
         done = {i.begin for i in found if i.is_completed and (i.action in actions or (as_write and i.changes_rows))}
         return tuple(sorted({i.begin for i in found if i.action in actions} - done))
 
     def pending_files(self, begin: str) -> tuple[str, ...]:
-        """File names of the requested and inflight states of one write, inflight last."""
+        """Return the file names of the requested and inflight states of one write, inflight last."""
         pending = (i for i in self.begun_at(begin) if i.changes_rows and not i.is_completed)
         return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is InstantState.INFLIGHT))
 
 
 def time_after(now_ms: int, *floors: str) -> str:
-    """A time of now that exceeds these: so every begin and completion time is chosen."""
+    """Return a time of now that exceeds these; all begin and completion times are chosen by it."""
     now, latest = format_ms(now_ms), max(floors)
     return now if now > latest else after(latest)
 
@@ -228,7 +231,7 @@ def _second(instant: Instant) -> str:
 
 
 def _knowing(after: Timeline, before: Timeline, new: Sequence[Instant]) -> Timeline:
-    """The same timeline; what had been found out of the timeline `before` these instants is not found out again."""
+    """Copy to `after` the cached facts of the timeline `before`, updated by the instants `new`; return `after`."""
     begun = {i.begin for i in new}
     others = (i for i in before.perhaps_pending if i.begin not in begun)
     vars(after)["perhaps_pending"] = (*others, *_perhaps_pending(i for begin in begun for i in after.begun_at(begin)))
@@ -259,15 +262,15 @@ def _perhaps_pending(instants: Iterable[Instant]) -> tuple[Instant, ...]:
 
 
 def _is_simply_done(states: Sequence[Instant]) -> bool:
-    """Whether these instants of one begin time are the states of one action that is completed."""
+    """Whether these instants of one begin time are the states of one completed action."""
     action = states[0].action
     return all(i.action is action for i in states) and any(i.is_completed for i in states)
 
 
 def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict[str, int]:
-    """By file name, how far each completion time is ahead of the time at which the store wrote the file.
+    """Return by file name the ms by which the completion time is ahead of the store's time of writing.
 
-    Files of which the store does not say when are left out.
+    Files without a time by the store are left out.
     """
     found = {}
     for instant in timeline.instants:
@@ -278,32 +281,20 @@ def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict
 
 
 def of_other_zones(drifts: Mapping[str, int]) -> list[str]:
-    """The files that cannot have been written then by a clock in UTC, unless it was wrong or they were copied."""
+    """Return the files named by a clock in another zone than UTC; a wrong clock or a copy also looks like that."""
     return [name for name, drift_ms in drifts.items() if abs(drift_ms) > ZONE_MS / 2]
 
 
-# What a reader takes of the timeline that it lists: never a commit without those that were decided before it.
-#
-# Where commits are unordered (`VISIBILITY_KEY`), a listing may show a later one and not an earlier one. So a reader
-# reads the lock record, and then lists. The record names what may not be there yet; the first of these that is not
-# listed, and all that completes later, is left for the next look.
-#
-# What is later than all in the log that the reader knows was decided after that, and something before it may be missing
-# of which the reader does not know; or it is of one who knows nothing of the log (a JVM writer that takes no lock). A
-# second look at the record tells: what its log has got since is all that can be on the listing and was not known. If
-# the log does not go back so far any more, nothing that is later is taken; if it has ended, the reader begins again.
-#
-# Completion times rise in the order of the log: whoever decides chooses them above all in it.
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What the lock record says of the table's commits.
+    """The table's commits in the lock record.
 
     Attributes:
-        record: names this state of the record.
+        record: identifies this state of the record.
         log: the name of its log; empty if it has none.
-        next: the place behind the last in the log.
-        entries: the last of the log; None for what is not of the timeline.
-        unapplied: what was decided and may not be there yet, in the order of the decisions.
+        next: the position after the last entry of the log.
+        entries: the log's last entries; None for one that is not on the timeline.
+        unapplied: decided publishes that may not be stored yet, in the order of the decisions.
     """
 
     record: str = ""
@@ -314,20 +305,28 @@ class Decisions:
 
     @property
     def last(self) -> str:
-        """The largest completion time in the log; empty if that is not known."""
+        """The largest completion time in the log; empty if unknown."""
         return max((one.completion or "" for one in self.entries if one is not None), default="")
 
     def since(self, before: Decisions) -> tuple[Instant | None, ...] | None:
-        """What was decided after `before`; None if it does not tell."""
+        """Return the instants decided after `before`; None if the log does not show them."""
         count = self.next - before.next
         known = self.log == before.log != "" and 0 <= count <= len(self.entries)
         return self.entries[len(self.entries) - count :] if known else None
 
 
 def taken(listed: Timeline, before: Decisions, now: Decisions | None = None) -> Timeline | None:
-    """What is taken of a timeline that was listed after the record had said `before`.
+    """Return the part of `listed` for readers, in which no commit lacks those decided before it.
 
-    `now`: what it says after that. None: it has to be known; or, where it is given, read the record and list again.
+    If the visibility is unordered (`VISIBILITY_KEY`), a listing may show a later commit and lack an earlier one. So a
+    reader reads the lock record (`before`), then lists. The first pending publish missing in the listing, and all that
+    complete later, are left for the next read.
+
+    A commit later than the known log was decided since, or by a JVM writer without the lock; an earlier one may be
+    missing. A second read of the record (`now`) shows the log entries since. If that log does not reach back, no later
+    commit is taken. Completion times rise in the order of the log.
+
+    None: without `now`, read the record again and pass it; with `now`, the log has ended: start again.
     """
     found = _until_missing(listed, before.unapplied)
     if found is not listed or (before.log and listed.latest_completed_time <= before.last):
@@ -343,7 +342,7 @@ def taken(listed: Timeline, before: Decisions, now: Decisions | None = None) -> 
 
 
 def _until_missing(listed: Timeline, decided: Iterable[Instant | None]) -> Timeline:
-    """As it was before the first of these that is not on it. Not plans: nothing that completes needs them there."""
+    """Return the timeline before the first completed instant of `decided` that it lacks; plans do not count."""
     done = (one for one in decided if one is not None and one.is_completed)
     missing = next((one for one in done if one.file_name not in listed.names), None)
     return listed if missing is None else listed.completed_before(missing.completion or "")

@@ -1,4 +1,4 @@
-"""Versions: what a caller may name a state of the table by, and which state that is. One meaning for every verb.
+"""Versions: the names that a caller may give a state of the table, the same for all verbs.
 
     given                                      the state
     a commit's result, or one of `history()`   after that commit
@@ -7,11 +7,11 @@
     any other time                             what had completed by then
 
 A text of 17 digits is a completion time if a commit has it, else a begin time if a commit has that, else a time.
-`savepoint`, `restore` and `changes` refuse 17 digits that are no commit's. Times have milliseconds: two writers may,
-rarely, begin and complete a commit in the same one; its completion counts then.
+`savepoint`, `restore` and `changes` refuse 17 digits of no commit. Times have milliseconds: rarely two writers begin
+and complete a commit in the same one; then its completion counts.
 
-Promised: `as_of`, `changes`, `savepoint`, `restore` and the commands go by this. NOT promised: begin times of archived
-commits, of which only the time is known; name those by their completion.
+Promised: `as_of`, `changes`, `savepoint`, `restore` and the commands use these rules. NOT promised: begin times of
+archived commits, of which only the time is known; name those by their completion.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from lockprovider.table.timeline.view import AsOf, rewound, time_text
 
 @runtime_checkable
 class DoneCommit(Protocol):
-    """A commit that is done: what writes return, and what `history` lists."""
+    """A completed commit: what writes return, and what `history` lists."""
 
     @property
     def instant(self) -> str:
-        """Its begin time."""
+        """The begin time."""
 
     @property
     def completion(self) -> str:
-        """Its completion time."""
+        """The completion time."""
 
 
 TableVersion = str | datetime | AsOf | DoneCommit
-Reached = Callable[[], str]  # the last completion time that was archived; empty if none was
+Reached = Callable[[], str]  # the last archived completion time; empty if none was
 
 
 def moment_of_version(timeline: Timeline, given: TableVersion, reached: Reached) -> AsOf:
-    """The moment that a version names: by completion, that commit included.
+    """Return the moment that a version names: by completion, including that commit.
 
     Raises:
         InvalidInput: it names none.
@@ -64,7 +64,7 @@ def moment_of_version(timeline: Timeline, given: TableVersion, reached: Reached)
 
 
 def check_version(given: TableVersion) -> None:
-    """Return if it may name a version, whatever commits there are.
+    """Return if `given` may name a version, whatever commits exist.
 
     Raises:
         InvalidInput: it names none.
@@ -74,7 +74,7 @@ def check_version(given: TableVersion) -> None:
 
 
 def checkpoint_of(timeline: Timeline, given: TableVersion, order: Order, reached: Reached) -> str:
-    """The time, in this order, up to which commits belong to a version.
+    """Return the time, in this order, up to which commits belong to a version.
 
     Raises:
         InvalidInput: it names none.
@@ -89,22 +89,22 @@ def checkpoint_of(timeline: Timeline, given: TableVersion, order: Order, reached
         found = None if given != time else _named(timeline, time, order, reached)
         return time if found is None else order.time_of(found)
     if not isinstance(given, DoneCommit):
-        return time_text(given)  # which refuses it
+        return time_text(given)  # raises
     return _of_done(timeline, given, order, reached)
 
 
 def refuse_none(given: TableVersion | None) -> None:
-    """Refuse no version, where the last commit is not meant by it.
+    """Refuse an empty version, where it does not mean the last commit.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is empty.
     """
     if given is None or given == "":
         raise InvalidInput(f"{given!r} is no version; give a commit's result, or a Table.version from before")
 
 
 def commit_of(timeline: Timeline, given: TableVersion | None, reached: Reached) -> Instant:
-    """The last commit of a version; of None the last of all.
+    """Return the last commit of a version, or of the table if None.
 
     Raises:
         InvalidInput: it names none.
@@ -128,17 +128,17 @@ def commit_of(timeline: Timeline, given: TableVersion | None, reached: Reached) 
 
 
 def _is_instant(given: TableVersion) -> bool:
-    """Whether it is written as times of commits are."""
+    """Whether it has the form of a commit's time."""
     return isinstance(given, str) and given.isdigit() and time_text(given) == given
 
 
 def _named(timeline: Timeline, time: str, order: Order, reached: Reached) -> Instant | None:
-    """The commit that has this very time; of two the one whose time it is in this order."""
+    """Return the commit with exactly this time; of two, the one whose time in this order it is."""
     by_completion = next((i for i in timeline.writes if i.completion == time), None)
     by_begin = next((i for i in timeline.writes if i.begin == time), None)
     first, second = (by_completion, by_begin) if order is Order.COMPLETION else (by_begin, by_completion)
     if first is None and second is not None and time <= reached():
-        return None  # it may be the time of a commit that is archived
+        return None  # it may be the time of an archived commit
     return second if first is None else first
 
 
@@ -154,31 +154,28 @@ def _of_done(timeline: Timeline, given: DoneCommit, order: Order, reached: Reach
     return given.completion if order is Order.COMPLETION else given.instant
 
 
-# What a consumer has not seen yet: which commits, and which rows changed between two states of a table.
-#
-# A consumer keeps a checkpoint, a time: it has seen the commits up to there. Commits finish in another order than they
-# begin, and RFC-22 leaves three ways to deal with that:
-#
-#     order       checkpoint is     a commit is given when              a late finisher is
-#     completion  a completion time it is completed                     given when it completes
-#     fenced      a begin time      all that began before it are done   waited for: nothing passes a pending write
-#     begin       a begin time      it is completed                     MISSED, if a later one was given before
-#
-# The first two miss nothing. Times of completion are made under the table lock, above everything on the timeline, so
-# that what completes later has a later one. A begin time exceeds what was completed when it was taken, so that no
-# write which begins later comes before a commit that was given; one that is pending holds the fence until it is
-# completed or rolled back. The third is what Hudi's readers did before 1.0, for those who must agree with them.
-#
-# Source: Hudi RFC-22; `IncrementalQueryAnalyzer`.
+# Source of incremental reads: Hudi RFC-22; `IncrementalQueryAnalyzer`.
 OPERATION = "_operation"
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
 _ID = (RECORD_KEY, COMMIT_SEQNO)
-# Not a compaction: it changes no row, and whatever order it comes in, before and after it the rows are the same.
+# A compaction is no fence: in any order it changes no row.
 _FENCES = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLUSTERING)
 
 
 class Order(str, Enum):
-    """In which order commits are given to a consumer; see the module.
+    """The order in which a consumer gets commits. Its checkpoint is the time up to which it has seen them.
+
+    Commits complete in another order than they begin. RFC-22 has three ways to deal with that:
+
+        order       checkpoint is     a commit is given when              a late finisher is
+        completion  a completion time it is completed                     given when it completes
+        fenced      a begin time      all that began before it are done   waited for: nothing passes a pending write
+        begin       a begin time      it is completed                     MISSED, if a later one was given before
+
+    The first two miss nothing. Completion times are chosen under the table lock, above all on the timeline, so a later
+    completion has a later time. A begin time exceeds all completed when it was chosen, and a pending write holds the
+    fence until it is completed or rolled back. The third is for consumers that must agree with Hudi's readers before
+    1.0.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -191,15 +188,15 @@ class Order(str, Enum):
     BEGIN = "begin"
 
     def time_of(self, done: Instant) -> str:
-        """What a checkpoint is compared with."""
+        """Return the time of a commit to compare with a checkpoint."""
         return (done.completion or "") if self is Order.COMPLETION else done.begin
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The commits that a consumer is given, with the table's states before and after them.
+    """The commits for a consumer, with the table's states before and after them.
 
-    `checkpoint` is where the consumer stands then: of the last of these commits, or where it stood before.
+    `checkpoint`: the consumer's next one, by the last of these commits, or the old one.
     """
 
     commits: tuple[Instant, ...]
@@ -209,12 +206,12 @@ class Window:
 
 
 def latest_checkpoint(timeline: Timeline, order: Order) -> str:
-    """The checkpoint of a consumer that has seen all completed writes; empty if there are none."""
+    """Return the checkpoint of a consumer that has seen all completed writes; empty if there are none."""
     return max(map(order.time_of, timeline.writes), default="")
 
 
 def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
-    """The commits with a time in (after, until], as far as this order gives them; empty `after` is the beginning."""
+    """Return the commits with a time in (after, until] that this order gives; empty `after` is the beginning."""
     fence = min(timeline.pending(*_FENCES), default="") if order is Order.FENCED else ""
     passed = [i for i in timeline.writes if not fence or i.begin < fence]
     new = tuple(sorted((i for i in passed if after < order.time_of(i) <= until), key=order.time_of))
@@ -228,7 +225,7 @@ def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
 
 
 def touched(commits: Iterable[CommitMetadata]) -> dict[str, frozenset[str]]:
-    """The file groups that commits wrote or ended, by partition."""
+    """Return the file groups that commits wrote or ended, by partition."""
     groups: dict[str, set[str]] = {}
     for partition, file_id in (group for metadata in commits for group in metadata.file_groups):
         groups.setdefault(partition, set()).add(file_id)
@@ -236,11 +233,11 @@ def touched(commits: Iterable[CommitMetadata]) -> dict[str, frozenset[str]]:
 
 
 def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:
-    """What became of the rows of one partition, with the columns of `new` and `OPERATION` before them.
+    """Return the changed rows of one partition, with the columns of `new` and `OPERATION` before them.
 
-    Both have Hudi's columns. A row version has a key and a sequence number of its own, which it keeps when a commit
-    only carries it over to another file; so a rewrite, or a clustering, is no change. An update shows the new row, a
-    delete the last one there was. A key that came and went in between does not show.
+    Both have Hudi's columns. A row version keeps its key and sequence number when a commit copies it to another file;
+    so a rewrite, or a clustering, is no change. An update shows the new row, a delete the last old one. A key that came
+    and went in between does not show.
     """
     old_ids, new_ids = _ids(old), _ids(new)
     arrived = new.filter(pc.invert(pc.is_in(new_ids, value_set=old_ids)))

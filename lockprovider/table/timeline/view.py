@@ -1,15 +1,15 @@
-"""Which files a snapshot is made of: the file-system view.
+"""The file-system view: the files of a snapshot.
 
-A file group is one (partition, file id); each commit that touches it writes a new file slice of it, or in a
-merge-on-read table a log file of its latest one. The latest slice whose instant is completed is the one that counts. A
-log file belongs to the last slice whose base file began before the log was completed, so that a compaction between its
-begin and its completion leaves it to the slice after. A group may have logs alone.
+A file group is one (partition, file id). Each commit to it writes a new file slice, or in a merge-on-read table a log
+file of its latest slice. The latest slice with a completed instant counts. A log file belongs to the last slice whose
+base file began before the log completed; so a log completed after a compaction's begin belongs to the slice after it. A
+group may have logs only.
 
-Of an instant older than the oldest active one nothing is known any more, and it is taken as completed: that is Hudi's
-archival rule, and why failed writes must be cleaned before archival.
+An instant before the oldest active one is unknown and counts as completed. That is Hudi's archival rule, and why failed
+writes must be cleaned before archival.
 
-The past is the same view of a timeline on which later commits are pending again, as long as their predecessors' files
-are there: `lost` says which are not.
+A past snapshot is the view of a timeline on which later commits are pending again, while its files exist; `lost`
+returns the groups whose files do not.
 
 Source: Hudi `HoodieTableFileSystemView`, `BaseHoodieTimeline.isBeforeTimelineStarts`.
 """
@@ -36,10 +36,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """A moment in the table's past, to the millisecond, that commit included.
+    """A moment in the table's past, to the millisecond, including commits at it.
 
-    By completion it is what a reader then saw. By begin it is what Hudi's own readers make of a time: a commit that
-    began before and finished after it is part of it, so it is only certain once all that began before it are done.
+    By completion, it is what a reader saw then. By begin, as Hudi's own readers take a time, it includes a commit that
+    began before it and finished after it. So it is only certain once all earlier begun commits are done.
 
     >>> AsOf("20261122083000000").by
     'completion'
@@ -50,10 +50,10 @@ class AsOf:
 
     @classmethod
     def of(cls, when: str | datetime | AsOf) -> AsOf:
-        """Read a time: 17 (or 14) digits of UTC as on the timeline, ISO text with its zone, or an aware datetime.
+        """Parse a time: 17 (or 14) digits of UTC as on the timeline, ISO text with its zone, or an aware datetime.
 
         Raises:
-            InvalidInput: it is neither.
+            InvalidInput: it is none of these.
 
         >>> AsOf.of("2026-11-22T08:30:00Z").time
         '20261122083000000'
@@ -65,12 +65,12 @@ class AsOf:
                 return cls(time_text(when))
 
     def includes(self, done: Instant) -> bool:
-        """Whether this completed instant was there."""
+        """Whether the completed instant `done` belongs to this moment."""
         return (done.begin if self.by == "begin" else done.completion or "") <= self.time
 
 
 def time_text(when: str | datetime) -> str:
-    """A time as on the timeline, 17 digits.
+    """Return a time as on the timeline, 17 digits.
 
     Raises:
         InvalidInput: it is no such time.
@@ -88,7 +88,7 @@ def time_text(when: str | datetime) -> str:
 
 
 def _of_iso(text: str) -> datetime:
-    """A time as in ISO 8601.
+    """Parse a time in ISO 8601.
 
     Raises:
         ValueError: it is none.
@@ -97,9 +97,9 @@ def _of_iso(text: str) -> datetime:
 
 
 def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:
-    """The timeline with those completed writes that are not kept made pending again.
+    """Return the timeline with all completed writes pending again that `keep` rejects.
 
-    They stay on it, so that their files are not taken for archived ones.
+    They stay on it, so their files do not count as archived ones.
     """
 
     def then(instant: Instant) -> Instant:
@@ -111,7 +111,7 @@ def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:
 
 @dataclass(frozen=True, slots=True)
 class SliceLog:
-    """One log file of a file slice. `path` is relative to the table; the times are its instant's."""
+    """One log file of a file slice. `path` is relative to the table; `completion` is its instant's."""
 
     file: LogFile
     path: str
@@ -123,7 +123,8 @@ class SliceLog:
 class FileSlice:
     """One version of one file group. `path` is relative to the table, `begin` its instant; `size` is in bytes.
 
-    `logs` are merged with it, in their order. A slice of logs alone has an empty `path`, and the `begin` of its first.
+    `logs` are merged with it, in their order. A slice without a base file has an empty `path`, and its first log's
+    `begin`.
 
     >>> rows = pa.table({"id": [1], "city": ["ulm"]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -142,13 +143,13 @@ class FileSlice:
 
     @classmethod
     def of_logs(cls, partition: str, file_id: str, logs: Iterable[SliceLog]) -> FileSlice:
-        """A slice without a base file."""
+        """Make a slice without a base file."""
         ordered = in_merge_order(logs)
         return cls(partition, file_id, ordered[0].file.begin, "", 0, ordered)
 
     @property
     def group(self) -> FileGroup:
-        """Its file group."""
+        """Partition and file id."""
         return self.partition, self.file_id
 
     @property
@@ -158,30 +159,30 @@ class FileSlice:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All its files."""
+        """The paths of all its files."""
         return (*([self.path] if self.path else []), *(log.path for log in self.logs))
 
     @property
     def begins(self) -> frozenset[str]:
-        """The begin times of the writes that its files are of."""
+        """The begin times of the writes of its files."""
         return frozenset([self.begin, *(log.file.begin for log in self.logs)])
 
     def with_logs(self, logs: Iterable[SliceLog]) -> FileSlice:
-        """The same with these logs alone, of those that belong to it."""
+        """Return this slice with only those of `logs` that belong to it."""
         mine = in_merge_order(log for log in logs if log.completion >= self.base)
         return replace(self, logs=mine) if self.path else FileSlice.of_logs(self.partition, self.file_id, mine)
 
 
 def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
-    """By begin times, whenever they were completed."""
+    """Return the logs in the order of their begin times, whenever they completed."""
     return tuple(sorted(logs, key=lambda log: log.file.place))
 
 
 def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The paths of partitions that a caller gave; None if none were named.
+    """Return the paths of a caller's partitions; None if none were given.
 
     Raises:
-        InvalidInput: they are one text, whose letters would be taken for partitions, or no list.
+        InvalidInput: they are one text, whose letters would count as partitions, or no list.
     """
     if isinstance(partitions, (str, bytes)) or not isinstance(partitions, Iterable | None):
         one = f"[{str(partitions)!r}]"
@@ -191,7 +192,7 @@ def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a reader sees: the completed instants of one listing, and the latest slice of each file group.
+    """A reader's view: the completed instants of one listing, and the latest slice of each file group.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -205,7 +206,7 @@ class Snapshot:
     slices: tuple[FileSlice, ...]
 
     def _repr_html_(self) -> str:
-        """For notebooks: how many partitions, file groups and files, and as of when."""
+        """Return counts of partitions, file groups and files for notebooks, with the time."""
         logs = sum(len(slice_.logs) for slice_ in self.slices)
         return facts(
             "Snapshot",
@@ -232,10 +233,10 @@ class Snapshot:
         return {partition: frozenset(file_ids) for partition, file_ids in found.items()}
 
     def within(self, partitions: Iterable[str] | None) -> tuple[FileSlice, ...]:
-        """The slices of these partitions; None means all.
+        """Return the slices of these partitions, or all if None.
 
         Raises:
-            InvalidInput: they are one text, whose letters would be taken for partitions.
+            InvalidInput: they are one text, whose letters would count as partitions.
 
         >>> [one.partition for one in snapshot.within(["ulm"])]
         ['ulm']
@@ -247,11 +248,11 @@ class Snapshot:
 
     @property
     def read_optimized(self) -> Snapshot:
-        """What the base files alone have: of each group the rows of its last compaction."""
+        """The snapshot of base files only: the rows of each group's last compaction."""
         return Snapshot(self.timeline, tuple(replace(s, logs=()) for s in self.slices if s.path))
 
     def slice_of(self, partition: str, file_id: str) -> FileSlice | None:
-        """The latest slice of one file group.
+        """Return the latest slice of one file group; None if there is none.
 
         >>> one = snapshot.slices[0]
         >>> snapshot.slice_of(one.partition, one.file_id) == one
@@ -267,10 +268,10 @@ def snapshot_of(
     archived: Callable[[str], str] = str,
     file_at: Callable[[str], tuple[str, BaseFile | LogFile] | None] = data_file_at,
 ) -> Snapshot:
-    """The latest slices among `files`, as of `timeline`.
+    """Return the latest slices among `files`, as of `timeline`.
 
-    `replaced` are the file groups that completed replacecommits retired; `archived` tells the completion time of a
-    write that began then and was archived, or if nobody knows it, that time itself; `file_at` understands a path.
+    `replaced`: file groups ended by completed replacecommits. `archived`: returns the completion time of an archived
+    write by its begin time, or that time if unknown. `file_at`: parses a path.
     """
     visible, completions = timeline.visible, timeline.completions
     bases: dict[FileGroup, FileSlice] = {}
@@ -291,7 +292,7 @@ def snapshot_of(
 
 
 def archived_logs(timeline: Timeline, paths: Iterable[str]) -> frozenset[str]:
-    """The begin times of log files whose completion times are not on the timeline any more."""
+    """Return the begin times of log files whose completion times are not on the timeline any more."""
     found = (file for _, file, _ in data_files_in(paths) if isinstance(file, LogFile))
     visible, known = timeline.visible, timeline.completions
     return frozenset(file.begin for file in found if file.begin not in known and visible(file.begin))
@@ -300,13 +301,13 @@ def archived_logs(timeline: Timeline, paths: Iterable[str]) -> frozenset[str]:
 def replaced_groups(
     timeline: Timeline, metadata_of: Callable[[Instant], CommitMetadata]
 ) -> dict[Instant, frozenset[FileGroup]]:
-    """The file groups that each completed replacecommit retired, in the order of their completion."""
+    """Return the file groups that each completed replacecommit ended, in the order of completion."""
     done = (instant for instant in timeline.writes if instant.action is Action.REPLACECOMMIT)
     return {instant: metadata_of(instant).ended for instant in done}
 
 
 def ended_groups(timeline: Timeline, metadata_of: Callable[[Instant], CommitMetadata]) -> frozenset[FileGroup]:
-    """The file groups that completed replacecommits have retired."""
+    """Return all file groups that completed replacecommits ended."""
     return frozenset[FileGroup]().union(*replaced_groups(timeline, metadata_of).values())
 
 
@@ -315,10 +316,10 @@ def lost(
     earlier: Iterable[tuple[Instant, CommitMetadata]],
     later: Iterable[tuple[Instant, CommitMetadata]],
 ) -> frozenset[FileGroup]:
-    """The file groups whose slice in `seen`, a past snapshot, was cleaned, as the writes tell.
+    """Return the file groups whose slice in `seen`, a past snapshot, was cleaned.
 
-    A later write names the base file that it replaced, and a replacecommit the group that it ended; what no later write
-    touched is never cleaned. Which logs there were the `earlier` writes tell, those of `seen` that wrote some.
+    A write in `later` names the base file that it replaced, and a replacecommit the group that it ended; an untouched
+    slice is never cleaned. `earlier`: the writes of `seen`, which name its log files.
     """
     there = {s.group: s for s in seen.slices}
     bases = {group: found.base for group, found in there.items()}
@@ -336,7 +337,7 @@ def lost(
 def _without_logs(
     there: Mapping[FileGroup, FileSlice], earlier: list[tuple[Instant, CommitMetadata]]
 ) -> set[FileGroup]:
-    """The file groups some of whose log files are not there, and not part of their base file either."""
+    """Return the groups with a missing log file that is not part of their base file either."""
     ended = frozenset[FileGroup]().union(*(metadata.ended for _, metadata in earlier))
     paths = {log.path for found in there.values() for log in found.logs}
     gone: set[FileGroup] = set()

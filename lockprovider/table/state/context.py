@@ -296,7 +296,7 @@ def config_to_begin_with(table: TableContext) -> TableConfig:
         return writable_config(table)
     if not reasons(seen, keeps_listing=keeps_listing(table, seen)):
         return seen
-    # Listed, so that the view has them too: by that the start compares them, and it stays as long as the log.
+    # List the table, so that the cached view gets these properties: the start compares them with that view.
     return writable_config(table, table.now(listed=True).config)
 
 

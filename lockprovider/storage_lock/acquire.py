@@ -1,8 +1,8 @@
-"""Acquiring a lock: first the queue of this process, then the store, at the pace of `polling`.
+"""Acquire a lock: first the queue of this process, then the store, at the pace of `polling`.
 
-queue     the clients of one lock in one process: they wait for each other, and only the first of them asks the store
-polling   what to do after each look: take the lock, look again, and when, or join the line
-Acquirer  one client, whose own machine takes the lock only if that is safe
+ProcessQueue  the clients of one lock in one process; only the first of them reads the store
+polling       what to do after each read: take the lock, poll again after a pause, or join the waiters
+Acquirer      one client, whose lease machine takes the lock only if that is safe
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 
 class Fifo:
-    """A mutex for threads: first come, first served, which `threading.Lock` does not promise. See `FifoTurn`."""
+    """A mutex for threads that serves them in the order of asking, which `threading.Lock` does not promise."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._turns: list[weakref.ref[FifoTurn]] = []  # in the order of asking: the first has it
+        self._turns: list[weakref.ref[FifoTurn]] = []  # in the order of asking; the first has the mutex
 
     @property
     def taken(self) -> bool:
-        """Whether somebody has it now."""
+        """Whether any turn has the mutex now."""
         return self.first() is not None
 
     def first(self) -> FifoTurn | None:
-        """Whose turn it is; those that nobody refers to any more have left."""
+        """Return the turn that has the mutex, after removing turns that are no longer referenced."""
         with self._guard:
             while self._turns:
                 turn = self._turns[0]()
@@ -63,30 +63,30 @@ class Fifo:
             return None
 
     def ask(self, turn: FifoTurn) -> None:
-        """Put it at the end."""
+        """Append a turn."""
         with self._guard:
             self._turns.append(weakref.ref(turn))
 
     def forget(self, turn: FifoTurn) -> None:
-        """Take it out, wherever it is."""
+        """Remove a turn, wherever it is."""
         with self._guard:
             self._turns = [one for one in self._turns if one() not in (None, turn)]
 
 
 class FifoTurn:
-    """A place in the line of a `Fifo`, until `leave`, which any thread may call, or until nobody refers to it any more.
+    """A turn in a `Fifo`. It lasts until `leave`, which any thread may call, or until it is no longer referenced.
 
-    So an interrupt cannot leave the mutex taken, whenever it comes: the turn is gone with the frame, or the lease, that
-    had it, and the next in line finds that within `SLICE_S`.
+    So an interrupt at any moment cannot leave the mutex taken: the turn disappears with the frame, or lease, that had
+    it. The next turn finds that within `SLICE_S`.
     """
 
     def __init__(self, fifo: Fifo) -> None:
         self._fifo = fifo
-        self.called = Signal()  # it is the first, perhaps
+        self.called = Signal()  # set when this turn may be the first
         fifo.ask(self)
 
     def wait(self, timeout: float) -> bool:
-        """Whether it came within so many seconds."""
+        """Wait for this turn; False if it did not come within `timeout` seconds."""
         while self._fifo.first() is not self:
             if timeout <= 0:
                 return False
@@ -95,29 +95,29 @@ class FifoTurn:
         return True
 
     def leave(self) -> None:
-        """It is over, or is not waited for any more: the next one's turn."""
+        """Leave the queue, and wake the next turn."""
         self._fifo.forget(self)
         first = self._fifo.first()
         if first is not None:
             first.called.set()
 
 
-_NAME_LENGTH = 12  # of a UUID's 32 digits: a mistaken name only costs politeness
+_NAME_LENGTH = 12  # of a UUID's 32 digits: if two names collide, only fairness suffers
 
 
 class ProcessQueue:
-    """Those who wait together: whoever has the `fifo` looks for all, and all know what one has seen or released.
+    """The clients of one lock in one process: one of them polls, and all share what it read or released.
 
-    So a process looks at a lock at the pace of one client, however many threads and `Lock` objects want it; what one of
-    them has released, the next one takes without a look, and what one has seen is not sent again. In the line of the
-    record they stand as one.
+    The client that has the turn of `fifo` polls. So a process reads a lock at the pace of one client, however many
+    threads and `Lock` objects want it. The next client takes without a read what another one has just released, and an
+    unchanged record is not sent again. In the record the whole process is one waiter, `name`.
     """
 
     def __init__(self, name: str, world: World) -> None:
         self.name = name
         self.fifo = Fifo()
-        self.busy: Busy | None = None  # what the one who looks has seen last
-        self._world = world  # its identity is part of what makes clients wait together
+        self.busy: Busy | None = None  # the last refusal of the polling client
+        self._world = world  # part of the key of this queue
         self._guard = threading.Lock()
         self._idle = Idle()
         self._known: Known | None = None
@@ -125,42 +125,42 @@ class ProcessQueue:
         self._freed = Signal()
         self._released_s: float | None = None
         self._waited_s = 0.0
-        self._gap_s: float | None = None  # of late, between a release here and the next wish
+        self._gap_s: float | None = None  # seconds between the last release here and the next request
 
     @staticmethod
     def key(store: Store, path: str, world: World) -> Hashable:
-        """Equal for those who wait together, on whatever thread or event loop."""
+        """Return a key that is equal for clients that share a queue, on any thread or event loop."""
         clock = "machine" if isinstance(world, Machine) else id(world)
         return os.getpid(), store.place, path, clock
 
     @classmethod
     def of(cls, store: Store, path: str, world: World) -> ProcessQueue:
-        """The one of this process for this lock."""
+        """Return this process's queue for the lock."""
         return _QUEUES.get(cls.key(store, path, world), world)
 
     def comes_again(self) -> bool:
-        """Whether somebody here will want the lock again, as far as can be known."""
+        """Guess whether a client of this process will want the lock again soon."""
         return self.fifo.taken or (self._gap_s is not None and comes_again(self._gap_s, self._waited_s))
 
     @property
     def holder(self) -> Held | None:
-        """What one of us holds, as far as it knows."""
+        """What a client of this process holds, as far as it knows."""
         holds = self._holds
         return holds() if holds is not None else None
 
     def asks(self) -> None:
-        """Somebody wants the lock: note whether that was soon after the last release."""
+        """Note that a client wants the lock, and how soon after the last release."""
         if self._released_s is not None and not self.fifo.taken:
             self._gap_s = self._world.monotonic_s() - self._released_s
 
     def news(self) -> tuple[Idle, Known | None]:
-        """What is known here of the record; the released one may be taken without a look, once."""
+        """Return what this process knows of the record; the released record only once, to be taken without a read."""
         with self._guard:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
 
     def saw(self, known: Known | None) -> None:
-        """This is what the record is now; if another has written it, what one of us released is not there any more."""
+        """Note the current record. If another client has written it, forget the record that this process released."""
         with self._guard:
             self._known = known
             released = self._idle.released
@@ -168,19 +168,19 @@ class ProcessQueue:
                 self._idle = Idle()
 
     def knows(self, known: Known | None) -> None:
-        """One of us has looked in vain: the next look moves no body, if nothing changes."""
+        """Note a record that was read in vain: the next read transfers no body if it is unchanged."""
         with self._guard:
             self._known = known
 
     def took(self, holds: Callable[[], Held | None], known: Known | None, waited_s: float) -> None:
-        """One of us has the lock, after so long."""
+        """Note that a client of this process has the lock, and how long it waited."""
         with self._guard:
             self._waited_s = waited_s
             self._freed = Signal()
             self._holds, self._known, self._idle = holds, known, Idle()
 
     def freed(self, holds: Callable[[], Held | None], idle: Idle, known: Known | None) -> None:
-        """It has it no more."""
+        """Note that the holder has released or lost the lock, and wake the next client."""
         with self._guard:
             if self._holds != holds:
                 return
@@ -189,19 +189,19 @@ class ProcessQueue:
             self._freed.set()
 
     def end_of_hold(self) -> Signal | None:
-        """Set once the one of us that holds the lock now has freed it; None if none does."""
+        """Return a signal that is set when the current holder of this process frees the lock; None without a holder."""
         with self._guard:
             return self._freed if self._holds is not None else None
 
     def wait(self, seconds: float, until: Signal | None) -> None:
-        """A pause; ended by `until`, which was asked for before the look that the pause follows: no news is missed."""
+        """Pause for `seconds`, or until `until` is set; it was obtained before the last read, so no news is missed."""
         if until is not None and isinstance(self._world, Machine):
             until.wait(seconds)
         elif seconds > 0:
             self._world.sleep(seconds)
 
     def refusal(self, asked_by: str) -> Busy:
-        """Why somebody here does not get the lock: who holds it, as far as is known here."""
+        """Return the lock's holder as this process knows it, for the error of a client that did not get the lock."""
         held = self.holder
         if held is not None:
             return Busy(held.record.owner, held.record.valid_until_ms, held.record.holder)
@@ -209,7 +209,7 @@ class ProcessQueue:
 
 
 class _Queues:
-    """Who is there. Forgotten in a forked child: its threads are not the parent's."""
+    """The queues of this process by lock. A forked child forgets them, as it lacks the parent's threads."""
 
     def __init__(self) -> None:
         self._forget()
@@ -228,13 +228,13 @@ class _Queues:
             return queue
 
 
-# The one table of the process: clients that know nothing of each other have to meet somewhere.
+# Separate clients of one lock share their queue through this table.
 _QUEUES = _Queues()
 
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """A look: what is known of the record, None if there is none; and whether the store was asked for it."""
+    """Result of a read: the record, None if there is none; and whether a request was sent."""
 
     known: Known | None
     asked: bool
@@ -242,7 +242,7 @@ class LookedAt:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one who asks for the lock promises, and until when it waits, on the monotonic clock."""
+    """What a client that asks for the lock promises, and until when it waits, on the monotonic clock."""
 
     keeps_log: bool
     deadline_s: float
@@ -257,33 +257,33 @@ class Acquirer(Protocol):
 
     @property
     def known(self) -> Known | None:
-        """What it knows of the record."""
+        """The record as this client last read or wrote it."""
 
     @property
     def owner(self) -> str:
-        """As it stands in the record."""
+        """Its UUID, as the lock record names it."""
 
     def held(self) -> Held | None:
-        """What it believes that it holds."""
+        """Return what it holds as far as it knows."""
 
     def look(self, wish: Wish) -> LookedAt:
-        """The record now."""
+        """Read the record."""
 
     def take(self, seen: Known | None, line: tuple[str, ...], wish: Wish) -> bool:
-        """Take the lock as it was seen, with this line; False if somebody was faster."""
+        """Take the lock as it was read, with these waiters; False if another client was faster."""
 
     def adopt(self, idle: Idle, known: Known | None) -> None:
-        """Another of the queue has released this, and knows that."""
+        """Adopt the record that another client of the queue released, and what that client knows."""
 
     def joined(self, there: LockRecord, version: Version, wish: Wish) -> bool:
-        """Write the record with the line that it is in now, if nobody else has written it."""
+        """Write the record `there`, which has this client among the waiters; False if that failed."""
 
 
 def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
-    """Return once the client has the lock.
+    """Acquire the lock for the client: wait for its turn in the queue, then poll and write the record.
 
     Raises:
-        NotAcquired: it was held by others until the deadline; says by whom.
+        NotAcquired: another client held the lock until the deadline; the message names it.
     """
     queue.asks()
     turn = FifoTurn(queue.fifo)
@@ -298,7 +298,7 @@ def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> 
 
 
 class _Acquisition:
-    """It is this client's turn in its queue."""
+    """One acquisition by the client whose turn it is in its queue."""
 
     def __init__(self, client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
         self._client = client
@@ -308,6 +308,7 @@ class _Acquisition:
         self._last_tries = 0
 
     def until_it_is_there(self) -> None:
+        """Poll the record and take the lock, until this client holds it."""
         waiter = Waiter(self._queue.name, self._client.settings.poll, self._world.monotonic_s())
         while True:
             end_of_hold = self._hear_from_queue()
@@ -323,19 +324,20 @@ class _Acquisition:
                     return
                 lost = replace(self._observed(look.known, began_s, asked=look.asked), lost_race=True)
                 waiter, what = next_look(waiter, lost, self._world.random())
-            pause_s = max(0.0, min(what.seconds, self._left_s()))  # the last look is at the deadline
+            pause_s = max(0.0, min(what.seconds, self._left_s()))  # the last read is at the deadline
             self._queue.wait(pause_s, end_of_hold)
 
     def _left_s(self) -> float:
         return self._wish.deadline_s - self._world.monotonic_s()
 
     def _hear_from_queue(self) -> Signal | None:
-        """While one of us holds it, a look at the store is only for what the holder itself cannot know."""
+        """Wait for a holder of this process, and adopt what it released; a held lock is read at `poll`'s pace only."""
         left_s = self._left_s()
         end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:
             paced_s = self._client.settings.poll * (1 + self._world.random()) / 2
-            # One that believes in nothing any more is about to say so: it is releasing, unless it has lost the lock.
+            # A client that holds nothing any more is about to free the queue: it is releasing, unless it has lost the
+            # lock.
             self._queue.wait(min(FIRST_S if self._queue.holder is None else paced_s, left_s), end_of_hold)
         idle, known = self._queue.news()
         self._client.adopt(idle, known)
@@ -349,6 +351,7 @@ class _Acquisition:
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
 
     def _next(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, TakeTurn | Pause]:
+        """Choose the next action, and join the waiters if that is it."""
         if self._left_s() <= 0:
             take = at_last(waiter, seen) if self._last_tries < _LAST_TRIES else None
             self._last_tries += 1
@@ -365,7 +368,7 @@ class _Acquisition:
         return next_look(waiter, replace(seen, record=there), self._world.random())
 
 
-_LAST_TRIES = 3  # after the deadline, each refused though the lock was seen free
+_LAST_TRIES = 3  # takes after the deadline that may be refused although the lock was read as free
 
 
 def _holds(record: LockRecord) -> Busy:

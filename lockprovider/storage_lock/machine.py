@@ -1,31 +1,30 @@
 """The lease machine: every decision about the lock, without I/O, clock or randomness.
 
-What is NOT promised first: holding a lease does not mean that nobody else acts. A holder can be paused for longer than
-its lease lives. Only `Commit` is safe against that: a conditional write on the very record whose version says that it
-still is the holder. Everything else (renewal, the local deadline) only makes overlap unlikely, while clocks differ by
-less than the grace plus the margin.
+Not promised: that no other client acts while a lease is held, for a holder can be paused for longer than its lease
+lives. Only `Commit` is safe against that. It is a conditional write on the record itself, whose version proves that the
+client still is the holder. Renewals and the local deadline only make overlap unlikely, while clocks differ by less than
+the grace plus the margin.
 
-Which event leads from which state to which, and to which effect, is data that a test compares `step` with
-(`tests/lockprovider/storage_lock/transitions.py`).
+`tests/lockprovider/storage_lock/transitions.py` lists all transitions as data, and a test compares `step` with them.
 
-What is applied may be large and the store slow. So the lease is renewed meanwhile: the one who applies does not keep
-the machine, and a renewal changes nothing about what is being rolled forward.
+Applying may take long. So the lease is renewed during it: applying does not occupy the machine, and a renewal does not
+change what is being rolled forward.
 
-The deadline counts from BEFORE the request was sent, on the monotonic clock: counted from the answer, two holders
-appear. A lapsed lease is `Lost` for its holder even if nobody took it yet. A renewal follows the wall clock forward but
-never back: `validUntil` stays as far ahead as the monotonic clock says since the acquisition, so a step back of the
-holder's own clock does not make its lease look lapsed to others while it believes in it.
+The deadline counts from BEFORE the request was sent, on the monotonic clock; counted from the answer, two clients could
+hold the lock. A lapsed lease is `Lost` for its holder even if no other client took it. A renewal follows the wall clock
+forward, but never back: `validUntil` stays at least as far ahead as the monotonic clock since the acquisition. So if
+the holder's clock steps back, its lease does not look lapsed to others while it counts on it.
 
-Whoever has nothing to do under the lock but a publish need not hold it: that the record still is at the version at
-which it was seen free is all that a commit point asks for; see `combine`. What was decided so and is not
-applied yet stays in the record: whoever takes the lock applies all that first.
+A client that only publishes need not hold the lock. Its commit point only requires that the record still has the
+version at which it was read as free; see `combine`. What was decided so and is not applied yet stays in the record, and
+the next holder applies it first.
 
-A holder that keeps the `log` of the record changes what the lock protects by what it publishes, and by nothing else.
-One that does not keep it drops it with its take.
+A holder that keeps the record's `log` changes what the lock protects by its publishes only. Any other holder drops the
+log with its take.
 
-`line` in the record says who waits, in which order; whose turn it is, `polling` decides, not the
-machine. Waiters write the line too: while the lock is held, one adds itself under the version it has read and changes
-nothing else (`joined`). The holder's next write is refused once, and finds its own lease at a new version.
+`line` in the record has the waiters in their order; `polling`, not the machine, decides about turns. Waiting clients
+write the record too: while the lock is held, a client adds itself to the waiters under the version it has read, and
+changes nothing else (`joined`). The holder's next write is then refused once, and finds its own lease at a new version.
 """
 
 from __future__ import annotations
@@ -84,10 +83,10 @@ from lockprovider.storage_lock.states import (
 
 
 def step(me: Me, state: State, event: Event) -> Step:
-    """What `event` does to `state`: the next state, and what the shell must do now, if anything.
+    """Compute what `event` does to `state`: the next state, and the one effect for the driver to perform, if any.
 
     Raises:
-        ValueError: the event does not belong to this state; a defect in the shell.
+        ValueError: the event does not belong to this state; a defect in the driver.
     """
     if isinstance(event, Tick):
         return _tick(state, event.monotonic_s)
@@ -103,12 +102,13 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
+    """Handle an event of a client that holds the lock and has no write on its way."""
     held = state.held if isinstance(state, Rolling) else state
     # What is being rolled forward stays in the record until it is applied.
     kept = held.record if isinstance(state, Rolling) else settled(held.record)
     match state, event:
         case Rolling(then=then), AppliedPending(set_aside):
-            # Who goes by the log would take what was set aside for published.
+            # The log would show readers the publish that was set aside as published.
             return replace(held, record=replace(held.record, log=None)) if set_aside else held, Done(then)
         case _, Renew(at) if at.monotonic_s >= held.deadline_s:
             return _tick(state, at.monotonic_s)
@@ -125,7 +125,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
 
 
 def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecord:
-    """Where something is to be rolled forward still, those who know nothing of that are kept away for a while."""
+    """Return the released record: with pending publishes it keeps foreign clients away, else it may yield to them."""
     if record.unapplied:
         return replace(record, handed=True, valid_until_ms=_handed_until_ms(me, _not_back_ms(held, at)))
     rest_ms = rest_due_ms(record, at.now_ms) if record.line and record.guest_ms else 0
@@ -133,6 +133,7 @@ def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecor
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
+    """Handle an event of a client with a write on its way, or with an answer missing."""
     match state, event:
         case Writing() as write, PutWon(version):
             return _written(me, write, version)
@@ -155,7 +156,7 @@ def _misplaced(state: State, event: Event) -> ValueError:
 
 
 def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
-    """Whether that client may take the lock: nobody has it, or only an older write of its own that landed late."""
+    """Return whether `owner` may take the lock: it is free, or only an older write of `owner` landed late."""
     return record.given or record.lapsed_at(now_ms) or record.owner == owner
 
 
@@ -173,15 +174,16 @@ def _busy(record: LockRecord | None) -> Busy:
 
 
 def refused(write: State) -> PutFailed | LostRace:
-    """What a refusal tells: of a take that somebody was faster, else nothing before a look.
+    """Return what a refusal proves: a take lost its race; any other write needs a read of the record.
 
-    Something on the way may have sent the write twice, and then it is there. A take that is there is done again; but of
-    a publish it must not be said that it never was.
+    A proxy may send a write twice, and then a refused write may be stored. A take can be repeated in that case, but a
+    publish must not be reported as undone.
     """
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
 
 def _taken(me: Me, seen: LockRecord | None, at: Moment, take: TakeLock) -> LockRecord:
+    """Build the record of a take from the one that was read."""
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
@@ -201,28 +203,28 @@ def _taken(me: Me, seen: LockRecord | None, at: Moment, take: TakeLock) -> LockR
 
 
 def not_there(record: LockRecord, there: Pending | None) -> tuple[Pending, ...]:
-    """What was decided and may not be there yet, for one that knows of `there` and so of all before it."""
+    """Return what was decided and may not be applied yet, if `there` and all before it are applied."""
     unapplied = record.unapplied
     return unapplied[unapplied.index(there) + 1 :] if there in unapplied else unapplied
 
 
 def settled(record: LockRecord) -> LockRecord:
-    """The same once all that was decided is there."""
+    """Return the record with nothing pending: all that was decided is applied."""
     return replace(record, pending=None, earlier=())
 
 
 def _log(seen: LockRecord | None, at: Moment) -> Log:
-    """The one that is there, or a new one; what is applied only now happens in it."""
+    """Return the record's log, or a new one that contains what is still pending."""
     if seen is not None and seen.log is not None:
         return seen.log
     return Log(at.nonce).plus(*(() if seen is None else seen.unapplied))
 
 
 def late_ms(seen: LockRecord, now_ms: int, by: str = "") -> int:
-    """When the lock was handed over last; forgotten when that is past for all clocks that a lease allows, and more.
+    """Return until when a publish of the last hand-over may still be applied; 0 if that is past for all clocks.
 
-    Not if its next writer (`by`) did so: nobody else applies what that record names, and what is still to be applied
-    stands in the next one.
+    A hand-over by the next writer itself (`by`) does not count: no other client applies what that record names, and the
+    next record still names what is pending.
     """
     late_ms = max(seen.late_ms, seen.valid_until_ms if seen.handed and seen.owner != by else 0)
     return late_ms if now_ms <= late_ms + _PAST_MS else 0
@@ -247,7 +249,7 @@ def _not_back_ms(held: Held, at: Moment) -> int:
 
 
 def decided(record: LockRecord, pending: Pending) -> LockRecord:
-    """The record that decides this, after all that it has decided before."""
+    """Return the record that decides this publish, after all that it decided before."""
     log = record.log if record.log is None or record.log.has(pending) else record.log.plus(pending)
     return replace(record, pending=pending, earlier=(), log=log)
 
@@ -257,7 +259,7 @@ def _handed_until_ms(me: Me, now_ms: int) -> int:
 
 
 def hand_over_s(settings: LockSettings) -> float:
-    """How long those who know nothing of `pending` are kept away by a lock that was handed over, in seconds."""
+    """Return for how many seconds a lock that is released with pending publishes keeps foreign clients away."""
     return min(settings.validity, HAND_OVER_S)
 
 
@@ -270,7 +272,7 @@ def _validity_ms(me: Me) -> int:
 
 
 def _written(me: Me, write: Writing, version: Version) -> Step:
-    """My record is in the store at `version`."""
+    """Handle a write of this client that is stored at `version`."""
     deadline_s = write.sent_s + me.settings.validity - me.settings.margin_s
     held = Held(write.record, version, deadline_s, write.clocks_ms)
     pending = write.record.pending
@@ -287,15 +289,15 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
 
 
 def _still(held: Held, write: Writing) -> Held | Rolling:
-    """The holder as before `write`, with what its record says is still to be applied.
+    """Return the holder's state from before `write`, with what its record says is still pending.
 
-    What was applied is not applied again: it may have been removed since, under this very lease.
+    What was applied is not applied again: under this lease it may have been removed since.
     """
     return held if {*held.record.unapplied} <= {*write.there} else Rolling(held, write.then)
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
-    """A write of mine was refused or its answer lost, and this is what is there now."""
+    """Handle the record that was read after a refused or unanswered write of this client."""
     mine = _still_mine(me, write, seen)
     if mine is not None:
         return mine
@@ -308,17 +310,19 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
 
 
 def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
+    """Return the step if the record is still this client's; None if it is another client's, or released."""
     record, version = seen.record, seen.version
     if record is None or version is None or record.owner != me.owner:
         return None
     if record.nonce == write.record.nonce:
-        return _written(me, replace(write, record=record), version)  # somebody may have joined the line
+        return _written(me, replace(write, record=record), version)  # a client may have joined the waiters
     same = record.epoch == write.record.epoch
     if same and write.purpose == "commit" and not record.handed and record.pending == write.record.pending:
-        return _written(me, replace(write, record=record), version)  # an older copy of the same
+        return _written(me, replace(write, record=record), version)  # an older copy of the same commit
     if same and write.before is not None and not record.given:
-        # The record from before, or an older write of mine that landed late: still the holder, not written yet.
-        log = None if write.before.record.log is None else record.log  # it was dropped, and that is not written yet
+        # The record is the one from before, or an older write that landed late: this client still holds the lock.
+        # A dropped log that is still in the stored record stays dropped.
+        log = None if write.before.record.log is None else record.log
         before = replace(write.before, record=replace(record, log=log), version=version)
         return _still(before, write), Done("not_written")
     return None
@@ -341,9 +345,9 @@ def _said(me: Me, record: LockRecord | None) -> str:
 
 
 def only_ours_since(record: LockRecord | None, since_ms: int) -> bool:
-    """Whether none has had the lock since then that knows nothing of what is pending.
+    """Return whether only clients that know `pending` have had the lock since then.
 
-    By clocks that differ by less than a minute; and if that is long past, nobody can tell.
+    The clocks may differ by less than a minute. False if `since_ms` is so long past that nothing can be told.
     """
     if record is None or not record.nonce:
         return False
@@ -362,14 +366,14 @@ def _tick(state: State, monotonic_s: float) -> Step:
         case Writing(before=Held() as held) | Checking(Writing(before=Held() as held)) if (
             monotonic_s >= held.deadline_s
         ):
-            # The write on its way still decides what the record says.
+            # The record still depends on the write on its way.
             return state, Ended(why, LossReason.UNREACHABLE)
         case _:
             return state, None
 
 
 def belief(state: State) -> Held | None:
-    """What the client holds as far as it knows, whatever is on its way; nothing, once it asked to give it back."""
+    """Return what the client holds as far as it knows; None once it has sent its release."""
     match state:
         case Held():
             return state
@@ -384,11 +388,12 @@ def belief(state: State) -> Held | None:
 
 
 def became(sent: Sent, record: LockRecord | None, version: Version | None) -> Became:
-    """Tell what became of a write from a look at the record that was made after the write.
+    """Classify a write by a read of the record that was made after it.
 
     Returns:
-        "there": the record is the one that was written; others may have joined its line. "open": the version stands
-        over which the write was sent, so it may land yet. "over": it never will, if it has not landed before.
+        "there": the record is the one that was written, except perhaps for its waiters. "open": the record has the
+        version that the write requires, so it may land yet. "over": the write cannot land any more, if it has not
+        landed before.
     """
     if record is not None and record.nonce == sent.nonce:
         return "there"
@@ -399,18 +404,18 @@ PublishStep = Literal["send", "look", "roll_forward", "read_record", "read_path"
 
 
 def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool) -> PublishStep:
-    """Choose the next step of a publish whose outcome is not known yet.
+    """Choose the next step of a publish with an unknown outcome.
 
     Args:
-        state: the machine's, under whose lease it is published.
+        state: of the machine under whose lease the publish is made.
         tried: whether a write of the record that commits this publish was ever sent.
-        ended: whether the publisher takes the lease for over. The machine may wait for an answer still.
+        ended: whether the publisher knows that the lease is over. The machine may still wait for an answer.
         record_is_seen: whether the record was read since the last of these writes was sent.
 
     Returns:
-        "send": write the record that commits the publish. "look": find out what became of a write whose answer is
-        missing. "roll_forward": apply what an earlier write decided. After the lease: "read_record", then "read_path",
-        and decide by `settle_commit`. "never": nothing was sent, so nothing can land.
+        "send": write the record that commits the publish. "look": find out what became of a write without an answer.
+        "roll_forward": apply what an earlier write decided. After the lease: "read_record", then "read_path", then
+        `settle_commit` decides. "never": nothing was sent, so nothing can land.
     """
     if not ended:
         match state:
@@ -424,20 +429,25 @@ def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool
                 pass
     if not tried:
         return "never"
-    # The record first: its `pending` is dropped only after the object is there.
+    # The record first: its `pending` is dropped only once the object exists.
     return "read_path" if record_is_seen else "read_record"
 
 
 def settle_commit(
     pending: Pending, owner: str, epoch: int, seen: LockRecord | None, digest_there: str | None
 ) -> Verdict:
-    """Whether a commit whose answer was lost was decided, once the lease has ended.
+    """Decide, after the end of the lease, whether a commit without an answer took effect.
 
-    `owner` and `epoch` are of the lease under which it was tried, `seen` is the record after all tries, `digest_there`
-    the digest of the object at `pending.path`, looked at after `seen`; None if there is none. Whoever takes a lock over
-    copies `pending` and applies it before anything else. So either the object is there, or the record still says so,
-    or the record has moved on and the commit never was and never will be. While the record is still that lease's, a
-    copy of the commit may be on its way: then nobody knows.
+    Every client that takes the lock copies `pending` and applies it before anything else. So either the object exists,
+    or the record still names it, or the record has moved on and the commit never happens. While the record is still
+    that lease's, a copy of the commit may be on its way, and the outcome is unknown.
+
+    Args:
+        pending: the publish.
+        owner: of the lease under which it was tried.
+        epoch: of that lease.
+        seen: the record after all tries.
+        digest_there: of the object at `pending.path`, read after `seen`; None if there is no object.
     """
     if digest_there == pending.digest:
         return "committed"

@@ -1,15 +1,15 @@
-"""What a waiting client does after a look at the record: take the lock, join the line, or look again, and when. Pure.
+"""Decide what a waiting client does after it has read the lock record: take the lock, join the waiters, or poll. Pure.
 
-    in the line       sleep until the turns before one's own should have ended
-    not in the line   sleep for most of a round of the line; then take what is free, or join
-    later than that   look, more and more seldom: after half the time that one has waited in vain
-    free, but the turn of others   a patience for each of them, then take it
+    a waiter                       sleep until the turns ahead of it should have ended
+    not a waiter yet               sleep for most of a round of all waiters, then take a free lock, or join
+    overdue                        poll, more and more seldom: after half the time that it has waited in vain
+    free, but another's turn       allow each waiter ahead some patience, then take the lock
 
-Nobody has to be in the line (`LockRecord.line`), and nothing breaks when a JVM writer drops it. Whatever the record
-says, nobody sleeps for longer than `LONGEST_S` (or `poll_s`, if that is longer), and a lock that lay free for so long
-is anyone's: so many as have given up or died in the line cost no more, together.
+No client needs to be a waiter (`LockRecord.line`), and nothing breaks if a JVM writer drops the waiters. Whatever the
+record says, a client sleeps for at most `LONGEST_S`, or `poll_s` if that is longer. Any client may take a lock that lay
+free for `LONGEST_S`. So all waiters that gave up or died cost at most that time together.
 
-Not promised: an order. Only that nobody who waits is passed over for long by those who play along.
+Not promised: an order. Only that clients of this library do not pass over a waiting one for long.
 """
 
 from __future__ import annotations
@@ -20,74 +20,76 @@ from fsspec_cas import Version
 from lockprovider.storage_lock.machine import may_take
 from lockprovider.storage_lock.record import LONGEST_S, LockRecord, ahead_of, lies_free_s, rests_s, without
 
-FIRST_S = 0.15  # the first pause of one that is not in the line; what one is late by whose turn it is
+FIRST_S = 0.15  # first pause of a client that is no waiter; also how late a waiter may come for its turn
 
-_SHARE = 0.5  # of the time waited in vain is the next pause
-_LOOKS = 6  # in the length of a turn, of those in the line whose turn should be there
-_WAYS = 3  # to the store, that one looks earlier than its turn is expected, and may be later
-_UNKNOWN_TURN_S = 0.2  # each that joins makes the holder write anew: were all to join in its turn, it would not end
-_JOIN_BURST = 4  # attempts in a row: beside short turns one in three or four succeeds
+_SHARE = 0.5  # share of the time waited in vain that the next pause takes
+_LOOKS = 6  # polls in the length of a turn, by a waiter whose turn is due
+_WAYS = 3  # latencies of the store by which a waiter polls before its expected turn, and may be late
+# Each client that joins makes the holder write again: if all joined in its turn, the turn would not end.
+_UNKNOWN_TURN_S = 0.2
+_JOIN_BURST = 4  # attempts in a row: with short turns, one in three or four succeeds
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a waiting client saw at a look."""
+    """What a waiting client saw in one read of the record."""
 
     record: LockRecord
     version: Version
     now_ms: int
     monotonic_s: float
-    took_s: float  # 0 if no request was needed: the record is the own released one
-    understood: bool = True  # the record, to the last byte
-    owner: str = ""  # who looks, as it would stand in the record
-    lost_race: bool = False  # somebody took it since: a turn has just begun, and the rest is what was there before
+    took_s: float  # 0 if no request was needed, for the record that this client released
+    understood: bool = True  # encoding the record again would give the same bytes
+    owner: str = ""  # the reading client, as the record would name it
+    # Another client took the lock since: a turn has just begun, and the other fields are from before.
+    lost_race: bool = False
 
     @property
     def mine(self) -> bool:
-        """Whether it is an older take of one's own, that landed late."""
+        """Whether the record is an older take of this client that landed late."""
         return self.record.owner == self.owner and not self.record.given
 
     @property
     def free(self) -> bool:
-        """Whether it may be taken."""
+        """Whether this client may take the lock."""
         return not self.lost_race and may_take(self.record, self.owner, self.now_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """What a waiting client remembers between two looks."""
+    """What a waiting client remembers between two polls."""
 
     name: str
     poll_s: float
     began_s: float
-    way_s: float = 0.0  # the slowest of the looks of late
+    way_s: float = 0.0  # the slowest recent latency of a read
     version: Version | None = None
-    free_since_s: float | None = None  # at that version
-    refused: int = 0  # attempts to join that others were faster than
-    round_s: float | None = None  # of the line at the last look, if one was not in it
+    free_since_s: float | None = None  # since when the lock was free at `version`
+    refused: int = 0  # attempts to join that lost to another write
+    round_s: float | None = None  # length of a round of all waiters at the last poll, if this client was not one
 
 
 @dataclass(frozen=True, slots=True)
 class TakeTurn:
-    """Take the lock as it was seen; this line waits for it from then on."""
+    """Take the lock as it was read; `line` are the waiters from then on."""
 
     line: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Look again after this."""
+    """Poll again after so many seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Write yourself into the line, under the version that was seen; then look again after a pause."""
+    """Add this client to the waiters, under the version that was read; then poll after a pause."""
 
 
 def looked(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
-    """What to do after a look; `draw` is in [0, 1)."""
+    """Choose the next action after a read of the record; `draw` is in [0, 1)."""
     outside = seen.record.line and waiter.name not in seen.record.line
     known = replace(_noted(waiter, seen), round_s=_round_s(seen) if outside else None)
     take = None if known.free_since_s is None else _take(waiter, seen)
@@ -97,28 +99,29 @@ def looked(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Take
 
 
 def at_last(waiter: Waiter, seen: Observation) -> TakeTurn | None:
-    """What one does that cannot wait: it takes what is free, lets nobody go first, and leaves it to nobody."""
+    """Take the lock if it is free, regardless of waiters and yield window: for a client at its deadline."""
     if not seen.free:
         return None
     return TakeTurn(() if _was_left(seen) else without(seen.record.line, waiter.name))
 
 
 def next_look(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Pause]:
-    """When to look again, of one that has just joined, or whose take was refused (`Observation.lost_race`)."""
+    """Choose the pause after this client joined, or after its take was refused (`Observation.lost_race`)."""
     known = _noted(waiter, seen)
     return known, _pause(known, seen, draw)
 
 
 def join_failed(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Pause]:
-    """After an attempt to join that was refused: somebody else wrote at the same time."""
+    """Choose the pause after an attempt to join that lost to another write."""
     after = replace(waiter, refused=waiter.refused + 1)
     return after, Pause(0.0 if after.refused % _JOIN_BURST else _slowing_s(waiter, seen, draw))
 
 
 def _take(waiter: Waiter, seen: Observation) -> TakeTurn | None:
-    """One's own turn; or those had it whose turn it was, and did not come: they leave the line.
+    """Take the lock if this client is first among the waiters.
 
-    One that was not in the line at its last look, and has waited for a round of it, goes before all in it, once.
+    Waiters ahead of it that did not take the lock in time are removed. A client that was not a waiter at its last poll,
+    and has waited for a whole round, goes before all waiters once.
     """
     line, name = seen.record.line, waiter.name
     ahead = ahead_of(name, line)
@@ -131,12 +134,12 @@ def _take(waiter: Waiter, seen: Observation) -> TakeTurn | None:
 
 
 def _was_left(seen: Observation) -> bool:
-    """Nobody can be waiting in the line of a lock that was there for the taking for so long."""
+    """Return whether the lock lay free for so long that no waiter can be alive."""
     return not seen.mine and lies_free_s(seen.record, seen.now_ms) > LONGEST_S
 
 
 def _no_shows(waiter: Waiter, seen: Observation) -> int:
-    """How many at the head of the line have had their turn since the lock was seen as it is, until this look."""
+    """Count the first waiters whose turn has passed since the lock was first read in this version, until this read."""
     if waiter.free_since_s is None or waiter.version != seen.version:
         return 0
     free_s = seen.monotonic_s - seen.took_s - waiter.free_since_s
@@ -144,15 +147,17 @@ def _no_shows(waiter: Waiter, seen: Observation) -> int:
 
 
 def comes_again(gap_s: float, waited_s: float) -> bool:
-    """Whether one that asked so soon after its last release will be back before its turn, at the end of the line.
+    """Guess whether a client that asked again `gap_s` after its release will be back before its turn among the waiters.
 
-    A guess: `waited_s` is how long it waited for its turn of late.
+    `waited_s` is how long it recently waited for its turn.
     """
     return gap_s < max(FIRST_S, waited_s)
 
 
 def _noted(waiter: Waiter, seen: Observation) -> Waiter:
-    free = seen.free and not rests_s(seen.record, seen.now_ms)  # else it is left to those who know nothing of the line
+    """Return the waiter with this read noted: version, latency, and since when the lock is free."""
+    # In the yield window the lock is left to foreign clients.
+    free = seen.free and not rests_s(seen.record, seen.now_ms)
     since_s = waiter.free_since_s if waiter.version == seen.version else None
     since_s = seen.monotonic_s if since_s is None else since_s
     way_s = max(seen.took_s, waiter.way_s / 2)
@@ -160,7 +165,7 @@ def _noted(waiter: Waiter, seen: Observation) -> Waiter:
 
 
 def _should_join(waiter: Waiter, seen: Observation) -> bool:
-    """After a round without luck; a line begins where a turn lasts long enough to join beside it."""
+    """Return whether to join now: after a round in vain; as the first waiter, in a turn of some length."""
     record = seen.record
     if not seen.understood or not waiter.name or waiter.name in record.line or seen.lost_race:
         return False
@@ -178,7 +183,7 @@ def _pause(waiter: Waiter, seen: Observation, draw: float) -> Pause:
 
 
 def _expected_s(waiter: Waiter, seen: Observation, draw: float) -> float:
-    """Until it should be this one's turn; who is not in the line is one of many who have seen the same."""
+    """Return the seconds until this client's expected turn; `draw` spreads clients that are no waiters."""
     line, turn_s = seen.record.line, _turn_s(seen)
     if waiter.name in line:
         left_s = 0.0 if seen.free else min(turn_s, max(0.0, turn_s - _lasts_s(seen)))
@@ -187,7 +192,7 @@ def _expected_s(waiter: Waiter, seen: Observation, draw: float) -> float:
 
 
 def _slowing_s(waiter: Waiter, seen: Observation, draw: float) -> float:
-    """Between two looks of one whose turn should be there."""
+    """Return the seconds between two polls of a client whose turn is due."""
     if waiter.name in seen.record.line:
         least_s, in_vain_s = _turn_s(seen) / _LOOKS, _lasts_s(seen) - _turn_s(seen)
     else:
@@ -196,7 +201,10 @@ def _slowing_s(waiter: Waiter, seen: Observation, draw: float) -> float:
 
 
 def _until_there_s(waiter: Waiter, seen: Observation, draw: float) -> float:
-    """Until the lock lapses, or is there for this one, or for anyone; a little later, for others wait for it too."""
+    """Return the seconds until this client may take the lock: at the lapse, at its turn, or when any client may.
+
+    `draw` adds a little, because other clients wait for the same moment.
+    """
     if waiter.free_since_s is None:
         there_s = (seen.record.lapses_ms - seen.now_ms) / 1000
     else:
@@ -207,7 +215,7 @@ def _until_there_s(waiter: Waiter, seen: Observation, draw: float) -> float:
 
 
 def _round_s(seen: Observation) -> float:
-    """Of all in the line, and the one that looks."""
+    """Return the seconds of a round: one turn for each waiter, and one for this client."""
     return (len(seen.record.line) + 1) * _turn_s(seen)
 
 
@@ -216,7 +224,7 @@ def _turn_s(seen: Observation) -> float:
 
 
 def _lasts_s(seen: Observation) -> float:
-    """How long the turn lasts by now; clocks may differ."""
+    """Return for how many seconds the current turn lasts; clocks may differ."""
     holder = seen.record.holder
     if holder is None or seen.free or seen.lost_race:
         return 0.0
@@ -224,5 +232,5 @@ def _lasts_s(seen: Observation) -> float:
 
 
 def _patience_s(waiter: Waiter, seen: Observation) -> float:
-    """How long the first in the line may take to come."""
+    """Return how many seconds the first waiter has to take a free lock."""
     return FIRST_S + _turn_s(seen) / _LOOKS + _WAYS * waiter.way_s

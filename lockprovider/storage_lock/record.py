@@ -1,9 +1,8 @@
-"""The lock record: one small JSON object, the layout of Hudi's storage-based lock provider.
+"""The lock record: one small JSON object, in the layout of Hudi's storage-based lock provider.
 
-`owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending`, `holder`; while several clients wait,
-`waiters`, `turnMs`, `freedMs`, `foreignSeenMs`, `yieldUntilMs`, `combinerMs`, `releasedPending`, `pendingUntil` and
-`pendingBefore`; and, for clients that keep one, `log`, are ours: JVM Hudi ignores them when it reads and drops them
-when it writes.
+`owner`, `validUntil` and `expired` are Hudi's. JVM Hudi ignores all other fields when it reads, and drops them when it
+writes: `epoch`, `nonce`, `pending`, `holder`, `waiters`, `turnMs`, `freedMs`, `foreignSeenMs`, `yieldUntilMs`,
+`combinerMs`, `releasedPending`, `pendingUntil`, `pendingBefore`, `log`.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
@@ -35,16 +34,16 @@ from lockprovider.storage_lock.commit_log import MOST_ENTRIES, MOST_PACKED, REMO
 
 HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
 LARGEST_ENCLOSED = 256 << 10
-"""Bytes that a publish may have to stand in the record; a larger one is staged, however well it can be deflated."""
-_LARGEST = 4 << 20  # bytes of a record; one of ours has 50 KB, and 40 more for each client that waits
-_LARGEST_LONG = (1 << 63) - 1  # the JVM's
+"""Most bytes of a publish in the record; a larger one is staged, however well it deflates."""
+_LARGEST = 4 << 20  # bytes of a record; ours have about 50 KB, and 40 bytes for each waiter
+_LARGEST_LONG = (1 << 63) - 1  # the JVM's largest `long`
 _TIMES = {"turnMs": "turn_ms", "freedMs": "freed_ms", "pendingUntil": "late_ms"}
 _TIMES |= {"foreignSeenMs": "guest_ms", "yieldUntilMs": "rest_ms", "combinerMs": "duty_ms"}
-_MOST_EARLIER = 64  # four times what a writer of ours lets pend
+_MOST_EARLIER = 64  # four times `MOST_UNAPPLIED` of `combine`
 
 
 def lapsed(valid_until_ms: int, now_ms: int) -> bool:
-    """Whether a lease that was promised until then counts as over, by a clock that says `now_ms`."""
+    """Return whether a lease that was promised until then counts as over, by a clock that shows `now_ms`."""
     return now_ms > valid_until_ms + GRACE_MS
 
 
@@ -53,28 +52,29 @@ class LockRecord:
     """One state of the lock.
 
     Attributes:
-        owner: UUID of the lock client that wrote it.
+        owner: UUID of the lock client that wrote the record.
         valid_until_ms: when the lease lapses, epoch ms UTC.
-        expired: the holder released it.
-        epoch: the fencing token, strictly rising over all acquisitions between which no JVM writer had the lock; one
-            drops it (0). Across it, it is above all that the client has seen, and not below its clock: it falls where
-            the one before was of another client, whose clock is ahead by more than the time in between.
+        expired: the holder released the lock.
+        epoch: the fencing token. It rises strictly over all acquisitions between which no JVM writer held the lock. A
+            JVM writer drops it (0). The epoch after that is above all that its client has seen, and not below its
+            clock. So it falls only if another client's clock was ahead by more than the time in between.
         nonce: makes the bytes of every write unique, and names the write.
-        pending: a decided publish that the next holder must finish.
-        earlier: those that were decided right before it and may not be there yet either, in their order.
-        holder: for people.
-        line: who may take the lock next, in this order. Politeness, not safety: a take never depends on it.
-        turn_ms: how long a turn took of late, from take to take; 0 if not known.
-        freed_ms: when it was released to those in the line, epoch ms by the releaser's clock; else 0.
-        guest_ms: when it was found to be written by one that knows nothing of the line (a JVM writer), epoch ms; 0 if
-            that is long past.
-        duty_ms: for how long after this write its writer looks at the intents again; 0 if it does not. A hint.
-        rest_ms: until when those in the line leave a released lock to such a one, epoch ms; or until when they did.
-        handed: nobody holds it, and something may not be there yet. Any of ours may take it; who knows nothing of
-            `pending` (a JVM writer) has to wait until `valid_until_ms`.
-        late_ms: `valid_until_ms` of the last that was `handed`, by which something may be put there yet; 0 if that is
+        pending: a decided publish that the next holder must apply first.
+        earlier: the publishes decided right before `pending` that may not be applied yet either, in their order.
+        holder: the process that holds the lock, for people.
+        line: the waiters, in the order of their turns. A take never depends on it for safety.
+        turn_ms: the recent length of a turn, from take to take; 0 if not known.
+        freed_ms: when the lock was released to the waiters, epoch ms by the releaser's clock; else 0.
+        guest_ms: when a foreign client (a JVM writer) was last found to have written the record, epoch ms; 0 if that is
             long past.
-        log: the publishes of late, of holders that keep one; None as soon as anybody has held it who does not.
+        duty_ms: for how long after this write its writer leads the batch and reads the intents again; 0 if it does not.
+            A hint.
+        rest_ms: end of the last yield window, epoch ms, in which waiters leave a released lock to a foreign client.
+        handed: the lock was released with pending publishes. Any client of this library may take it. A foreign client,
+            which ignores `pending`, must wait until `valid_until_ms`.
+        late_ms: `valid_until_ms` of the last record that was `handed`: until then a pending publish may still be
+            applied. 0 if that is long past.
+        log: the recent publishes of holders that keep the log; None once any other holder has had the lock.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
     ...     record = lease.record
@@ -102,16 +102,16 @@ class LockRecord:
 
     @property
     def unapplied(self) -> tuple[Pending, ...]:
-        """All that is decided and may not be there yet, in the order of the decisions."""
+        """All publishes that are decided and may not be applied yet, in the order of the decisions."""
         return () if self.pending is None else (*self.earlier, self.pending)
 
     @property
     def tells_all(self) -> bool:
-        """Whether what is pending, which may not be there yet, stands in the log with its bytes; or nothing is."""
+        """Whether the log has the bytes of all pending publishes; True if nothing is pending."""
         return self.pending is None or (self.log is not None and self.log.ends_with(self.unapplied))
 
     def lapsed_at(self, now_ms: int) -> bool:
-        """Whether others may take it over by now: it is not valid any more, and the grace has passed.
+        """Return whether other clients may take the lock over: its validity and the grace have passed.
 
         >>> record.lapsed_at(record.valid_until_ms), record.lapsed_at(record.valid_until_ms + 60_000)
         (False, True)
@@ -120,11 +120,11 @@ class LockRecord:
 
     @property
     def lapses_ms(self) -> int:
-        """From when on that is so."""
+        """The first time, epoch ms, at which the record is lapsed."""
         return self.valid_until_ms + GRACE_MS + 1
 
     def apart_from_line(self) -> LockRecord:
-        """The same without what those who wait may change.
+        """Return the record without the waiters, which waiting clients may change.
 
         >>> record.apart_from_line().line
         ()
@@ -133,11 +133,11 @@ class LockRecord:
 
     @property
     def given(self) -> bool:
-        """Whether its holder has given the lock back, for those who know what is pending."""
+        """Whether a client of this library may take the lock without waiting: its holder has released it."""
         return self.expired or self.handed
 
     def encode(self) -> bytes:
-        """The record as UTF-8 JSON, Hudi's fields first.
+        """Encode the record as UTF-8 JSON, Hudi's fields first.
 
         >>> b'"expired"' in record.encode()
         True
@@ -161,7 +161,7 @@ class LockRecord:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     def _only_if_said(self) -> Iterator[tuple[str, Any]]:
-        """What is left out where it says nothing."""
+        """Yield the fields that are left out if they are empty."""
         yield "waiters", list(self.line)
         yield "turnMs", self.turn_ms
         yield "freedMs", self.freed_ms
@@ -173,10 +173,12 @@ class LockRecord:
 
     @classmethod
     def decode(cls, data: bytes, path: str = "") -> LockRecord:
-        """Read a record, ours or JVM Hudi's; unknown fields are ignored. `path`: for the error, where it is.
+        """Decode a record of this library or of JVM Hudi; unknown fields are ignored.
+
+        `path` names the object in the error.
 
         Raises:
-            MalformedRecord: it is not one.
+            MalformedRecord: the bytes are not a lock record.
 
         >>> lockprovider.LockRecord.decode(record.encode()) == record
         True
@@ -203,7 +205,7 @@ class LockRecord:
 
 
 def _log(value: Any, path: str) -> Log | None:
-    """The log, whose entries are unpacked, and checked, by those who want them."""
+    """Decode the log; its entries are unpacked and checked on first use."""
     if value is None:
         return None
     packed = unbase64(value["packed"], "packed")
@@ -214,7 +216,7 @@ def _log(value: Any, path: str) -> Log | None:
 
 
 def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
-    """A publish as it stands in the record; its bytes only if `enclosed`."""
+    """Return the JSON fields of a publish; its bytes only if `enclosed`."""
     fields: dict[str, Any] = {"path": pending.path, "staged": pending.staged, "digest": pending.digest}
     if pending.data is not None and enclosed:
         fields["enclosed"] = base64.b64encode(zlib.compress(pending.data)).decode("ascii")
@@ -226,7 +228,7 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
 
 
 def _earlier(value: Any, log: Log | None) -> tuple[Pending, ...]:
-    """A number says that they are in the log, before the last."""
+    """Decode the earlier pending publishes; a number refers to that many log entries before the last one."""
     if value is None:
         return ()
     if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_EARLIER:
@@ -240,6 +242,7 @@ def _earlier(value: Any, log: Log | None) -> tuple[Pending, ...]:
 
 
 def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
+    """Decode a pending publish; bytes that the record leaves out come from the last entry of the log."""
     if value is None:
         return None
     if is_first and value.get("first") is not None:
@@ -269,94 +272,97 @@ def _holder_fields(holder: Holder) -> dict[str, Any]:
     return fields | {n: v for n, v in (("user", holder.user), ("command", holder.command)) if v}
 
 
-# -- the line: who waits, in which order, how long a turn takes, and when the lock is left to others -------------------
+# -- the waiters: their order, the length of a turn, and the yield window ----------------------------------------------
 #
-# Politeness, not safety: nothing depends on it but how soon somebody gets the lock. One that knows nothing of `line` (a
-# JVM writer) hardly finds the lock free where many wait. So if one was seen of late (`guest_ms`), those in the line
-# leave the lock alone for as long as it takes to be found, every so often (`rest_ms`).
+# The waiters only speed up fair turns, and safety does not depend on them. A foreign client (a JVM writer) does not
+# know them and would hardly find the lock free where many wait. So if one was seen recently (`guest_ms`), the waiters
+# regularly leave a released lock alone for long enough to be found (`rest_ms`).
 
-# No turn counts for longer in what others wait for, and nobody's turn is waited for longer at a lock that lies free.
+# Longest turn that waiting clients expect, and longest time that a free lock is left to its waiters.
 LONGEST_S = 4.5
-# So long, or two turns, one waits at a lock that lies free for those in the line who need not hold it oneself.
+# Shortest time for which a client that need not hold the lock leaves a free lock to the waiters.
 _GOES_FIRST_S = 0.25
 
 
 def ahead_of(name: str, line: tuple[str, ...]) -> int:
-    """How many in the line go before this one; all, if it is not in it."""
+    """Count the waiters ahead of `name`; all of them, if it is not a waiter."""
     return line.index(name) if name in line else len(line)
 
 
 def without(line: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """The line without that name."""
+    """Return the waiters without that name."""
     return tuple(other for other in line if other != name)
 
 
 def joined(record: LockRecord, name: str) -> LockRecord:
-    """The same record with this name at the end of the line; nothing else may differ."""
+    """Return the record with this name added to the waiters, and nothing else changed."""
     return record if name in record.line else replace(record, line=(*record.line, name))
 
 
 def lies_free_s(record: LockRecord, now_ms: int) -> float:
-    """For how long a lock that is free was there for the taking, as far as the record says; clocks may differ."""
+    """Return for how many seconds a free lock has been available, by the record; clocks may differ."""
     return (now_ms - max(record.rest_ms, record.freed_ms or record.valid_until_ms)) / 1000
 
 
 def others_wait(record: LockRecord, name: str) -> bool:
-    """Whether somebody else than that one stands in the line."""
+    """Return whether a waiter other than `name` is in the record."""
     return any(other != name for other in record.line)
 
 
 def goes_first_s(record: LockRecord) -> float:
-    """For how long a lock that lies free is left to those in the line by one that need not hold it, in seconds."""
+    """Return for how many seconds a client that need not hold the lock leaves a free lock to the waiters."""
     return min(LONGEST_S, max(_GOES_FIRST_S, 2 * record.turn_ms / 1000))
 
 
 def rests_s(record: LockRecord, now_ms: int) -> float:
-    """For how long those in the line leave a released lock to one that knows nothing of it, in seconds."""
+    """Return the seconds left of the yield window, in which waiters leave a released lock to a foreign client."""
     left_ms = record.rest_ms - now_ms if record.expired else 0
     return left_ms / 1000 if 0 < left_ms <= _REST_MS else 0.0
 
 
 def rest_due_ms(record: LockRecord, now_ms: int) -> int:
-    """Until when a lock that is released now is left to one that knows nothing of ours; 0 if that is not due.
+    """Return the end of the yield window of a lock that is released now; 0 if none is due.
 
-    One may be there that was never seen: so it is due now and then if nobody is known, too.
+    A foreign client may wait that was never seen, so a window is due now and then in any case.
     """
     every_ms = _REST_EVERY_MS if record.guest_ms else _REST_UNASKED_MS
     return now_ms + _REST_MS if now_ms > max(record.guest_ms, record.rest_ms) + every_ms else 0
 
 
 def left_alone_ms(record: LockRecord, now_ms: int, *, lies_free: bool) -> int:
-    """Until when it was left to such a one, by a write of now; `lies_free`: it is, but nobody need wait for that."""
+    """Return the end of the last yield window for a write of now.
+
+    `lies_free`: the write leaves the lock free, and no client needs to wait for that.
+    """
     return now_ms - _REST_MS if lies_free or not record.rest_ms else record.rest_ms
 
 
 _REST_EVERY_MS = 15_000
-_REST_UNASKED_MS = 50_000  # a JVM writer asks for a minute
-_REST_MS = 1200  # JVM Hudi looks once in a second
+_REST_UNASKED_MS = 50_000  # a JVM writer tries for a minute
+_REST_MS = 1200  # JVM Hudi tries once in a second
 
 
 def guest_ms(seen: LockRecord, now_ms: int) -> int:
-    """When one was seen that knows nothing of ours; 0 if that is long past."""
+    """Return when a foreign client last wrote the record; 0 if that is long past."""
     if not seen.nonce:
         return now_ms
     return seen.guest_ms if now_ms <= seen.guest_ms + LONG_PAST_MS else 0
 
 
 def turn_ms(seen: LockRecord, now_ms: int) -> int:
-    """How long a turn takes, as a running mean of those that somebody waited for, without outliers: a hint."""
+    """Return the length of a turn: a running mean without outliers, of turns that had waiters. A hint."""
     if not seen.line or seen.holder is None:
         return 0
     last_ms, mean_ms = _last_turn_ms(seen, seen.holder.since_ms, now_ms), seen.turn_ms
     if not mean_ms:
         return last_ms
-    if mean_ms > 2 * max(last_ms, _HANDOVER_MS):  # they were long while the line was formed
+    if mean_ms > 2 * max(last_ms, _HANDOVER_MS):  # turns were long while the waiters gathered
         return (mean_ms + last_ms) // 2
     return (15 * mean_ms + min(last_ms, 2 * mean_ms) + 8) // 16
 
 
 def _last_turn_ms(seen: LockRecord, since_ms: int, now_ms: int) -> int:
-    """From take to take; for how long it lay there counts only up to the time for which it was held."""
+    """Return the length of the last turn; of the time it lay free, at most the time it was held counts."""
     if not seen.freed_ms:
         return max(1, min(now_ms - since_ms, _LONGEST_TURN_MS))
     held_ms = min(seen.freed_ms - since_ms, _LONGEST_TURN_MS)

@@ -1,6 +1,6 @@
-"""What the lease machine is fed, what it asks for, and what it can be in: events, effects and states.
+"""Events, effects and states of the lease machine.
 
-Frozen, so that a state can be kept, compared and searched; see `machine` for what becomes of them.
+They are frozen, so that a state can be kept, compared and searched. `machine.step` has the transitions.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Me:
     settings: LockSettings
     host: str = ""
     pid: int = 0
-    line_name: str = ""  # its name in the line; clients of one process may share it
+    line_name: str = ""  # its name among the waiters; clients of one process may share it
     user: str = ""
     command: str = ""
 
     def holds_since(self, now_ms: int) -> Holder:
-        """What the record says of it, for people."""
+        """Return the holder that the record names, for people."""
         return Holder(self.host, self.pid, now_ms, self.user, self.command)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The time of an event, and a fresh nonce for the write that it may bring."""
+    """The time of an event, and a fresh nonce for a write that follows from it."""
 
     now_ms: int
     monotonic_s: float
@@ -47,12 +47,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A write of the record whose outcome is not known: it was not answered, or another copy of it was refused.
+    """A write of the record with an unknown outcome: no answer came, or another copy of it was refused.
 
     Attributes:
-        nonce: that of the record which it writes.
-        version: at which the record must be for it to land.
-        until_s: until when its sender may apply what it decides, on the monotonic clock.
+        nonce: the nonce of the record that was sent.
+        version: the version that the stored record must have for the write to land.
+        until_s: until when its sender may apply what the write decides, on the monotonic clock.
     """
 
     nonce: str
@@ -68,7 +68,7 @@ Became = Literal["there", "open", "over"]
 
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
-    """The record was read: None where there is none."""
+    """The record was read; None if there is no record."""
 
     record: LockRecord | None
     version: Version | None
@@ -77,10 +77,10 @@ class RecordSeen:
 
 @dataclass(frozen=True, slots=True)
 class TakeLock:
-    """Take the lock as it was seen, if it may be taken.
+    """Take the lock as it was read, if it may be taken.
 
-    `line`: who waits for it from then on. `keeps_log`: only publishes will be done under it. `epoch`: the highest that
-    this client has seen, should one that knows nothing of it have dropped it.
+    `line`: the waiters from then on. `keeps_log`: only publishes will change what the lock protects. `epoch`: the
+    highest epoch that this client has seen, in case a foreign client dropped it.
     """
 
     seen: RecordSeen
@@ -98,17 +98,17 @@ class PutWon:
 
 @dataclass(frozen=True, slots=True)
 class PutFailed:
-    """The write lost, or nobody knows."""
+    """The write was refused, or its outcome is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostRace:
-    """The take was refused, so somebody else was faster. It is as well done again, should it be there all the same."""
+    """The take was refused, so another client was faster. If the take landed all the same, it may be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedPending:
-    """The pending publish is in the store, and all before it; but for what was `set_aside`, and so never was."""
+    """The pending publish and all before it are applied, except those `set_aside`, which will never be published."""
 
     set_aside: bool = False
 
@@ -130,7 +130,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give the lock back. `again`: this client will come back, so it stays in the line, at its end."""
+    """Release the lock. `again`: this client will want it again, and so joins the end of the waiters."""
 
     at: Moment
     again: bool = False
@@ -138,12 +138,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Ask again whose record is there."""
+    """Read the record again to find its owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time went by."""
+    """Time has passed."""
 
     monotonic_s: float
 
@@ -169,7 +169,7 @@ class PutRecord:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Create the pending object, after those before it; "exists with the same digest" is success."""
+    """Create the pending object, after the `earlier` ones; an object with the same digest counts as success."""
 
     pending: Pending
     earlier: tuple[Pending, ...] = ()
@@ -177,7 +177,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else has it; nobody is named where that was not looked at."""
+    """Another client has the lock; `owner` is empty if the record was not read."""
 
     owner: str = ""
     valid_until_ms: int = 0
@@ -186,14 +186,14 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What happened, for the caller."""
+    """Result of one step, returned to the caller."""
 
     what: What
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The lease is lost: tell the holder at once."""
+    """The lease is lost: notify the holder at once."""
 
     why: str
     reason: LossReason = LossReason.TAKEN_OVER
@@ -207,7 +207,7 @@ Effect = ReadRecord | PutRecord | Apply | Busy | Done | Ended
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Not the holder. `released` is the own last record, if nobody is known to have changed it."""
+    """Not the holder. `released` is the last record of this client, while no other write of it is known."""
 
     released: tuple[LockRecord, Version] | None = None
 
@@ -227,27 +227,27 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A record is on its way. `before` is what we held when it was sent (None when taking)."""
+    """A write of the record is on its way. `before` is what was held when it was sent (None for a take)."""
 
     purpose: Purpose
     record: LockRecord
     sent_s: float
     clocks_ms: int
     before: Held | None
-    then: What = "not_written"  # of a renewal: what was being rolled forward, if anything was
-    there: tuple[Pending, ...] = ()  # of what `before` names as pending: what is known to be applied
+    then: What = "not_written"  # for a renewal during a roll-forward: what that completes
+    there: tuple[Pending, ...] = ()  # the pending publishes of `before` that are known to be applied
 
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """The answer to `write` was "lost" or none at all: whose record is there?"""
+    """The answer to `write` was a refusal or did not come; the record will show whose write is there."""
 
     write: Writing
 
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """The lock is ours, and a decided publish must be applied before anything else."""
+    """This client holds the lock, and must apply a decided publish before anything else."""
 
     held: Held
     then: What
@@ -266,7 +266,7 @@ Step = tuple[State, Effect | None]
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One step of the lease machine, as it was."""
+    """One past step of the lease machine."""
 
     before: State
     event: Event

@@ -1,26 +1,28 @@
-"""Fenced publish: the commit point is a conditional write on the lock record itself.
+"""Fenced publish: its commit point is a conditional write on the lock record itself.
 
-    stage    put_if_absent(staged, data)                         before the lock is needed; what is small goes along in
+    stage    put_if_absent(staged, data)                         before the lock is needed; small data travels in
                                                                  `pending` itself
-    prepare  is `path` free, are the staged bytes there?         what was decided must be possible to apply
+    prepare  is `path` free, do the staged bytes exist?          what is decided must be possible to apply
     commit   put_if_match(lock record, {..., pending}, my tag)   the commit point (`lease`)
-    apply    put_if_absent(path, data)                           "exists with the same digest" is success; what the same
-                                                                 decision puts there `first` goes before it
+    apply    put_if_absent(path, data)                           an object with the same digest is success; the
+                                                                 publish's `first` object goes before it
 
-Whoever acquires a lock whose record carries `pending` applies it first. A holder that was paused before the commit
-point never commits; one that was paused after it has committed, in the order of the commit points.
+A client that acquires a lock whose record has `pending` applies that first. A holder that was paused before the commit
+point never commits. One that was paused after it has committed, in the order of the commit points.
 
-Who has nothing to do under the lock but publish need not hold it (`combine`). Then several publishes may be
-decided and not be there yet. Whoever applies one applies those that were decided before it first.
+A client that only publishes does not need to hold the lock (`combine`). Then several publishes may be decided but not
+applied. A client that applies one of them first applies those decided before it.
 
-Applying is bounded: by the lease under which it is done, or by half of `HAND_OVER_S` from the write that decided;
-nothing is written after that, and no write is waited for longer. Whoever is going to remove what was published waits
-that long (`LockRecord.late_ms`). So what was removed does not come back from a roll-forward that was paused.
+Applying ends with the lease under which it is done, or half of `HAND_OVER_S` after the write that decided. Nothing is
+written after that, and no request is waited for longer. A client that is going to remove published objects waits that
+long (`LockRecord.late_ms`). So a roll-forward that was paused does not restore what was removed.
 
-Not promised: that, of a write that was sent in time and is held up on its way until after the removal, or of a process
-that is stopped in the very moment of sending; nor that a publish whose answer was lost can tell a removed object from
-one that never was. And what takes longer to write than a lease lives is never applied: stage little next to what the
-store takes in `validity_s`.
+Not promised:
+- that a write does not restore a removed object if it was sent in time and delayed on its way, or if its process was
+  stopped in the moment of sending;
+- that a publish without an answer can tell a removed object from one that never existed;
+- that data is ever applied which takes longer to write than a lease lives: stage little compared with what the store
+  takes in `validity` seconds.
 
 Source: the fencing requirement of Hudi RFC-91, "Considerations".
 """
@@ -47,18 +49,18 @@ from lockprovider.storage_lock.commit_log import Pending, digest
 from lockprovider.storage_lock.record import LARGEST_ENCLOSED, fields_of
 
 _REQUEST_S = 60.0
-_ENCLOSED = 6144  # bytes, deflated; everybody who waits for the lock reads them
+_ENCLOSED = 6144  # bytes, deflated; each waiting client reads them
 
-Left = Callable[[], float]  # the seconds until the lease ends, by the own monotonic clock
+Left = Callable[[], float]  # returns the seconds until the lease ends, by this machine's monotonic clock
 
 
 def ample() -> float:
-    """For a look that is bound to no lease."""
+    """Return a request's timeout for reads that no lease bounds."""
     return _REQUEST_S
 
 
 def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, sole: bool = False) -> Pending:
-    """Put `data` where only the lock record will point to it."""
+    """Write `data` to a staged object that only the lock record will name."""
     path = check_path(path)
     data = check_bytes(path, data)
     staged = f"{folder}/staged/{write_id}" if folder else f"staged/{write_id}"
@@ -67,7 +69,7 @@ def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, s
 
 
 def enclose(path: str, data: bytes, *, sole: bool = False) -> Pending | None:
-    """`data` in the record itself, which is then all that a roll-forward needs; None if there is too much of it."""
+    """Return a publish whose data travels in the record; None if the data is too large for that."""
     path = check_path(path)
     data = check_bytes(path, data)
     fits = len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED
@@ -75,7 +77,7 @@ def enclose(path: str, data: bytes, *, sole: bool = False) -> Pending | None:
 
 
 def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
-    """The digest of the object at `path`, None if there is none."""
+    """Read the digest of the object at `path`; None if there is no object."""
     try:
         return digest(store.read(path, timeout=_look_s(left_s)).data)
     except ObjectNotFound:
@@ -83,9 +85,9 @@ def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
 
 
 def prepare(store: Store, pending: Pending, data: bytes | None = None, left_s: Left = ample) -> bytes:
-    """The bytes, once it is sure that they can be applied; asked under the lease, before the commit point.
+    """Check, under the lease and before the commit point, that the publish can be applied; returns its bytes.
 
-    The staged copy is read, unless its maker has `data` at hand. A decided publish that cannot be applied would stop
+    This reads the path, and the staged copy unless `data` is given. A decided publish that cannot be applied would stop
     every later holder.
 
     Raises:
@@ -108,10 +110,10 @@ def prepare(store: Store, pending: Pending, data: bytes | None = None, left_s: L
 
 
 def must_match(pending: Pending, data: bytes) -> bytes:
-    """The bytes, if they are those of the publish; asked before it is decided.
+    """Return the bytes if they have the digest of the publish.
 
     Raises:
-        NotBytes, LockError: they are not.
+        NotBytes, LockError: they do not.
     """
     given = check_bytes(pending.path, data)
     if digest(given) != pending.digest:
@@ -122,19 +124,19 @@ def must_match(pending: Pending, data: bytes) -> bytes:
 
 
 def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> None:
-    """Create the pending object from its staged copy (`data`, if at hand). Safe to repeat, by any holder.
+    """Create the pending object from `data`, the enclosed bytes or the staged copy. Any holder may repeat it safely.
 
-    What is at the path of a `sole` publish counts as that publish, without a look at its bytes; but not for the one who
-    publishes it, and has its `data`. What the same decision puts there first is put there first.
+    An object at the path of a `sole` publish counts as that publish, and its bytes are not read. The publisher itself,
+    which passes `data`, does compare them. The publish's `first` object is created before it.
 
     Raises:
-        Unappliable: another object is at the path, or neither it nor the staged copy is there.
+        Unappliable: another object is at the path, or neither the object nor the staged copy exists.
         Unavailable: the lease ended first; nothing was written after that.
-        OutcomeUnknown, StoreError: try again; the record still says what to do.
+        OutcomeUnknown, StoreError: try again; the record still names the publish.
     """
     trusts = data is None and pending.sole
     if trusts and is_there(store, pending.path, left_s):
-        return  # by the one who handed it over, most likely
+        return  # most likely the client that released it has applied it
     is_new = data is not None
     data = _bytes_of(store, pending, left_s) if data is None else data
     if data is None:
@@ -154,11 +156,11 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
         case Unknown() if digest_at(store, pending.path, left_s) != pending.digest:
             outcome.unwrap()
         case Unknown():
-            return  # whosever copy it is
+            return  # an identical copy counts, whichever client wrote it
 
 
 def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
-    """What was enclosed or staged; None if that is gone."""
+    """Return the enclosed or staged bytes; None if the staged copy is gone."""
     data = pending.data
     if data is None:
         try:
@@ -172,7 +174,7 @@ def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
 
 
 def _look_s(left_s: Left) -> float:
-    """A look harms nobody, also when it comes after the end; before it, it must not outlast the lease."""
+    """Return a read's timeout: within the lease while it lasts. After it, a read does no harm and has the full time."""
     seconds = left_s()
     return min(_REQUEST_S, seconds) if seconds > 0 else _REQUEST_S
 
@@ -185,7 +187,7 @@ def _timeout_s(path: str, left_s: Left) -> float:
 
 
 def is_there(store: Store, path: str, left_s: Left = ample) -> bool:
-    """Whether there is an object; of a `sole` publish that is to say whether it was applied."""
+    """Return whether an object exists at `path`; for a `sole` publish this means that it was applied."""
     try:
         store.head(path, timeout=_timeout_s(path, left_s))
     except ObjectNotFound:
@@ -194,7 +196,7 @@ def is_there(store: Store, path: str, left_s: Left = ample) -> bool:
 
 
 def are_there(store: Store, paths: Sequence[str]) -> bool:
-    """Whether there is an object at each of them, by one listing of each folder."""
+    """Return whether an object exists at each path, by one listing of each folder."""
     folders: dict[str, set[str]] = {}
     for path in paths:
         folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)
@@ -208,7 +210,7 @@ def _must_be(pending: Pending, there: str | None) -> None:
     if there == pending.digest:
         return
     if there is None and pending.sole:
-        return  # it was, and a later holder has removed it
+        return  # it was applied, and a later holder has removed it
     found = "nothing is there" if there is None else f"an object with digest {there} is there"
     raise Unappliable(
         f"the decided publish of {pending.path!r} (digest {pending.digest}) cannot be applied: {found}; "
@@ -221,9 +223,9 @@ _CURE = "`lockprovider break URL` sets it aside"
 
 
 def set_aside(store: Store, folder: str, pending: Pending, why: Unappliable) -> str:
-    """Keep what is known of a publish that cannot be applied, as it stood in the record; where that is.
+    """Keep what the record says of a publish that cannot be applied in an object of its own; returns the object's path.
 
-    The record names it until this is written, so it may be called again.
+    The call may be repeated: the record names the publish until the object is written.
     """
     path = f"{folder}/set_aside/{digest(repr((pending.path, pending.digest)).encode())}.json".removeprefix("/")
     said = {**fields_of(pending, enclosed=True), "why": str(why)}
@@ -232,6 +234,6 @@ def set_aside(store: Store, folder: str, pending: Pending, why: Unappliable) -> 
 
 
 def discard(store: Store, pending: Pending) -> None:
-    """Remove the staged copy, once the object is there."""
+    """Remove the staged copy of a publish, if it has one."""
     if pending.staged:
         store.delete(pending.staged)

@@ -1,5 +1,6 @@
-"""Messages that many put and many work on, in one object: `lockprovider.queue`.
+"""A queue of messages with many producers and many workers, in one object: `lockprovider.queue`.
 
-`contents.py` is what is stored, `operations.py` what may be done to it, which claims have lapsed, and how a broker is
-told of it (pure); `writer.py` writes for all callers of a process; `Queue`, `AsyncQueue` and `Job` are the front.
+`contents.py` defines the stored bytes. `operations.py` has the operations, decides which claims have lapsed, and
+encodes operations for a broker; both are pure. `writer.py` writes for all callers of a process. `queue.py`, `aio.py`
+and `job.py` have the public classes `Queue`, `AsyncQueue` and `Job`.
 """

@@ -1,7 +1,7 @@
-"""`AsyncQueue`: the same queue for tasks of an event loop.
+"""`AsyncQueue`: a queue for tasks of an event loop.
 
-It is the very `Queue` of the threads, so every promise is the same. Each call has a thread while it lasts. One that is
-cancelled ends at once; what a write has taken by then goes on, and a message that it claims is given back.
+It wraps a `Queue`, so every promise is the same. Each call has a thread while it runs. A cancelled call ends at once.
+What a write has taken by then goes on, and a message that it claims is given back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lockprovider.recipes.queue.queue import Queue, told_of_errors
 
 
 class AsyncJob(EnteredByTasks[Job]):
-    """A claimed message, for a task; see `Job`. Leave it with `async with`. A cancelled end of it goes on.
+    """A claimed message, for a task; see `Job`. Leave it with `async with`. Its end goes on if the task is cancelled.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipt = await queue.put("mon")
@@ -43,23 +43,22 @@ class AsyncJob(EnteredByTasks[Job]):
 async def _failed(
     job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
 ) -> bool:
-    """As that of `Queue.work`."""
+    """Await `fn` with the job and end the job; return whether `fn` raised, after telling `tell`."""
     try:
         async with job:
             await fn(job)
-    except Exception as error:  # noqa: BLE001 - it is in the message, and told
+    except Exception as error:  # noqa: BLE001 - the message keeps it, and `tell` gets it
         tell(job, error)
         return True
     return False
 
 
 def _for_a_task(job: Job | None) -> AsyncJob | None:
-    """The same message, for a task."""
     return None if job is None else AsyncJob(job)
 
 
 def _give_back(job: Job | None) -> None:
-    """The message that was claimed for a task that is gone."""
+    """Give back a message that was claimed for a cancelled task."""
     if job is not None:
         job.leave()
 
@@ -107,7 +106,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
         until_empty: bool = False,
         on_error: Callable[[AsyncJob, Exception], None] | None = None,
     ) -> Worked:
-        """See `Queue.work`; `fn` is a coroutine function, and `tasks` of them run at once.
+        """Work on messages as `Queue.work` does; `fn` is a coroutine function, and `tasks` of them run concurrently.
 
         >>> async def load(job):
         ...     print(job.body)
@@ -126,7 +125,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
                         count(worked, job.job, failed=await _failed(job, fn, tell))
                     elif until_empty:
                         return
-            except Exception as error:  # noqa: BLE001 - raised once the other tasks have ended what they have
+            except Exception as error:  # noqa: BLE001 - raised once the other tasks have ended their jobs
                 errors.append(error)
 
         await asyncio.gather(*(live() for _ in range(whole(tasks, "tasks", least=1))))

@@ -1,20 +1,22 @@
-"""What a queue's object holds, and what a segment holds. Pure.
+"""Contents of a queue's object and of its segments. Pure.
 
 {"format": 1, "id": uuid, "rev": n, "next": n, "turn": n, "epoch": n, "settings": {...},
  "ready": [message, ...], "claims": [[message, token, who, beat, until, visible, turn], ...],
  "dead": [[message, why, at], ...], "producers": {name: [seq, n, client]}, "settled": [[claim, verb], ...],
  "recent": [id, ...]}
 message: [n, priority, not_before, attempts, key, body, kind, error]
-With segments the format is 2, and there is "segments": [[name, count, bytes, priority, n, due], ...]: of each the first
-priority and number in the order of delivery, and when the first of its messages may be delivered. A segment is an
-object of its own, made once under a name that is used once:
+
+With segments the format is 2, and the object has "segments": [[name, count, bytes, priority, n, due], ...]. `priority`
+and `n` belong to the first message in the order of delivery; `due` is when the first message may be delivered. A
+segment is its own object, written once under a name that is never used again:
+
 {"format": 1, "id": uuid of the queue, "messages": [message, ...]}
 
-"broker", where there is one, says who writes for others: {host: [address, key]}.
+"broker", if present, names the processes that write for others: {host: [address, key]}.
 
 Times are epoch ms. `rev` rises with each write, `next` is the number of the next message, `turn` rises with each claim.
-`recent` has the identities of the last writes, by which a lost answer is settled; it also makes the bytes of each write
-differ. Fields that are not known are kept. A format that is not known is refused, and never written over.
+`recent` holds the ids of the last writes, so that a lost answer can be settled. It also makes the bytes of each write
+differ. Unknown fields are kept. An unknown format is refused, and never overwritten.
 """
 
 from __future__ import annotations
@@ -45,24 +47,24 @@ from lockprovider.recipes.errors import MalformedObject
 from lockprovider.recipes.values import check_format
 
 _FORMAT, _SEGMENT_FORMAT = 1, 1
-_FORMAT_WITH_SEGMENTS = 2  # refused by versions that know of none
-RECENT = 64  # writes whose identity is kept
+_FORMAT_WITH_SEGMENTS = 2  # refused by versions that know no segments
+RECENT = 64  # writes whose id is kept
 SETTLED = 1024  # claims whose end is kept
 VISIBLE_S, MAX_ATTEMPTS, MAX_BYTES = 600.0, 5, 4 << 20
 LARGEST_QUEUE = LARGEST_OBJECT
-PRODUCERS = 1000  # of those with a name, and as many of those without
+PRODUCERS = 1000  # named producers, and as many unnamed ones
 
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """What is the same for all who use a queue.
+    """Settings that all clients of a queue share.
 
     Attributes:
-        visible_s: how long a claim lives without a heartbeat, where the worker does not say.
-        max_attempts: after so many deliveries a message that was not acked is a dead letter.
-        max_bytes: how large the object may become; what does not fit waits in segments.
+        visible_s: how long a claim lives without a heartbeat, unless the worker gives another time.
+        max_attempts: a message that was not acked after so many deliveries becomes a dead letter.
+        max_bytes: the largest size of the object; further messages wait in segments.
 
     >>> lockprovider.queue.QueueSettings(max_attempts=3).visible_s
     600.0
@@ -75,7 +77,7 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `text` is its JSON, and `said` that of its body in it; each is made once."""
+    """One message. `text` is its JSON, and `said` its body's JSON; each is made once."""
 
     n: int
     priority: int
@@ -88,10 +90,10 @@ class Message:
     said: str = field(default="", compare=False, repr=False)
 
     def told(self) -> Message:
-        """With its text.
+        """Return the message with its text.
 
         Raises:
-            TypeError, ValueError: the body is neither bytes nor what JSON can say.
+            TypeError, ValueError: the body is neither bytes nor JSON.
         """
         raw = isinstance(self.body, bytes)
         said = self.said or _dump(base64.b64encode(self.body).decode() if raw else self.body)
@@ -101,20 +103,20 @@ class Message:
         return Message(n, priority, not_before_ms, attempts, key, self.body, self.error, text, said)
 
     def given(self) -> Any:
-        """The body for one who may change it."""
+        """Return a body that the caller may change."""
         return self.body if isinstance(self.body, (bytes, str)) else json.loads(self.said or _dump(self.body))
 
     @property
     def order(self) -> tuple[int, int]:
-        """The higher priority first, then who came first."""
+        """Sort key of delivery: higher priority first, then the lower number."""
         return -self.priority, self.n
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A message that somebody works on. `token` is of this delivery alone; `beat` rises with each heartbeat.
+    """A message that a worker has. `token` belongs to this delivery alone; `beat` rises with each heartbeat.
 
-    `text` is its JSON, made once: a claim is in many writes.
+    `text` is its JSON, made once, because a claim is in many writes.
     """
 
     message: Message
@@ -133,7 +135,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """A message that is not delivered any more: it failed too often, or was buried."""
+    """A message that is no longer delivered: it failed too often, or was buried."""
 
     message: Message
     why: str
@@ -141,16 +143,16 @@ class Dead:
 
     @property
     def text(self) -> str:
-        """Its JSON."""
+        """JSON of the dead letter."""
         return f"[{self.message.text},{_dump(self.why)},{self.at_ms}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Messages that wait in an object of their own; `messages` once they were read, or before they are written.
+    """Messages that wait in their own object; `messages` are set once they were read, or before they are written.
 
-    `first` is the lowest order of delivery among them, `due_ms` when the first of them may be delivered (epoch ms, 0:
-    now). `size` is theirs in the object, in bytes.
+    `first` is the lowest order of delivery among them. `due_ms` is when the first of them may be delivered (epoch ms,
+    0: now). `size` is their size in the object, in bytes.
     """
 
     name: str
@@ -162,20 +164,20 @@ class Segment:
     text: str = field(default="", compare=False, repr=False)
 
     def told(self) -> Segment:
-        """With its text."""
+        """Return the segment with the text of its reference."""
         return replace(self, text=_dump([self.name, self.count, self.size, -self.first[0], self.first[1], self.due_ms]))
 
     def encode(self, queue_id: str) -> bytes:
-        """The object with its messages, as JSON."""
+        """Encode the segment's object."""
         head = _dump({"format": _SEGMENT_FORMAT, "id": queue_id})[:-1]
         return f'{head},"messages":[{",".join(one.text for one in self.messages or ())}]}}'.encode()
 
 
 @dataclass(slots=True)
 class Contents:
-    """The whole object, to be changed by `operations.carry_out`, on a copy.
+    """Contents of the whole object; `operations.carry_out` changes a copy of it.
 
-    `ready` is in the order of delivery, `segments` in that of their first messages.
+    `ready` is in the order of delivery, `segments` in the order of their first messages.
     """
 
     id: str
@@ -192,12 +194,12 @@ class Contents:
     settled: dict[str, str] = field(default_factory=dict)
     recent: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
-    size: int = 0  # of the messages in the object and the references to segments, in bytes
-    loose: int = 0  # of those that may wait in a segment: they are ready, and have no key
+    size: int = 0  # bytes of the messages in the object and of the references to segments
+    loose: int = 0  # bytes of messages that may move to a segment: they are ready, and have no key
     changed: bool = False
 
     def copy(self) -> Contents:
-        """To be changed."""
+        """Return a copy that may be changed."""
         return replace(
             self,
             ready=self.ready.copy(),
@@ -211,26 +213,26 @@ class Contents:
 
     @property
     def waiting(self) -> int:
-        """How many messages are ready, or wait for their time."""
+        """Number of messages that are ready or delayed, in the object and in segments."""
         return len(self.ready) + sum(one.count for one in self.segments)
 
     def add(self, message: Message) -> None:
-        """Make it ready; `size` is the caller's to mind."""
+        """Make a message ready. The caller adjusts `size`."""
         insort(self.ready, message, key=lambda one: one.order)
         self.loose += 0 if message.key else len(message.text)
 
     def order_at(self, place: int) -> tuple[float, float]:
-        """Of the ready message at this place; beyond them all, if there are not so many."""
+        """Return the order of the ready message at an index; beyond the last, a value after all."""
         return self.ready[place].order if place < len(self.ready) else (float("inf"), 0.0)
 
     def pop(self, place: int) -> Message:
-        """The ready message at this place is not ready any more; `size` is the caller's to mind."""
+        """Remove the ready message at an index. The caller adjusts `size`."""
         message = self.ready.pop(place)
         self.loose -= 0 if message.key else len(message.text)
         return message
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Encode as JSON."""
         kept = self.settings
         settings = {"visible_s": kept.visible_s, "max_attempts": kept.max_attempts, "max_bytes": kept.max_bytes}
         number = _FORMAT_WITH_SEGMENTS if self.segments else _FORMAT
@@ -254,10 +256,10 @@ _SEGMENT = re.compile(r"[\w.-]+")
 
 
 def decode_queue(data: bytes, path: str) -> Contents:
-    """The queue in these bytes.
+    """Decode a queue's object.
 
     Raises:
-        MalformedObject: they are none, or of a format that is not known.
+        MalformedObject: the bytes are not a queue, or of an unknown format.
     """
     with undecodable_as(MalformedObject, f"{path!r} is no queue, and is left as it is", "give the queue another path"):
         found = parse_object(data, most=LARGEST_QUEUE)
@@ -287,10 +289,10 @@ def decode_queue(data: bytes, path: str) -> Contents:
 
 
 def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]:
-    """The messages in these bytes.
+    """Decode the messages of a segment.
 
     Raises:
-        MalformedObject: they are no segment of this queue, or of a format that is not known.
+        MalformedObject: the bytes are not a segment of this queue, or of an unknown format.
     """
     with undecodable_as(MalformedObject, f"{path!r} is no segment of a queue, and is left as it is"):
         found = parse_object(data, most=LARGEST_QUEUE)
@@ -300,7 +302,7 @@ def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]
 
 
 def decode_claim(stored: list[Any]) -> Claim:
-    """A claim as its text says it. Raises ValueError, TypeError: it is none."""
+    """Decode a claim. Raises ValueError, TypeError: it is not one."""
     message, token, who, beat, until_ms, visible_ms, turn = stored
     as_whole(until_ms, "until", most=LATEST_MS)
     as_whole(visible_ms, "visible", most=LATEST_MS)
@@ -317,6 +319,7 @@ def decode_claim(stored: list[Any]) -> Claim:
 
 
 def _message(stored: list[Any]) -> Message:
+    """Decode a message. Raises Undecodable, ValueError, TypeError: it is not one."""
     n, priority, not_before_ms, attempts, key, body, kind, error = stored
     if not are_wholes((n, attempts)):
         raise Undecodable("a message has no number, or no count of its attempts")
@@ -358,25 +361,23 @@ def _settings(stored: Mapping[str, Any]) -> QueueSettings:
     return QueueSettings(float(visible_s), whole_in(stored, "max_attempts", least=1), whole_in(stored, "max_bytes"))
 
 
-# What waits in segments, and when it comes back. Pure.
+# Choose which messages wait in segments, and when they come back. Pure.
 #
-# 1. What waits beyond `IN_OBJECT`, or beyond half of what the object may hold, goes into segments: what would be
-#    delivered last. A message with a key stays in the object: whether one of its key came before it must be known
-#    without a read.
-# 2. A segment comes back, whole, when nothing in the object would be delivered before its first message. So the order
-#    of delivery is as without segments. Messages that wait for their time are in segments of their own, which count
-#    once the first of them is due.
-# 3. A segment is written before the object names it, and removed after the object names it no more. A name is used
-#    once, so a segment that a version of the object does not name, while its writer's version is gone, is named by none
-#    again.
+# 1. Messages beyond `IN_OBJECT`, or beyond half of the object's size, go into segments, the last to be delivered first.
+#    A message with a key stays in the object: whether an earlier one has its key must be known without a read.
+# 2. A segment comes back as a whole, when no message in the object would be delivered before its first one. So the
+#    order of delivery is the same as without segments. Delayed messages have their own segments, which count once their
+#    first message is due.
+# 3. A segment is written before the object names it, and removed after the object no longer names it. A name is used
+#    once. So if its writer's base version is gone and the object does not name a segment, no version ever will.
 
 
-SEGMENT = 1000  # messages, at most
-IN_OBJECT = 2000  # messages without a key that are ready in the object
+SEGMENT = 1000  # messages in a segment, at most
+IN_OBJECT = 2000  # ready messages without a key in the object, at most
 
 
 class SegmentWanted(Exception):
-    """The messages of this segment have to be read before anything can be said."""
+    """The messages of this segment must be read before the outcome can be decided."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -384,7 +385,7 @@ class SegmentWanted(Exception):
 
 
 def spill(contents: Contents, now_ms: int, stem: str) -> None:
-    """Move into segments what is too much for the object; their names are made of `stem`, which nobody else uses."""
+    """Move messages that are too many for the object into segments; `stem` makes their names unique."""
     most_bytes = contents.settings.max_bytes // 2
     if len(contents.ready) <= IN_OBJECT and contents.loose <= most_bytes:
         return
@@ -402,10 +403,10 @@ def spill(contents: Contents, now_ms: int, stem: str) -> None:
 
 
 def promote(contents: Contents, segment: Segment) -> None:
-    """Its messages are in the object, and it is named no more.
+    """Move a segment's messages into the object, and drop its reference.
 
     Raises:
-        SegmentWanted: it was not read.
+        SegmentWanted: the segment was not read.
     """
     if segment.messages is None:
         raise SegmentWanted(segment.name)
@@ -417,7 +418,7 @@ def promote(contents: Contents, segment: Segment) -> None:
 
 
 def with_messages(contents: Contents, found: Mapping[str, tuple[Message, ...]]) -> Contents:
-    """The same contents (not a copy), whose segments have these messages, and no others."""
+    """Set the messages of all segments (None if not in `found`) in these same contents, and return them."""
     contents.segments = [
         one if one.messages is found.get(one.name) else replace(one, messages=found.get(one.name))
         for one in contents.segments
@@ -426,18 +427,18 @@ def with_messages(contents: Contents, found: Mapping[str, tuple[Message, ...]]) 
 
 
 def has_room(contents: Contents, segment: Segment) -> bool:
-    """Whether what cannot wait in segments leaves room for it."""
+    """Return whether claims, dead letters and messages with a key leave room for the segment."""
     most_bytes = contents.settings.max_bytes
     return contents.size - contents.loose + max(most_bytes // 4, segment.size) <= most_bytes
 
 
 def next_segment(contents: Contents, now_ms: int) -> Segment | None:
-    """The one whose first message comes first, of those that have one that may be delivered."""
+    """Return the segment with the first message in order, among those with a due message."""
     return next((one for one in contents.segments if one.due_ms <= now_ms), None)
 
 
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:
-    """From the end of what is left, which keeps one at least."""
+    """Cut a segment from the end of `loose`, and leave at least one message."""
     waits = _due_ms(loose[-1], now_ms) > 0
     taken: list[Message] = []
     size = 0

@@ -1,4 +1,4 @@
-"""`Job`: a message that this process works on, and its heartbeat."""
+"""`Job`: a message that this process works on, and its heartbeat. Also the results of a queue's methods."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from lockprovider.recipes.queue.contents import Claim, Message
 from lockprovider.recipes.queue.operations import Beat, End, New
 from lockprovider.recipes.values import check_name, json_copy, storable
 
-# What a queue's callers are told.
-
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A message is in the queue; `again`: it had been put before (then `n` is 0 if it is not known which it was).
+    """Receipt of a message in the queue. `again`: it was put before; `n` is then 0 if its number is not known.
 
     >>> lockprovider.queue.create("memory://docs/backfill.json").put("mon")
     Receipt(n=1, again=False)
@@ -36,9 +34,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class QueueStat:
-    """A queue as one read showed it: how many messages wait (of those, for their time), are worked on, are dead.
+    """Counts of one read of a queue: messages that are ready (`delayed` of them not due yet), claimed, and dead.
 
-    `bytes` are those in the queue's object; `segments` are the objects in which others wait.
+    `put` is how many were put ever. `bytes` is the size of the messages in the queue's object; `segments` is the number
+    of further objects with messages. `rev` is the revision for `Queue.purge`.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put("mon", delay_s=3600)
@@ -58,7 +57,7 @@ class QueueStat:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message as `peek` and `dead` show it; `why` is of dead letters.
+    """A message as `peek` and `dead` show it; `why` is the reason of a dead letter.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put("mon", key="ulm")
@@ -77,14 +76,14 @@ class Letter:
 
     @classmethod
     def of(cls, message: Message, why: str = "") -> Letter:
-        """The message as it is."""
+        """Return the letter of a message."""
         kept = message
         return cls(kept.n, kept.given(), kept.key, kept.priority, kept.attempts, kept.error, why)
 
 
 @dataclass(slots=True)
 class Worked:
-    """What `work` came to.
+    """Counts of the messages that `work` has ended.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put("mon")
@@ -101,24 +100,24 @@ Do = Callable[[Any], Any]
 
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
-_BEATS = 3  # in the time of a claim
-_JOBS = 16  # that have ended are dropped when there are so many, or twice as many as are worked on
-_LINGER_S = 1.0  # of the thread, with no jobs; so often it looks whether there are any
+_BEATS = 3  # heartbeats in the time of a claim
+_JOBS = 16  # ended jobs are dropped at 16 jobs, or at twice as many as are worked on
+_LINGER_S = 1.0  # how long the thread waits for a job before it ends, and its longest wait between two looks
 _ERROR_CHARS = 500
 _BODY_BYTES = 256 << 10
 _LONGEST_DELAY_S = 300.0
 
 
 class Job(OfThisProcess):
-    """A claimed message. Leave it (`with`) to ack it, or, after an exception, to give it back.
+    """A claimed message. Leave it with `with`: a clean end acks it, an exception gives it back.
 
     Attributes:
-        id: of the message, the same at each delivery: for effects that must not be made twice.
+        id: the message's id, the same at each delivery: for effects that must happen once.
         n: its number in the queue.
         attempt: 1 at the first delivery.
         epoch: rises with each claim of the queue: `fence=job`.
-        error: what the last attempt ended with.
-        lost: set once another may have it.
+        error: the error of the last attempt.
+        lost: set once another worker may have the message.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put({"day": "mon"})
@@ -146,11 +145,11 @@ class Job(OfThisProcess):
         self.believe_until(began_s)
 
     def believe_until(self, sent_s: float) -> None:
-        """The claim was made or prolonged by a write that was sent then (monotonic s)."""
+        """Move the deadline that `check` uses: a write sent at `sent_s` (monotonic s) made or prolonged the claim."""
         self._deadline_s = sent_s + self.visible_s - min(self.visible_s / _MARGIN_SHARE, _MARGIN_MAX_S)
 
     def check(self) -> None:
-        """Return if nobody else has it, as far as this process can know, without a request.
+        """Check that no other worker has the message, as far as this process can know without a request.
 
         Raises:
             ClaimLost: stop working on it.
@@ -169,7 +168,7 @@ class Job(OfThisProcess):
             raise ClaimLost(f"the claim of message {self.n} has lapsed, another may have it: stop working on it")
 
     def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
-        """Put this message together with the ack: both are done, or neither.
+        """Put a further message by the ack's own write: both happen, or neither.
 
         >>> job.then({"report of": "mon"})
         >>> job.ack()
@@ -179,11 +178,12 @@ class Job(OfThisProcess):
         self._then.append(new_message(self._world, body, key, priority, delay_s))
 
     def ack(self) -> None:
-        """It is done: it is not delivered again.
+        """End the message: it is not delivered again.
 
         Raises:
-            ClaimLost: the claim had ended; another may have it, or has done it. What `then` was given was not put.
-            OutcomeUnknown: nobody can tell; do it again.
+            ClaimLost: the claim had ended; another worker may have the message, or has done it. The messages of `then`
+                were not put.
+            OutcomeUnknown: the outcome is unknown; do it again.
             CasError: the store failed; do it again within `visible_s`, after which the claim lapses.
 
         >>> job.ack()
@@ -193,9 +193,9 @@ class Job(OfThisProcess):
         self._end(End(self.n, self.token, "ack", tuple(self._then)))
 
     def nack(self, *, delay_s: float | None = None, error: str = "", counts: bool = True) -> None:
-        """Give it back, to be delivered again after `delay_s` (default: 2 s, doubling with each attempt, 300 at most).
+        """Give the message back, for delivery after `delay_s`; with `counts=False` the attempt is not counted.
 
-        With `counts=False` the attempt is not counted.
+        By default the delay is 2 s, doubling with each attempt, at most 300 s.
 
         Raises:
             ClaimLost, OutcomeUnknown: as `ack`.
@@ -212,7 +212,7 @@ class Job(OfThisProcess):
         self._end(End(self.n, self.token, "nack", delay_ms=delay_ms, error=error, counts=counts))
 
     def leave(self) -> None:
-        """Give it back at once, as if it had not been claimed; if that fails, it lapses.
+        """Give the message back at once, as if it had not been claimed. If that fails, the claim lapses.
 
         >>> job.leave()
         >>> queue.claim().attempt
@@ -235,10 +235,10 @@ class Job(OfThisProcess):
         self._end(End(self.n, self.token, "bury", error=storable(check_text(why, "why"))[:_ERROR_CHARS]))
 
     def extend(self, visible_s: float) -> None:
-        """From now on it may take so long without a heartbeat.
+        """Prolong the claim: from now on it lives `visible_s` seconds without a heartbeat.
 
         Raises:
-            ClaimLost: another has it.
+            ClaimLost: another worker has the message.
 
         >>> job.extend(visible_s=3600)
         """
@@ -265,27 +265,28 @@ class Job(OfThisProcess):
         if error is None:
             self.ack()
         else:
-            with contextlib.suppress(CasError, CoordinationError):  # the error on its way is the news; else it lapses
-                counts = isinstance(error, Exception)  # a Ctrl-C says nothing of the message
+            with contextlib.suppress(CasError, CoordinationError):  # the claim lapses; raise `error` instead
+                counts = isinstance(error, Exception)  # a Ctrl-C is no failure of the message
                 self.nack(error=f"{type(error).__name__}: {error}", counts=counts, delay_s=None if counts else 0.0)
 
     def _end(self, end: End) -> None:
+        """Carry out the end of the claim. If it fails, no heartbeat prolongs the claim any more."""
         if self.ended not in (None, end.verb):
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         try:
             self._do(end)
         except BaseException:
-            self.lost.set()  # the work is over: no heartbeat keeps a claim whose end has failed, so it lapses
+            self.lost.set()  # the work is over, so a claim whose end failed must lapse
             raise
         self.ended = end.verb
 
 
 def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:
-    """A message that may be put.
+    """Build a message to put.
 
     Raises:
-        InvalidInput: JSON cannot say it, or it cannot be put so.
-        TooLarge: it has no room.
+        InvalidInput: JSON cannot express it, or an argument does not fit.
+        TooLarge: it exceeds 256 KiB.
     """
     not_before_ms = world.now_ms() + int(seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
     check_name(key, "key")
@@ -306,7 +307,7 @@ def count(worked: Worked, job: Job, *, failed: bool) -> None:
 
 
 class ClaimHeartbeat:
-    """Prolongs the claims of all jobs of a process, with one operation, as long as there are some."""
+    """Prolongs the claims of all jobs of a process by one operation, on a thread that lives while there are jobs."""
 
     def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit
@@ -314,16 +315,16 @@ class ClaimHeartbeat:
         self.be_new()
 
     def be_new(self) -> None:
-        """With no jobs: in a forked child, which holds no claims."""
+        """Reset to no jobs, also in a forked child, which holds no claims."""
         self._jobs: dict[str, Job] = {}
-        self._every_s = 0.0  # the thread wakes up by itself after so long
-        self._most = _JOBS  # before those that have ended are dropped
-        self._sooner = Signal()  # there is a job that has to be beaten for sooner than the others, or none any more
-        self._beating = threading.Lock()  # whoever has it beats
+        self._every_s = 0.0  # the thread wakes up at least this often
+        self._most = _JOBS  # ended jobs are dropped above this number
+        self._sooner = Signal()  # set for a job that needs a sooner heartbeat, and by `close`
+        self._beating = threading.Lock()  # held by the thread that sends heartbeats
         self._closed = False
 
     def add(self, job: Job) -> None:
-        """Beat for it from now on."""
+        """Prolong the job's claim from now on; starts the thread if none runs."""
         self._jobs[job.token] = job
         if len(self._jobs) > self._most:
             self._drop_ended()
@@ -334,7 +335,7 @@ class ClaimHeartbeat:
             Worker(self._run, "queue-heartbeat").start()
 
     def close(self) -> None:
-        """Beat no more; claims that are not ended lapse."""
+        """Stop all heartbeats; claims that are not ended lapse."""
         self._closed = True
         self._sooner.set()
 
@@ -346,7 +347,7 @@ class ClaimHeartbeat:
                 self._beating.release()
 
     def _beat_on(self) -> None:
-        """While there are jobs, and a little longer."""
+        """Send heartbeats while there are jobs, and for a second more."""
         began_s = self._world.monotonic_s()
         while not self._closed:
             self._sooner.clear()
@@ -359,13 +360,13 @@ class ClaimHeartbeat:
                     return
                 began_s = now_s
             elif (left_s := began_s + self._every_s - now_s) > 0:
-                self._sooner.wait(min(left_s, _LINGER_S))  # a new job, or all have ended
+                self._sooner.wait(min(left_s, _LINGER_S))  # wakes up for a new job, or to see that all have ended
             else:
                 began_s = now_s
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
-        """Prolong these now; one that fails is late, and the next may come in time."""
+        """Prolong these claims now, and mark lost ones. A failed heartbeat is skipped: the next may be in time."""
         sent_s = self._world.monotonic_s()
         try:
             lost = self._submit(Beat(tuple((job.n, job.token) for job in jobs))).result()

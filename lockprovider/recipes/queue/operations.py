@@ -1,15 +1,15 @@
-"""What may be done to a queue, and what becomes of it. Pure.
+"""Operations on a queue and their outcomes. Pure.
 
-Each operation answers for itself when it is repeated, so a lost answer can always be asked for again:
+Each operation recognizes its own repeat, so after a lost answer it can be sent again:
 
-1. a put is told by (producer, seq): the numbers of a producer rise, and it is one client at a time. Of two that share
-   a name at once, the one that is behind is refused, and is not told that what it put was there before;
-2. a claim by the token that its client has chosen;
-3. the end of a claim (ack, nack, bury) by the message and the token: of the claim that is there it ends it; of one that
-   was ended so, it says yes again; of any other it is `ClaimLost`. Time decides when a claim lapses, never whose ack
-   counts.
+1. A put is known by (producer, seq). The numbers of a producer rise, and one client at a time puts as it. Of two
+   clients with one name, the slower is refused. It never takes the other's message for its own.
+2. A claim is known by the token that its client has chosen.
+3. The end of a claim (ack, nack, bury) is known by the message and the token. It ends the claim with that token. If
+   that claim was ended in the same way, it succeeds again. For any other claim it raises `ClaimLost`. Time decides when
+   a claim lapses, never whose ack counts.
 
-A message with a key is delivered when no other of that key is being worked on, and all that came before it are gone.
+A message with a key is delivered when no other of its key is claimed, and all earlier ones of its key are done.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from lockprovider.recipes.values import UNNAMED
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """A message to be put; `not_before_ms` is epoch ms, 0 for now. `said`: its body's JSON, where it was made."""
+    """A message to put; `not_before_ms` is epoch ms, 0 for now. `said` is its body's JSON, if known."""
 
     body: Any
     key: str = ""
@@ -53,7 +53,7 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Put a message once. `known`: the producer's numbers that are known to be there, up to this one."""
+    """Put a message once. `known`: numbers of the producer up to this one are known to be put."""
 
     message: New
     producer: str
@@ -74,9 +74,9 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End a claim: `verb` is ack, nack or bury; `then` goes with an ack.
+    """End a claim: `verb` is ack, nack or bury. `then` are messages to put with an ack.
 
-    Of a nack: `delay_ms` until it is delivered again, and whether it counts as an attempt.
+    For a nack, `delay_ms` is the time until the next delivery; `counts`: the attempt counts.
     """
 
     n: int
@@ -90,7 +90,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Prolong claims; the result are the numbers of those that are lost. `visible_ms` 0: by as much as before."""
+    """Prolong claims; the result holds the numbers of lost ones. `visible_ms` 0: by as much as before."""
 
     claims: tuple[tuple[int, str], ...]
     visible_ms: int = 0
@@ -98,7 +98,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Lapse:
-    """A claim whose heartbeat was not seen to move for its time."""
+    """Give back a message whose claim has lapsed: its heartbeat did not change for its time."""
 
     n: int
     token: str
@@ -107,33 +107,33 @@ class Lapse:
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """Deliver dead letters again, these or all, as if they were new; the result is how many."""
+    """Deliver dead letters again as new messages: these, or all. The result is their number."""
 
     numbers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Remove what is ready and dead, if nothing was written since `rev`; the result is how many."""
+    """Remove ready and dead messages, if the queue still has revision `rev`. The result is their number."""
 
     rev: int
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Write the object anew: no write that was begun before is done any more."""
+    """Write the object without a change, so that every write that began earlier fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Was:
-    """A put that had been done before; `n` is 0 where it is not known any more which message it was."""
+    """Result of a put that was done before; `n` is 0 if its message is not known any more."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class NothingReady:
-    """There is nothing to claim now; at `until_ms` something may be (0: nobody knows when)."""
+    """Result of a claim that found no message; one may be due at `until_ms` (0: not known)."""
 
     until_ms: int
 
@@ -142,11 +142,12 @@ QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
 def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
-    """Change the contents, and say what came of it. `sent`: it may have been carried out before.
+    """Change the contents by one operation, and return its result. `sent`: it may have been carried out before.
 
     Raises:
-        CoordinationError: the operation is refused, alone; nothing of it was done.
-        Forgotten, SegmentWanted: see there.
+        CoordinationError: this operation is refused, and changed nothing.
+        Forgotten: its outcome in an earlier write cannot be told any more.
+        SegmentWanted: a segment must be read first.
     """
     result: Any = None
     match operation:
@@ -174,13 +175,15 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 def carry_out_all(
     contents: Contents, operations: Sequence[QueueOperation], now_ms: int, batch: str, *, sent: Sequence[bool] = ()
 ) -> list[Any]:
-    """The operations of one write, on a copy of what is there; each has its result, or its error. `sent`: of each.
+    """Change the contents (a copy) by all operations of one write, and return the result or error of each.
+
+    `sent` holds for each whether it may have been carried out before.
 
     Raises:
-        SegmentWanted: a segment has to be read first; begin again with a copy that has its messages.
+        SegmentWanted: a segment must be read first; begin again with a copy that has its messages.
     """
     results: list[Any] = []
-    failed: dict[str, int] = {}  # a number that came to nothing is passed by no later one
+    failed: dict[str, int] = {}  # no later number passes a failed one
     for operation, was_sent in zip(operations, sent or (False,) * len(operations), strict=True):
         put = operation if isinstance(operation, Put) and not operation.producer.startswith(UNNAMED) else None
         try:
@@ -189,7 +192,7 @@ def carry_out_all(
             results.append(carry_out(contents, operation, now_ms, sent=was_sent))
         except SegmentWanted:
             raise
-        except Exception as error:  # noqa: BLE001 - it is raised where it was called
+        except Exception as error:  # noqa: BLE001 - the operation's caller raises it
             results.append(error)
             if put is not None and not isinstance(error, SequenceGap):
                 failed.setdefault(put.producer, put.seq)
@@ -203,16 +206,17 @@ def carry_out_all(
 
 
 def results_of(contents: Contents, tries: Mapping[str, list[Any]]) -> list[Any] | None:
-    """What one of these writes came to, if one of them was done; by the identities that they were given."""
+    """Return the results of the write that was done, by the writes' ids; None if none of them is known to be."""
     return next((tries[batch] for batch in contents.recent if batch in tries), None)
 
 
 def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
-    """Of so many operations, which may have been carried out by these writes: one that was refused was in none."""
+    """Return for each operation whether these writes may have carried it out; a refused one was in none."""
     return tuple(any(not isinstance(results[n], Exception) for results in tries.values()) for n in range(count))
 
 
 def _put(contents: Contents, put: Put, *, sent: bool) -> int | Was:
+    """Add a message, unless it is a repeat; return its number, or `Was` for a repeat."""
     last, n, client = contents.producers.get(put.producer, (0, 0, ""))
     if put.seq <= last:
         if put.seq == last:
@@ -233,13 +237,13 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | Was:
         _make_room(contents, put.producer, sent=sent)
     number = _add(contents, [put.message])[0]
     contents.epoch = max(contents.epoch, put.fence)
-    contents.producers.pop(put.producer, None)  # to the end: the longest idle are first
+    contents.producers.pop(put.producer, None)  # move it to the end: the longest idle are first
     contents.producers[put.producer] = (put.seq, number, put.client)
     return number
 
 
 def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
-    """Of producers without a name the longest idle goes; one with a name must be remembered."""
+    """Drop the longest idle unnamed producer from a full table; named ones are never dropped."""
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
     if len(alike) >= PRODUCERS:
@@ -251,7 +255,7 @@ def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
 
 
 def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
-    """All of them, or none."""
+    """Add all messages, or none; return their numbers. `freed` bytes are about to leave the object."""
     messages = []
     for n, new in enumerate(news, contents.next):
         message = Message(n, new.priority, new.not_before_ms, 0, new.key, new.body, said=new.said)
@@ -268,7 +272,10 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
 
 
 def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> None:
-    """What has no key can wait in segments: of the object it needs a half, or as much as the largest of them."""
+    """Check that messages fit, if messages without a key move to segments; raises QueueFull.
+
+    Of messages without a key the object must hold half of its size, or the largest.
+    """
     most = contents.settings.max_bytes
     loose = [len(one.text) for one in messages if not one.key]
     keyed = sum(len(one.text) for one in messages if one.key)
@@ -278,6 +285,7 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
+    """Claim the next message, bringing back segments that come first; a repeat gets the same claim."""
     if sent and (mine := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return mine[0]
     if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
@@ -305,7 +313,7 @@ def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim |
 
 
 def _next_place(contents: Contents, now_ms: int) -> int | None:
-    """Where among those that are ready the next is that may be delivered."""
+    """Return the index of the first ready message that may be delivered."""
     for place, message in enumerate(contents.ready):
         if message.not_before_ms <= now_ms and (not message.key or _is_first(contents, message)):
             return place
@@ -313,13 +321,14 @@ def _next_place(contents: Contents, now_ms: int) -> int | None:
 
 
 def _is_first(contents: Contents, message: Message) -> bool:
-    """Whether nobody works on one of its key, and none of its key came before it."""
+    """Return whether no message of its key is claimed, and no earlier one of its key is ready."""
     if any(claim.message.key == message.key for claim in contents.claims.values()):
         return False
     return all(one.n >= message.n for one in contents.ready if one.key == message.key)
 
 
 def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
+    """End a claim, and record its end; a repeat of a recorded end does nothing."""
     claim = contents.claims.get(end.n)
     name = f"{end.n}.{end.token}"
     if claim is None or claim.token != end.token:
@@ -342,7 +351,7 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
 
 
 def _is_forgotten(contents: Contents, n: int) -> bool:
-    """Whether the message may be gone, or in a segment, and nothing says under which claim it went."""
+    """Return whether the message may be gone, or in a segment, and no record tells which claim ended it."""
     there = n in contents.claims or n in contents.dead or any(one.n == n for one in contents.ready)
     return not there and not any(claim.startswith(f"{n}.") for claim in contents.settled)
 
@@ -363,6 +372,7 @@ def _why_lost(contents: Contents, end: End) -> str:
 def _give_back(
     contents: Contents, claim: Claim, error: str, delay_ms: int, now_ms: int, *, counts: bool = True
 ) -> None:
+    """End a claim: the message is ready again, or a dead letter after its last attempt."""
     old = claim.message
     del contents.claims[old.n]
     contents.changed = True
@@ -377,6 +387,7 @@ def _give_back(
 
 
 def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int, now_ms: int) -> tuple[int, ...]:
+    """Prolong the claims with these tokens; return the numbers of lost ones."""
     lost = []
     for n, token in claims:
         claim = contents.claims.get(n)
@@ -411,20 +422,20 @@ def _purge(contents: Contents, rev: int) -> int:
     return count
 
 
-# Which claims have lapsed, as one who looks on may say.
+# Decide which claims have lapsed, as a client that watches them.
 #
-# Nobody's wall clock is compared with another's: a claim has lapsed when its heartbeat was not seen to move for its
-# time, by the watcher's own monotonic clock. Who has just begun would have to wait that long for all that is there; so
-# for those that it finds at its first look the end that the claim names counts, by the clock of the store, where the
-# store says it. A wrong clock means a delivery twice, and the older worker's ack is refused.
+# No wall clock is compared with another one. A claim has lapsed when its heartbeat did not change for its time, by the
+# watcher's monotonic clock. A new watcher would have to wait that long for every claim. So for claims of its first look
+# it uses their own end, by the store's clock, if the store reports it. A wrong clock causes a second delivery, and the
+# older worker's ack is refused.
 @dataclass(slots=True)
 class Watch:
-    """The heartbeats that were seen, and until when (monotonic s) each may stay as it is."""
+    """Heartbeats as last read, and until when (monotonic s) each may stay unchanged."""
 
     seen: dict[tuple[int, str, int], float] | None = None
 
     def look(self, contents: Contents, now_s: float, now_ms: int) -> None:
-        """The claims as they are now; `now_ms` is the store's time, or ours where it says none."""
+        """Record the claims as they are now; `now_ms` is the store's time, or this machine's if the store has none."""
         first, known = self.seen is None, self.seen or {}
         self.seen = {}
         for n, claim in contents.claims.items():
@@ -433,33 +444,36 @@ class Watch:
             self.seen[name] = known.get(name, now_s + left_ms / 1000)
 
     def lapsed(self, now_s: float) -> list[Lapse]:
-        """Those that did not move in time."""
+        """Return a `Lapse` for each claim whose heartbeat did not change in time."""
         return [Lapse(*name) for name, until_s in (self.seen or {}).items() if now_s > until_s]
 
     def next_s(self, now_s: float) -> float:
-        """Seconds until the next may lapse; infinite if there is none."""
+        """Return the seconds until the next claim may lapse; infinite if there are no claims."""
         return min((max(0.0, until_s - now_s) for until_s in (self.seen or {}).values()), default=float("inf"))
 
 
-# A queue's operations and their results as JSON, for a broker. Pure.
+# Encode operations and their results for a broker. Pure.
 
 
 T = TypeVar("T")
 
 
 class QueueCodec:
-    """See `WireCodec`. What is rare is not handed over, nor what adds a name that is forgotten again."""
+    """Encodes operations for a broker, see `WireCodec`. Rare ones are not handed over.
+
+    An operation that would add a name to a table that forgets names is not handed over either.
+    """
 
     @staticmethod
     def may_hand_over(operation: QueueOperation) -> bool:
-        """A client's first message without a producer's name, and one with `dedupe`, is put by itself."""
+        """Return whether a broker may carry it out; not a client's first unnamed message, and none with `dedupe`."""
         if isinstance(operation, Put):
             return operation.seq > 1 or not operation.producer.startswith(UNNAMED)
         return isinstance(operation, (Take, End, Beat))
 
     @staticmethod
     def say(operation: QueueOperation) -> list[Any]:
-        """An operation that may be handed over."""
+        """Encode an operation that may be handed over."""
         match operation:
             case Put(message, producer, seq, client, known, fence):
                 return ["put", _said(message), producer, seq, client, known, fence]

@@ -1,16 +1,16 @@
-"""`Queue`: messages that many put and many work on, in one object, and in segments where they are many.
+"""`Queue`: messages with many producers and many workers, in one object, and in segments if they are many.
 
     queue = lockprovider.queue.create("s3://bucket/backfill.json")
     queue.put_many(({"day": day} for day in days), producer="backfill-7")   # again after a crash: nothing twice
     queue.work(lambda job: load(job.body), threads=8)
 
-Promised. A message that was put is delivered until it is acked. It is put once for a (producer, seq), also where
-answers were lost and the producer died and began again. An ack that returns was of the newest claim of the message, and
-is the only one; what `then` was given is put with it, or neither is done. Of messages with a key one is worked on at a
-time, in the order of putting. Time decides only when a claim lapses, never whose ack counts.
+Promised. A message that was put is delivered until it is acked. For a (producer, seq) it is put once, also after lost
+answers, and after the producer died and restarted. An ack that returns was of the newest claim of the message, and is
+the only one. The messages of `then` are put with it, or neither happens. Of messages with one key, one is worked on at
+a time, in the order of putting. Time decides only when a claim lapses, never whose ack counts.
 
-Not promised: that a message is delivered once; make its effect fenced (`fence=job`), or named by `job.id`. An order
-among messages without a key, beyond priority and the order of putting while nobody fails.
+Not promised: that a message is delivered once. Fence its effect (`fence=job`), or name it by `job.id`. Messages without
+a key have no order beyond priority and the order of putting, and lose that order after a failure.
 """
 
 from __future__ import annotations
@@ -65,11 +65,12 @@ _FIRST_POLL_S, _LAST_POLL_S = 0.05, 1.0
 
 
 class Queue(Recipe):
-    """A queue. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
+    """A queue; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
-    `timeout` is for each operation with all its tries, `pace_s` the seconds between two writes (default: 1 on GCS).
-    `broker=True`: of the processes of this host that say so, one writes for all, by a Unix socket; with an address of
-    this machine, e.g. "127.0.0.1", it is reached by TCP there, by who knows the key in the object; not encrypted.
+    `timeout` (s) limits each operation with all its tries; `pace_s` is the time between two writes (default: 1 on GCS).
+    With `broker=True`, one process of this host writes for all that set it, through a Unix socket. With an address of
+    this machine, e.g. "127.0.0.1", it uses TCP there: open to every client that knows the key in the object, and not
+    encrypted.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json", max_attempts=1)
     >>> receipts = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")
@@ -89,7 +90,7 @@ class Queue(Recipe):
         pace_s = (_GCS_PACE_S if store.kind == "gcs" else 0.0) if pace_s is None else seconds(pace_s, "pace_s")
         host, timeout_s = check_broker(broker), seconds(timeout)
         self._batcher: Batcher[QueueOperation | Bundle[QueueOperation], Any] = Batcher(
-            lambda batch: self._writer.commit(batch),  # noqa: PLW0108 - it is made below
+            lambda batch: self._writer.commit(batch),  # noqa: PLW0108 - the writer is made below
             world=self.world,
             pace_s=pace_s,
         )
@@ -102,11 +103,11 @@ class Queue(Recipe):
         self._begin()
 
     def _be_new(self) -> None:
-        """A client of its own, who has put and claimed nothing."""
+        """Reset to a client with its own name that has put and claimed nothing."""
         self._client = self.world.new_id()
         self._claims = itertools.count(1)
-        self._unnamed = 0  # how many this client has put without a producer's name
-        self._numbers = threading.Lock()  # a number and its place in the line are given together
+        self._unnamed = 0  # messages put by this client without a producer's name
+        self._numbers = threading.Lock()  # a number and its place in the line are assigned together
         self._stopping = Signal()
         self._heartbeat.be_new()
         self._writer.be_new()
@@ -122,10 +123,10 @@ class Queue(Recipe):
         storage_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> Queue:
-        """Make the queue, or open it, if it is there with the same settings. See `QueueSettings`.
+        """Create the queue, or open it, if it exists with the same settings. See `QueueSettings`.
 
         Raises:
-            CoordinationError: it is there with others.
+            CoordinationError: the queue exists with other settings.
             InvalidInput: the URL or a setting does not fit.
             OutcomeUnknown, StoreError: the store failed; do it again.
 
@@ -156,18 +157,19 @@ class Queue(Recipe):
         seq: int | None = None,
         fence: Any = None,
     ) -> Receipt:
-        """Put a message: JSON or bytes. The higher `priority` goes first; `delay_s` is when it may be delivered.
+        """Put a message: JSON or bytes. A higher `priority` goes first; it is not delivered before `delay_s`.
 
-        `producer` and `seq` say that it is put once: the numbers of a producer rise, and may have gaps; one client at a
-        time puts as it. `dedupe` says it for one message, while the queue remembers the name (the last 1,000 such).
+        With `producer` and `seq` it is put once. The numbers of a producer rise, and may have gaps; one client at a
+        time puts as a producer. With `dedupe` one message is put once, while the queue remembers the name (the last
+        1,000).
 
         Raises:
-            SequenceGap: a higher number of this producer is there, and this one was not put before; or one before it
-                came to nothing, and has to be put again first.
+            SequenceGap: a higher number of this producer was put, and this one was not; or an earlier number failed,
+                and must be put again first.
             QueueFull, TooLarge: it has no room: dead letters, claims and messages with keys fill the object. Other
                 messages wait in segments.
             Fenced: `fence` is over.
-            OutcomeUnknown: nobody can tell; with a producer or `dedupe`, put it again.
+            OutcomeUnknown: the outcome is unknown; with a producer or `dedupe`, put it again.
             NoQueue, StoreError: nothing was put.
 
         >>> queue.put({"day": "wed"}, priority=5)
@@ -188,9 +190,9 @@ class Queue(Recipe):
     ) -> list[Receipt]:
         """Put messages in their order, a thousand to a write. With a `producer` they are numbered from 1.
 
-        Repeat it with the same messages after a crash or an error: those that are there are not put again.
+        After a crash or an error, repeat it with the same messages: messages that were put are not put again.
 
-        Raises what `put` raises; some may be there.
+        Raises what `put` raises; some of the messages may be in the queue.
 
         >>> again = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")  # as after a crash
         >>> [one.again for one in again], queue.stat().ready
@@ -212,7 +214,7 @@ class Queue(Recipe):
             raise
 
     def last_seq(self, producer: str) -> int:
-        """The last number that was put as this producer; 0 if there is none. Where to go on after a crash.
+        """Return the last number that was put as this producer; 0 if none. A restarted producer goes on after it.
 
         >>> queue.last_seq("backfill-7")
         2
@@ -220,12 +222,12 @@ class Queue(Recipe):
         return self._writer.read()[0].producers.get(check_producer(producer, "producer"), (0, 0, ""))[0]
 
     def claim(self, *, visible_s: float | None = None, timeout: float = 0.0) -> Job | None:
-        """The next message, or None if there was none in `timeout` seconds. Its claim is prolonged until it is ended.
+        """Claim the next message; None if none came in `timeout` seconds. A heartbeat prolongs it until its end.
 
         Raises:
             QueueFull: dead letters leave no room for the messages that wait in segments: redrive them.
-            NoQueue, StoreError, OutcomeUnknown: the store failed. What may have been claimed lapses.
-            MalformedObject: the object is no queue, or a segment that it names is not there or is none.
+            NoQueue, StoreError, OutcomeUnknown: the store failed. A claim that was made nevertheless lapses.
+            MalformedObject: the object is not a queue, or a segment that it names is missing or malformed.
 
         >>> with queue.claim() as job:  # acks at the end
         ...     job.body
@@ -254,7 +256,7 @@ class Queue(Recipe):
             poll_s = min(poll_s * 2, _LAST_POLL_S)
 
     def _claimed(self, take: Take) -> Claim | NothingReady:
-        """What came of it. A claim that comes after an interrupt is given back."""
+        """Carry out a claim. After an interrupt, a claim that still succeeds is given back."""
         answer: Later[Any] = Later()
         try:
             came: Claim | NothingReady = self._batcher.do(take, answer)
@@ -266,11 +268,13 @@ class Queue(Recipe):
     def _give_back(self, token: str, done: Future[Any]) -> None:
         claim = None if done.cancelled() or done.exception() is not None else done.result()
         if isinstance(claim, Claim):
-            with contextlib.suppress(CoordinationError):  # it was closed, or too much waits: then it lapses
+            with contextlib.suppress(CoordinationError):  # the batcher is closed or full: then the claim lapses
                 self._batcher.submit(End(claim.message.n, token, "nack", error=claim.message.error, counts=False))
 
     def jobs(self, *, visible_s: float | None = None, until_empty: bool = False) -> Iterator[Job]:
-        """One message after another, until `stop`, or until there is none; leave each with `with`.
+        """Return an iterator of claimed messages, until `stop`, or with `until_empty` until no message is ready.
+
+        Leave each with `with`.
 
         >>> for job in queue.jobs(until_empty=True):
         ...     with job:
@@ -299,10 +303,10 @@ class Queue(Recipe):
         until_empty: bool = False,
         on_error: Callable[[Job, Exception], None] | None = None,
     ) -> Worked:
-        """Call `fn` with each message, on so many threads, until `stop`, or until there is none.
+        """Call `fn` with each message on `threads` threads, until `stop`, or with `until_empty` until none is ready.
 
-        It is acked when `fn` returns, and given back when it raises; `on_error` is told, and `job.error` says it at the
-        next attempt. An error of the queue itself ends the work.
+        A message is acked when `fn` returns, and given back when it raises. `on_error` gets the error, and `job.error`
+        has it at the next attempt. An error of the queue itself ends the work.
 
         Raises what `claim` raises.
 
@@ -325,7 +329,7 @@ class Queue(Recipe):
                             count(worked, job, failed=failed)
                     elif until_empty:
                         return
-            except BaseException as error:  # noqa: BLE001 - raised where the work was asked for
+            except BaseException as error:  # noqa: BLE001 - `work` raises it
                 errors.append(error)
 
         self._run_on(live, whole(threads, "threads", least=1))
@@ -334,14 +338,14 @@ class Queue(Recipe):
         return worked
 
     def _run_on(self, live: Callable[[], None], threads: int) -> None:
-        """Call it on so many threads, until all have returned; an interrupt stops them."""
+        """Run `live` on so many threads, until all have returned; an interrupt stops them."""
         crew = [Worker(live, "queue-crew") for _ in range(threads)]
         for one in crew:
             one.start()
         try:
             for one in crew:
                 while one.is_alive():
-                    one.join(1.0)  # so that a Ctrl-C is seen
+                    one.join(1.0)  # so that a Ctrl-C is noticed
         except BaseException:
             self.stop()
             for one in crew:
@@ -349,7 +353,7 @@ class Queue(Recipe):
             raise
 
     def stop(self) -> None:
-        """Let all who work here finish what they have, and claim nothing more.
+        """Stop claiming: `work`, `jobs` and `claim` finish the messages that they have, and return.
 
         >>> queue.stop()
         >>> queue.stopping
@@ -364,7 +368,7 @@ class Queue(Recipe):
         return self._stopping.is_set()
 
     def stat(self) -> QueueStat:
-        """What is in it.
+        """Return the number of messages in each state, from one read.
 
         >>> stat = queue.stat()
         >>> stat.ready, stat.claimed, stat.dead
@@ -378,7 +382,7 @@ class Queue(Recipe):
         return QueueStat(*counts, contents.next - 1, contents.size, contents.rev, len(contents.segments))
 
     def peek(self, limit: int = 20) -> list[Letter]:
-        """The next messages in the order of delivery, as they are now; none is claimed.
+        """Return the next messages in the order of delivery; claims none.
 
         >>> [letter.body for letter in queue.peek(1)]
         [{'day': 'mon'}]
@@ -386,7 +390,7 @@ class Queue(Recipe):
         return [Letter.of(one) for one in self._writer.next_messages(whole(limit, "limit"))]
 
     def dead(self) -> list[Letter]:
-        """The dead letters.
+        """Return the dead letters.
 
         >>> queue.claim().bury("no such day")
         >>> [(letter.body, letter.why) for letter in queue.dead()]
@@ -395,7 +399,7 @@ class Queue(Recipe):
         return [Letter.of(one.message, one.why) for one in self._writer.read()[0].dead.values()]
 
     def redrive(self, numbers: Iterable[int] | None = None) -> int:
-        """Deliver dead letters again, those of these numbers or all, as if they were new; how many.
+        """Deliver dead letters again as new messages, these numbers or all; return how many.
 
         >>> queue.claim().bury("no such day")
         >>> queue.redrive(), queue.stat().ready
@@ -407,10 +411,10 @@ class Queue(Recipe):
         return done
 
     def purge(self, *, expected: int) -> int:
-        """Remove what is ready and dead, if the queue still is as `stat` showed it (`expected=stat.rev`); how many.
+        """Remove ready and dead messages, if the queue has not changed since `expected=stat.rev`; return how many.
 
         Raises:
-            StateConflict: it was written since.
+            StateConflict: the queue was written since.
 
         >>> queue.purge(expected=queue.stat().rev)
         2
@@ -419,7 +423,7 @@ class Queue(Recipe):
         return done
 
     def clean(self) -> int:
-        """Remove the segments that writers left who died between two requests; how many. A write, and a listing.
+        """Remove segments left by writers that died between two requests; return how many. Takes a write and a listing.
 
         Raises:
             NoQueue, StoreError, OutcomeUnknown: the store failed; some may be removed.
@@ -428,13 +432,13 @@ class Queue(Recipe):
         0
         """
         found = self._writer.segments.names()
-        self._batcher.do(Touch())  # who has made one of them, and did not name it by now, cannot any more
+        self._batcher.do(Touch())  # writers that made a segment and have not named it yet fail after this write
         garbage = found - {one.name for one in self._writer.read()[0].segments}
         self._writer.segments.remove(garbage)
         return len(garbage)
 
     def close(self, timeout: float | None = None) -> None:
-        """Take nothing more, and return once what waits is written.
+        """Stop claiming, take no more operations, and wait until the waiting ones are written.
 
         >>> queue.close(timeout=10)
         """
@@ -450,6 +454,7 @@ class Queue(Recipe):
     def _putting(
         self, new: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Later[Any]]:
+        """Number a message and submit its put; a new named producer first reads its last number."""
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give a producer with its seq, or dedupe, or neither")
         epoch = 0 if fence is None else check_fence(fence)
@@ -481,10 +486,10 @@ class Queue(Recipe):
 
 
 def told_of_errors(on_error: Any) -> Callable[[Any, Exception], object]:
-    """What `work` tells of the error of a message.
+    """Return the function that `work` calls with each failed job and its error.
 
     Raises:
-        InvalidInput: it is no function.
+        InvalidInput: `on_error` is not a function.
     """
     return _tell_nobody if on_error is None else function(on_error, "on_error", "of a job and its error")
 
@@ -494,11 +499,11 @@ def _tell_nobody(job: object, error: Exception) -> None:
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
-    """Call it with the message, and end that; whether it raised, which is told."""
+    """Call `fn` with the job and end the job; return whether `fn` raised, after telling `tell`."""
     try:
         with job:
             fn(job)
-    except Exception as error:  # noqa: BLE001 - see above
+    except Exception as error:  # noqa: BLE001 - the message keeps it, and `tell` gets it
         tell(job, error)
         return True
     return False

@@ -1,4 +1,4 @@
-"""The one who writes a queue for all callers of this process: operations in, a result or an error for each out."""
+"""Writer of a queue for all callers of a process."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ from lockprovider.recipes.queue.operations import (
 from lockprovider.recipes.values import UNNAMED
 
 _EVER = float("inf")
-_BROKER = "broker"  # the field of the object with who writes for others
+_BROKER = "broker"  # the object's field that names the brokers
 Given = QueueOperation | Foreign[QueueOperation]
 
 
 class Segments:
-    """Those of one queue, in the folder `<queue>.d/segments`."""
+    """Segments of one queue, in the folder `<queue>.d/segments`."""
 
     def __init__(self, store: Store, path: str, timeout_s: float) -> None:
         self._store = store
@@ -64,10 +64,10 @@ class Segments:
         self._timeout_s = timeout_s
 
     def read(self, name: str, queue_id: str) -> tuple[Message, ...] | None:
-        """Its messages; None if it is not there (any more).
+        """Read a segment's messages; None if it does not exist (any more).
 
         Raises:
-            MalformedObject: the object is no segment of this queue.
+            MalformedObject: the object is not a segment of this queue.
             StoreError: the store did not answer.
         """
         path = f"{self._folder}{name}"
@@ -75,10 +75,10 @@ class Segments:
         return None if content is None else decode_segment(content.data, queue_id, path)
 
     def write(self, segment: Segment, queue_id: str) -> None:
-        """Make it; that it is there already is a copy of this very write.
+        """Write a segment, unless it exists: then it is a copy of this same write.
 
         Raises:
-            StoreError: nobody knows whether it is there, and nothing names it.
+            StoreError: it is not known whether it exists, and nothing names it.
         """
         path = f"{self._folder}{segment.name}"
         outcome = self._store.put_if_absent(path, segment.encode(queue_id), timeout=self._timeout_s)
@@ -86,14 +86,14 @@ class Segments:
             raise Unavailable(f"the store did not say whether it has {path!r}: try again", path=path)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Those that nothing names any more; what cannot be removed now, `Queue.clean` removes."""
+        """Remove segments that nothing names any more; on a failure, `Queue.clean` removes them later."""
         paths = [f"{self._folder}{name}" for name in names]
         if paths:
             with contextlib.suppress(StoreError):
                 self._store.delete_all(paths, timeout=self._timeout_s)
 
     def names(self) -> set[str]:
-        """All that are there, named or not.
+        """List all segments, named by the object or not.
 
         Raises:
             StoreError: the store did not answer.
@@ -102,7 +102,7 @@ class Segments:
 
 
 class _SegmentGone(Exception):
-    """It is not there: whoever brought its messages back has removed it, and the queue's object is another by now."""
+    """The segment does not exist: another writer brought its messages back, and has replaced the queue's object."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -111,14 +111,14 @@ class _SegmentGone(Exception):
 
 @dataclass(slots=True)
 class _SoFar:
-    """What is known of a batch.
+    """Progress of one batch.
 
     Attributes:
-        tries: its writes, by their identities, and what each would come to.
-        touched: the segments that a try has made, or brought back.
-        base: what the last try was to replace.
-        missing: the version that named a segment that was not there.
-        handover: what others may have carried out.
+        tries: the results of each of its writes, by the write's id.
+        touched: segments that a try has made, or brought back.
+        base: the version that the last try was to replace.
+        missing: the version that named a missing segment.
+        handover: what other processes may have carried out.
     """
 
     handover: Handover[QueueOperation]
@@ -129,21 +129,22 @@ class _SoFar:
 
     @property
     def sent(self) -> tuple[bool, ...]:
-        """Of each operation, whether it may have been carried out."""
+        """For each operation, whether it may have been carried out."""
         return tuple(map(operator.or_, self.handover.handed, sent_of(self.tries, len(self.handover.handed))))
 
     @property
     def is_sent(self) -> bool:
-        """Whether any may have been."""
+        """Whether any operation may have been carried out."""
         return bool(self.tries) or any(self.handover.handed)
 
 
 class QueueWriter:
-    """Writes batches of operations, one at a time; knows the queue as it last wrote or read it.
+    """Writes batches of operations, one at a time; caches the queue as it last wrote or read it.
 
-    A batch is one PUT, and no GET while nobody else writes. Where the answer is lost, or another was faster, it looks
-    whether one of its writes was done; else each operation is sent again, and answers for itself. Segments that the
-    write names are made before it; those that it brought back, and those that were made in vain, are removed after it.
+    A batch is one PUT, and no GET while no other process writes. After a lost answer or a lost race it reads the queue,
+    and looks for the ids of its writes. If it finds none, it sends each operation again, which recognizes its own
+    repeat. Segments that the write names are made before it. Segments that it brought back, or made in vain, are
+    removed after it.
     """
 
     def __init__(
@@ -163,19 +164,19 @@ class QueueWriter:
         self.be_new()
 
     def be_new(self) -> None:
-        """In a forked child, and at first: nobody waits for anything."""
-        self.news: deque[Signal] = deque()  # of those who wait until messages become ready
+        """Reset at first, and in a forked child: no caller waits."""
+        self.news: deque[Signal] = deque()  # signals of callers that wait until messages become ready
         self._order = Numbers()
         if self._broker is not None:
             self._broker.be_new()
 
     def close(self) -> None:
-        """Write for no others."""
+        """Stop writing for other processes."""
         if self._broker is not None:
             self._broker.close()
 
     def create(self, contents: Contents) -> bool:
-        """Whether the queue was made; else there is one.
+        """Create the queue, and return whether this call did; False if it exists.
 
         Raises:
             OutcomeUnknown, StoreError: see `Store.put_if_absent`.
@@ -187,16 +188,16 @@ class QueueWriter:
         return isinstance(outcome, Won)
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Contents, Version]:
-        """The queue as it is; not to be changed.
+        """Return the queue, which must not be changed, and its version.
 
         Raises:
-            NoQueue: there is none.
-            Fenced: it is another than this one was: it was removed and made anew.
-            MalformedObject: the object is no queue.
+            NoQueue: the queue does not exist.
+            Fenced: the queue was removed and created again.
+            MalformedObject: the object is not a queue.
             StoreError: the store did not answer.
         """
         content = self._object.get(max_age_s=max_age_s)
-        if content is None and max_age_s:  # it may have been made since
+        if content is None and max_age_s:  # it may have been created since the cached read
             content = self._object.get()
         if content is None:
             raise NoQueue(f"there is no queue at {self.path!r}: make it: `lockprovider queue create URL`, or create()")
@@ -211,16 +212,17 @@ class QueueWriter:
         return contents, content.version
 
     def commit(self, operations: Sequence[QueueOperation | Bundle[QueueOperation]]) -> list[Any]:
-        """What each operation came to, in their order; those of a bundle, in a list.
+        """Carry out operations, and return their results in order; a bundle gets a list.
 
         Raises:
-            OutcomeUnknown: nobody can tell whether they were done. Each may be repeated, and answers for itself.
+            OutcomeUnknown: it is not known whether they were done. Each may be repeated, and recognizes its own repeat.
             NoQueue, Fenced, MalformedObject, StoreError: for all of them; nothing was done.
         """
         given = flat(operations)
         return regrouped(operations, self._order.carried_out(given, [*map(_numbered, given)], self._commit))
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
+        """Write one batch, or let a broker do it; retry until its outcome is known or the timeout ends."""
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
         so_far = _SoFar(handover)
@@ -239,7 +241,7 @@ class QueueWriter:
             if isinstance(outcome, Won):
                 return handover.told(results, self._unknown)
             if outcome is None and results and not max_age_s:
-                if version != so_far.base:  # else the last try may be done yet
+                if version != so_far.base:  # else the last try may still be done
                     self.segments.remove(so_far.touched - _names(contents))
                 return handover.told(results, self._unknown)
             if outcome is not None:
@@ -249,7 +251,10 @@ class QueueWriter:
     def _tried(
         self, so_far: _SoFar, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
-        """What they would come to, and what the write did, if one was needed. No results: look again."""
+        """Draft the batch, and write it if it changes anything; return its results and the outcome of the write.
+
+        Empty results mean that the queue must be read again.
+        """
         tries = so_far.tries
         try:
             draft, results, batch = self._drafted(contents, operations, so_far)
@@ -279,12 +284,13 @@ class QueueWriter:
             self.world.sleep(delay_s(tries - 1, self.world.random()))
 
     def idle_s(self) -> float:
-        """Seconds until a claim of another may lapse; infinite if there is none."""
+        """Return the seconds until another worker's claim may lapse; infinite if there are no claims."""
         return self._watch.next_s(self.world.monotonic_s())
 
     def _drafted(
         self, contents: Contents, operations: Sequence[Given], so_far: _SoFar
     ) -> tuple[Contents, list[Any], str]:
+        """Carry out lapsed claims and the batch on a copy of the contents, reading the segments that it needs."""
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
@@ -304,7 +310,7 @@ class QueueWriter:
                 return draft, so_far.handover.answered(results[len(lapsed) :], dropped), batch
 
     def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
-        """Segments first: the object names none that is not there."""
+        """Write the draft, after its new segments: the object never names a segment that does not exist."""
         self._proof.require()
         for segment in draft.segments:
             if segment.messages is not None and segment not in contents.segments:
@@ -312,7 +318,7 @@ class QueueWriter:
         return self._object.put_if_match(draft.encode(), version)
 
     def next_messages(self, limit: int) -> list[Message]:
-        """The first so many in the order of delivery, also of those that wait for their time.
+        """Return the first messages in the order of delivery, delayed ones too.
 
         Raises:
             What `read` raises.
@@ -339,6 +345,7 @@ class QueueWriter:
         return messages
 
     def _look(self, so_far: _SoFar, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
+        """Read the queue; retry until the deadline if an operation may have been carried out."""
         failures = 0
         while True:
             try:
@@ -352,21 +359,25 @@ class QueueWriter:
             self.world.sleep(delay_s(failures, self.world.random()))
 
     def _note(self, contents: Contents, more: int) -> None:
+        """Record the heartbeats of the claims, and wake callers for `more` new messages.
+
+        The first look asks the store for its clock, if there are claims.
+        """
         now_ms = self.world.now_ms()
-        if self._watch.seen is None and contents.claims:  # of others, who may be dead: by the store's clock
+        if self._watch.seen is None and contents.claims:  # their workers may be dead, so use the store's clock
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms
             now_ms = now_ms if said_ms is None else said_ms
         self._watch.look(contents, self.world.monotonic_s(), now_ms)
         self.tell(more)
 
     def tell(self, many: int) -> None:
-        """Wake so many of those who wait for messages."""
+        """Wake `many` of the callers that wait for messages."""
         with contextlib.suppress(IndexError):
             for _ in range(many):
                 self.news.popleft().set()
 
     def wait_for_news(self, timeout_s: float) -> None:
-        """Until messages become ready."""
+        """Wait until messages become ready, or for `timeout_s`."""
         mine = Signal()
         self.news.append(mine)
         try:
@@ -385,7 +396,7 @@ class QueueWriter:
 
 
 def _is_foreign_claim(operation: Given) -> bool:
-    """It may come late, when its client has made the claim elsewhere."""
+    """Return whether it is another process's claim: it may come late, after that process has made it elsewhere."""
     return isinstance(operation, Foreign) and isinstance(operation.operation, Take)
 
 
@@ -395,7 +406,10 @@ def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:
 
 
 def _numbered(operation: Given) -> NumberOf | None:
-    """Those of others are in order where they come from, and in one write here."""
+    """Return the producer and number of a put, by which a failed number holds up later ones.
+
+    Foreign puts are in order in their own process, and in one write here.
+    """
     named = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
     return (operation.producer, operation.seq) if named and isinstance(operation, Put) else None
 

@@ -1,4 +1,4 @@
-"""Services that rewrite rows, and so write files as writers do: compaction, clustering.
+"""Services that rewrite rows into new files: compaction, clustering.
 
-May import what stands below `engines`. Promised: no row is changed, and whoever runs one again comes to the same.
+May import the layers below `engines`. Promised: no row is changed, and a repeated run has the same result.
 """

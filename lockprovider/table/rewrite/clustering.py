@@ -1,17 +1,17 @@
-"""Clustering: the rows of small files are joined, and sorted, in new file groups, while writers go on elsewhere.
+"""Clustering: join and sort the rows of small files in new file groups, while writers continue elsewhere.
 
-    schedule  under the table lock, as a file: `.clustering.requested` names the file slices that are replaced
-    run       without the lock, anywhere, by one executor at a time, who beats: `.inflight`, then the new files
-    complete  under the lock, if no slice of the plan has changed: from here on readers see the new file groups
+    schedule  under the table lock, as a file: `.clustering.requested` names the file slices to replace
+    run       without the lock, anywhere, by one executor at a time, with a heartbeat: `.inflight`, then the new files
+    complete  under the lock, if no slice of the plan has changed: now readers see the new file groups
 
-From its schedule on a plan holds its file groups. A write of one of them, begun before or after, gives way at its
-commit; inserts make new file groups, and pass. With `prefer_writer` it is the other way round: groups that a pending
-write has announced are not planned, and a plan that was overtaken is taken back. Whoever is first, no row is lost: a
-write that is completed on a group of a plan ends the plan, and a plan that is completed ends the write.
+From its schedule on a plan holds its file groups. A write to one of them gives way at its commit, whenever it began;
+inserts make new file groups, and pass. With `prefer_writer` the plan gives way: file groups announced by a pending
+write are not planned, and an overtaken plan is removed. No row is lost: a write completed on a file group of a plan
+ends the plan, and a completed plan ends the write.
 
-What an executor that died has left, the next one goes on with: its files have the same names and rows. A plan that was
-made to be run at once (`cluster_table`) does not wait for that: the next writer takes it back. JVM Hudi's plans
-are run here, sorted by their columns one after the other, whatever curve they ask for.
+The next executor continues the work of a dead one: its files have the same names and rows. The next writer removes a
+plan that a dead maker was to run itself (`cluster_table`). JVM Hudi's plans are run here, sorted by their columns one
+after the other, whatever curve they ask for.
 
 Source: Hudi `ClusteringPlanActionExecutor`, `BaseHoodieTableServiceClient.cluster`, `SparkRejectUpdateStrategy`.
 """
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringResult:
-    """One clustering. `instant` and `completion` are 17 digits, UTC; empty if it is only what would be done.
+    """One clustering. `instant` and `completion` are 17 digits, UTC; empty for a dry run.
 
     `file_groups` are those that it ended, `new_file_groups` those that have their rows now.
     """
@@ -71,7 +71,7 @@ class ClusteringResult:
 
 
 class _Output(NamedTuple):
-    """What becomes of the slices of one partition in one group of a plan."""
+    """The slices of one partition in one group of a plan, and the file ids of the new files for their rows."""
 
     slices: tuple[PlannedSlice, ...]
     file_ids: tuple[str, ...]
@@ -80,16 +80,16 @@ class _Output(NamedTuple):
 def cluster_table(
     table: TableContext, rule: ClusteringRule, run: executor.Runner = executor.here, *, dry_run: bool = False
 ) -> tuple[ClusteringResult, ...]:
-    """Run what is scheduled and nobody runs, then schedule and run what there is to join now, plan by plan.
+    """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan.
 
-    `run` says where the files are written, here and in `run_clustering`. `dry_run`: nothing is written; what the first
-    plan would be.
+    `run` runs the tasks that write files, here and in `run_clustering`. `dry_run`: write nothing; return the first
+    plan.
 
     Raises:
         UnsupportedTable: the table has buckets, or cannot be written here.
         InvalidInput: it cannot be sorted by these columns.
-        WriteConflict: a plan of its own was overtaken by a write, and taken back; those before it are completed.
-        NotAcquired, CasError: the lock or the store; what was scheduled is run by the next call.
+        WriteConflict: a write overtook a plan of its own, which was removed; earlier plans are completed.
+        NotAcquired, CasError: the lock or the store failed; the next call runs a stored plan.
     """
     _check(table, rule)
     if dry_run:
@@ -97,7 +97,7 @@ def cluster_table(
         return (_result("", "", planned, ()),) if planned.groups else ()
     done = []
     for begin in executor.left(table, Action.CLUSTERING):
-        with contextlib.suppress(WriteConflict):  # it was overtaken, and is taken back
+        with contextlib.suppress(WriteConflict):  # a write overtook it, and it was removed
             done.append(run_clustering(table, begin, run))
     first = mine = schedule_clustering(table, rule, owned=True)
     while mine is not None:
@@ -110,15 +110,15 @@ def cluster_table(
 def schedule_clustering(
     table: TableContext, rule: ClusteringRule, *, until: str = "", owned: bool = False
 ) -> str | None:
-    """Write down which files are to be joined, to be run by anybody: its begin time; None if there are none.
+    """Schedule a clustering for any process to run; return its begin time, or None if there is nothing to join.
 
-    Until it is run or taken back, writes of their file groups give way (see the module). `until`: only slices that
-    began before. `owned`: the caller runs it at once; should it die, the next writer takes the plan back.
+    Until it is run or removed, writes to its file groups give way (see the module). `until`: only slices that began
+    before. `owned`: the caller runs it at once; if it dies, the next writer removes the plan.
 
     Raises:
         UnsupportedTable: the table has buckets, or cannot be written here.
         InvalidInput: it cannot be sorted by these columns.
-        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
     """
     _check(table, rule)
 
@@ -132,16 +132,16 @@ def schedule_clustering(
 def run_clustering(
     table: TableContext, begin: str, run: executor.Runner = executor.here, owned: WriterHeartbeat | None = None
 ) -> ClusteringResult:
-    """Run a scheduled clustering, of the JVM's too, or go on with one whose executor died.
+    """Run a scheduled clustering, also one by JVM Hudi, or continue one whose executor died.
 
-    `owned`: the heartbeat of a plan of the caller's own.
+    `owned`: the heartbeat of the caller's own plan.
 
     Raises:
-        HistoryGone: there is none that began then and is not completed, or files that it names are gone.
+        HistoryGone: no uncompleted one has this begin time, or files that it names are gone.
         Aborted: another executor is at work, or took this one for dead.
-        WriteConflict: a write of its file groups was faster, or is preferred; the plan was taken back.
+        WriteConflict: a write to its file groups was faster, or is preferred; the plan was removed.
         UnsupportedTable: the table cannot be written here, or sorted by the columns of the plan.
-        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
     """
     _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)
@@ -162,15 +162,15 @@ def run_clustering(
 
 
 def unschedule_clustering(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
-    """Take a scheduled clustering back, with what an executor that died has written of it. No row changes by it.
+    """Remove a scheduled clustering, with the files of a dead executor; no row changes.
 
-    With `hours` all that are older, and that nobody runs. Returns the begin times of what was taken back.
+    With `hours`, remove all older ones without an executor. Returns the begin times of the removed ones.
 
     Raises:
         InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
-        HistoryGone: there is none that began then and is not completed.
+        HistoryGone: no uncompleted one has this begin time.
         Aborted: an executor is at work.
-        NotAcquired, CasError: the lock or the store; may be repeated.
+        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     _check(table)
     return executor.unschedule(table, begin, hours, Action.CLUSTERING)
@@ -188,7 +188,7 @@ def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:
 
 
 def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
-    """Why rows cannot be sorted by these columns; empty if they can."""
+    """Return why rows cannot be sorted by these columns; empty if they can."""
     missing = hudi_schema.absent(sort_by, schema.names)
     if missing:
         return f"columns {missing} are not in the table, which has {schema.names}"
@@ -209,11 +209,11 @@ def _planned(table: TableContext, rule: ClusteringRule, now: Timeline, until: st
 
 
 def _preferred(table: TableContext, now: Timeline, groups: frozenset[FileGroup]) -> set[FileGroup]:
-    """Which of these groups a clustering would lose to pending writes."""
+    """Return the groups of these that a clustering would lose to pending writes."""
     pending, found = pending_writes(table, now, ""), set[FileGroup]()
     while overlap := table.settings.resolution(_operation("", groups - found), pending):
         more = (groups - found).intersection(overlap.file_groups)
-        if not more:  # it looks at more than file groups: that is told at the end
+        if not more:  # the resolution compares more than file groups; the completion checks it
             break
         found |= more
     return found
@@ -235,7 +235,7 @@ def _is_ours(begin: str, planned: ClusteringPlan, path: str) -> bool:
 
 
 def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[_Output]:
-    """What is written by a plan; the same file ids in each attempt."""
+    """Yield the outputs of a plan, with the same file ids in each attempt."""
     for number, group in enumerate(planned.groups):
         for partition in sorted({one.partition for one in group.slices}):
             slices = tuple(one for one in group.slices if one.partition == partition)
@@ -266,15 +266,15 @@ def _write(
 
 
 def _give_way(table: TableContext, lease: Lease, begin: str, seen: Snapshot, planned: ClusteringPlan) -> None:
-    """Under the lock: take the plan back if a write has touched its file groups, or is preferred.
+    """Remove the plan, under the lock, if a write has touched its file groups or is preferred.
 
     Raises:
-        WriteConflict: it has.
+        WriteConflict: the plan was removed.
     """
     now = seen.timeline
     there = {one.group: frozenset(path.rpartition("/")[2] for path in one.paths) for one in seen.slices}
     lost_to, touched = "", {one.group for one in planned.slices if there.get(one.group) != one.names}
-    if touched:  # by what is completed: the rows that were read are not all there are now
+    if touched:  # by a completed write: the rows that were read are not all rows of now
         later = (i for i in reversed(now.writes) if table.metadata_of(i).file_groups & touched)
         lost_to = next((i.file_name for i in later), ARCHIVED)
     else:

@@ -1,14 +1,14 @@
-"""Compaction: the log files of file slices are merged into new base files, while writers go on.
+"""Compaction: merge the log files of file slices into new base files, while writers continue.
 
-    schedule  under the table lock, as a file: `.compaction.requested` names the files that are merged
-    run       without the lock, anywhere, by one executor at a time, who beats: `.inflight`, then the base files
-    complete  under the lock: from here on readers see the new slices
+    schedule  under the table lock, as a file: `.compaction.requested` names the files to merge
+    run       without the lock, anywhere, by one executor at a time, with a heartbeat: `.inflight`, then the base files
+    complete  under the lock: now readers see the new slices
 
-A log that is completed after the compaction began belongs to the new slice, whenever it was begun: so writers and
-compactions never conflict. What an executor that died has left, the next one goes on with: its files have the same
-names and rows. What JVM Hudi has scheduled is run here, and it runs what is scheduled here.
+A log completed after the compaction's begin belongs to the new slice, whenever it began, so writers and compactions
+never conflict. The next executor continues the work of a dead one: its files have the same names and rows. Plans of JVM
+Hudi are run here, and JVM Hudi runs plans made here.
 
-NOT promised: that a delete is remembered: a row that comes later with a lower ordering value is there again.
+NOT promised: that a delete is remembered: a row that comes later with a lower ordering value reappears.
 
 Source: Hudi `ScheduleCompactionActionExecutor`, `HoodieCompactor`, `BaseHoodieTableServiceClient`.
 """
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """One compaction. `instant` and `completion` are 17 digits, UTC; empty if it is only what would be done.
+    """One compaction. `instant` and `completion` are 17 digits, UTC; empty for a dry run.
 
-    `file_groups` are those that it merged, `log_files` how many log files they had.
+    `file_groups` are the merged ones; `log_files` counts their log files.
     """
 
     instant: str
@@ -59,14 +59,14 @@ class CompactionResult:
 def compact_table(
     table: TableContext, run: executor.Runner = executor.here, *, dry_run: bool = False
 ) -> tuple[CompactionResult, ...]:
-    """Run what is scheduled and nobody runs, then schedule what there is to merge now, and run that, too.
+    """Run the scheduled compactions without an executor, then schedule and run one for the logs of now.
 
-    `run` says where the files are written, here and in `run_compaction`. `dry_run`: nothing is written; what it would
+    `run` runs the tasks that write files, here and in `run_compaction`. `dry_run`: write nothing; return what it would
     schedule.
 
     Raises:
         UnsupportedTable: the table is not merge-on-read, or cannot be written here.
-        NotAcquired, CasError: the lock or the store; what was scheduled is run by the next call.
+        NotAcquired, CasError: the lock or the store failed; the next call runs a stored plan.
     """
     _check(table)
     if dry_run:
@@ -78,11 +78,11 @@ def compact_table(
 
 
 def schedule_compaction(table: TableContext) -> str | None:
-    """Write down which file slices are to be merged, to be run by anybody: its begin time; None if there are none.
+    """Schedule a compaction for any process to run; return its begin time, or None if there is nothing to merge.
 
     Raises:
         UnsupportedTable: the table is not merge-on-read, or cannot be written here.
-        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
     """
     _check(table)
 
@@ -94,12 +94,12 @@ def schedule_compaction(table: TableContext) -> str | None:
 
 
 def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.here) -> CompactionResult:
-    """Run a scheduled compaction, of the JVM's too, or go on with one whose executor died.
+    """Run a scheduled compaction, also one by JVM Hudi, or continue one whose executor died.
 
     Raises:
-        HistoryGone: there is none that began then and is not completed, or files that it names are gone.
+        HistoryGone: no uncompleted one has this begin time, or files that it names are gone.
         Aborted: another executor is at work, or took this one for dead.
-        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
     """
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as mine:
@@ -110,15 +110,15 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
 
 
 def unschedule_compaction(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
-    """Take a scheduled compaction back, with what an executor that died has written of it. No row changes by it.
+    """Remove a scheduled compaction, with the files of a dead executor; no row changes.
 
-    With `hours` all that are older, and that nobody runs. Returns the begin times of what was taken back.
+    With `hours`, remove all older ones without an executor. Returns the begin times of the removed ones.
 
     Raises:
         InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
-        HistoryGone: there is none that began then and is not completed.
+        HistoryGone: no uncompleted one has this begin time.
         Aborted: an executor is at work.
-        NotAcquired, CasError: the lock or the store; may be repeated.
+        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     _check(table)
     return executor.unschedule(table, begin, hours, Action.COMPACTION)
@@ -140,7 +140,7 @@ def _plan_of(table: TableContext, begin: str) -> tuple[PlannedSlice, ...]:
 
 
 def _is_ours(planned: tuple[PlannedSlice, ...], path: str) -> bool:
-    del planned  # of two base files in one slice readers fail, and ours is always called the same
+    del planned  # readers fail at two base files in one slice, and ours always has the same name
     return f"_{executor.TOKEN}_" in path
 
 

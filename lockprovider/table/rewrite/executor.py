@@ -1,9 +1,9 @@
-"""What compaction and clustering share: a plan that anybody runs, one at a time, and that can be taken back.
+"""Plans of compaction and clustering: each is run by any process, one at a time, and can be removed.
 
-schedule   under the lock: the plan is on the timeline, and nobody runs it yet
-executing  claimed under the lock: its only executor, for as long as it beats; the tasks of the plan run where its
-           `Runner` lets them: here in threads, or as jobs of an engine
-take back  under the lock, if nobody beats: what was written of it first, the plan last
+schedule   under the lock: store the plan on the timeline, without an executor
+executing  claim it under the lock, and be its only executor while the heartbeat beats; its `Runner` runs the tasks,
+           here in threads, or as jobs of an engine
+take back  under the lock, without a live executor: remove the written files, the plan last
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
     from lockprovider.table.state.events import EventKind
 
-TOKEN = "0-0-0"  # noqa: S105 - of every attempt: so one base file a file group is left, whoever writes it
+TOKEN = "0-0-0"  # noqa: S105 - the same for each attempt, so each file group gets one base file, whoever writes it
 _Planned = TypeVar("_Planned")
 _AT_ONCE = 4
 _HOUR_MS = 3_600_000
-_AT_ONCE_BYTES = 256 << 20  # of files as they are stored; their rows are in memory
+_AT_ONCE_BYTES = 256 << 20  # of stored files, whose rows are in memory
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """A part of a plan that stands for itself: it is picklable, and run again it finds the files that it wrote.
+    """An independent part of a plan: picklable, and a repeated run finds the files that it wrote.
 
-    `held` is how many bytes of files, as they are stored, it has the rows of in memory.
+    `held`: the bytes of stored files whose rows it has in memory.
     """
 
     write: Callable[[], list[WriteStat]]
@@ -65,7 +65,7 @@ def here(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
 def schedule(
     table: TableContext, action: Action, plan: Callable[[Timeline], bytes], *, owned: bool = False
 ) -> str | None:
-    """Put on the timeline what `plan` makes of it under the lock; its begin time. None if that is nothing.
+    """Store under the lock the plan that `plan` makes; return its begin time, or None if the plan is empty.
 
     `owned`: its heartbeat stays, for the caller to `own_plan`.
     """
@@ -81,16 +81,16 @@ def schedule(
             is_there = True
         finally:
             if not (owned and is_there):
-                table.store.delete(heartbeat_path(begin))  # nobody runs it yet
+                table.store.delete(heartbeat_path(begin))  # no executor runs it yet
     table.tell(cast("EventKind", f"{action.value}_scheduled"), begin)
     return begin
 
 
 def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat:
-    """Beat for a plan that this process has scheduled as its own, until it is run.
+    """Beat in a thread for a plan that this process scheduled for itself, until it is run.
 
     Raises:
-        Aborted: others took its owner for dead, and took it back.
+        Aborted: others took its owner for dead, and removed the plan.
     """
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     if not heartbeat.resume():
@@ -99,7 +99,7 @@ def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat
 
 
 def planned_groups(table: TableContext, now: Timeline) -> set[FileGroup]:
-    """The file groups of all plans that are not completed."""
+    """Read the file groups of all uncompleted plans."""
     found: set[FileGroup] = set()
     for action in (Action.COMPACTION, Action.LOGCOMPACTION):
         for begin in now.pending(action):
@@ -110,22 +110,22 @@ def planned_groups(table: TableContext, now: Timeline) -> set[FileGroup]:
 
 
 def left(table: TableContext, action: Action) -> tuple[str, ...]:
-    """The begin times of what is scheduled and nobody runs."""
+    """Return the begin times of scheduled plans without a live executor."""
     return tuple(begin for begin in table.listed_timeline().pending(action) if not _is_run(table, begin))
 
 
 class PlannedFiles:
-    """The files that plans name, among those that there are."""
+    """The existing files among those that plans name."""
 
     def __init__(self, files: Iterable[Entry], action: Action) -> None:
         self._sizes = {entry.path: entry.size for entry in files}
         self._action = action
 
     def slice_of(self, planned: PlannedSlice) -> FileSlice:
-        """That slice, by the files that are there.
+        """Return the planned slice with its existing files.
 
         Raises:
-            HistoryGone: one is gone.
+            HistoryGone: a file is gone.
         """
         partition, base_file = planned.partition, planned.base_file
         named = [(name, join(partition, name)) for name in (*([base_file] if base_file else []), *planned.logs)]
@@ -143,7 +143,7 @@ class PlannedFiles:
 
 @dataclass(frozen=True)
 class Execution(Generic[_Planned]):
-    """What its executor has."""
+    """The heartbeat, the plan and the files of an executor."""
 
     heartbeat: WriterHeartbeat
     planned: _Planned
@@ -160,10 +160,10 @@ def executing(
     *,
     owned: WriterHeartbeat | None = None,
 ) -> Iterator[Execution[_Planned]]:
-    """Be its only executor; `read` makes its plan, under the lock, given the files that there are.
+    """Become the only executor of a plan; `read` reads the plan under the lock, given the existing files.
 
-    Files of that instant that are not `ours`, as a JVM executor's, are removed first: both would be read. `owned`: the
-    heartbeat of a plan of one's own, which ends with it.
+    Files of that instant that are not `ours`, such as a JVM executor's, are removed first, since both would be read.
+    `owned`: the heartbeat of the caller's own plan. The heartbeat stops at the end.
 
     Raises:
         HistoryGone: it is not scheduled.
@@ -177,7 +177,7 @@ def executing(
         yield Execution(heartbeat, planned, PlannedFiles(files, action))
     finally:
         if heartbeat.is_started:
-            with contextlib.suppress(CasError):  # a heartbeat that is left over only says that nobody beats
+            with contextlib.suppress(CasError):  # a heartbeat file left over harms nothing
                 heartbeat.stop()
 
 
@@ -191,7 +191,7 @@ def _claimed(
     is_ours: Callable[[_Planned, str], bool],
     is_owned: bool,
 ) -> tuple[list[Entry], _Planned]:
-    """The files and the plan, once this executor has it for itself."""
+    """Claim the plan under the lock; return the files and the plan."""
     with table.locked() as lease:
         if is_owned:
             if begin not in table.listed_timeline().pending(action):
@@ -205,7 +205,7 @@ def _claimed(
                 table.store.delete(path)
         lease.check()
         if not is_owned:
-            table.store.delete(heartbeat_path(begin))  # of one that died
+            table.store.delete(heartbeat_path(begin))  # of a dead executor
             if not heartbeat.start():
                 raise _at_work(begin, action)
         table.store.put_if_absent(plans.state_path(begin, action, InstantState.INFLIGHT), b"", create_once=True)
@@ -222,9 +222,9 @@ def complete(
     check: Callable[[Lease, Timeline], None] = lambda *_: None,
     ended: Iterable[FileGroup] = (),
 ) -> str:
-    """Complete what this executor has written, under the lock: from here on readers see it. Its completion time.
+    """Complete this executor's files under the lock, so that readers see them; return the completion time.
 
-    `check` raises under the lock for a plan that was overtaken. `ended` are the file groups that it replaces.
+    `check`: raises under the lock if a write overtook the plan. `ended`: the file groups that it replaces.
 
     Raises:
         Aborted: others took this executor for dead.
@@ -251,10 +251,10 @@ def complete(
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
-    """Take back what is scheduled: one, or all that were so many hours ago or earlier and that nobody runs.
+    """Remove a scheduled plan, or all without an executor that are at least so many hours old.
 
     Returns:
-        The begin times of what was taken back.
+        The begin times of the removed plans.
 
     Raises:
         InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
@@ -281,12 +281,12 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
 
 
 def _is_run(table: TableContext, begin: str) -> bool:
-    with plans.beating(table, table.listed_timeline()):  # a fresh heartbeat shows how late the other is
+    with plans.beating(table, table.listed_timeline()):  # a fresh heartbeat shows the age of the other
         return begin not in plans.dead_among(table, [begin])
 
 
 def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None:
-    """Under the lock: it is scheduled, and nobody runs it."""
+    """Refuse, under the lock, a plan that is not scheduled or has a live executor."""
     if begin not in table.listed_timeline().pending(action):
         raise HistoryGone(f"no {action.value} that began at {begin} is scheduled; the timeline has those that are")
     if _is_run(table, begin):

@@ -1,10 +1,8 @@
-"""Archival, compaction and clustering by themselves: what a writer whose settings say so does after its commits.
+"""Inline services: archival, compaction and clustering after a writer's commits, by its settings.
 
-The metadata table that a writer keeps is compacted whatever its settings say.
-
-Counted is what has completed since the last plan, whoever made it. The commit stands whatever comes of them: one that
-fails is told to the watcher and, as a warning, to the log. A plan that could not be run now is run after a later
-commit, or by anybody, and the doctor names it until then.
+A metadata table that the writer keeps is always compacted. Services are due by the number of commits since the last
+plan, whoever made it. A failed service does not affect the commit; it is reported to the watcher and logged as a
+warning. A later commit, or any process, runs a plan that could not run now; the doctor lists it until then.
 
 Source: Hudi `hoodie.archive.automatic`, `hoodie.compact.inline`, `hoodie.clustering.inline`;
 `ScheduleCompactionActionExecutor.needCompact`.
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def run_due(table: TableContext) -> None:
-    """Run what is due. A table with nothing to compact, or that cannot be clustered, is left alone."""
+    """Run the due services; skip a table without logs to compact, or that cannot be clustered."""
     compaction, clustering = table.settings.compaction, table.settings.clustering
     if table.settings.archive_automatically:
         with _told(table, "archival"):
@@ -47,17 +45,17 @@ def run_due(table: TableContext) -> None:
 
 @contextlib.contextmanager
 def _told(table: TableContext, service: str) -> Iterator[None]:
-    """A failure fails no commit."""
+    """Report an error of a service instead of raising it."""
     try:
         yield
     except UnsupportedTable:
-        return  # it has nothing of the kind
-    except Exception as error:  # noqa: BLE001 - of a full disk, say: the commit stands
+        return  # the table has nothing to rewrite
+    except Exception as error:  # noqa: BLE001 - of a full disk, for example: the commit stands
         table.tell("service_failed", "", service=service, error=f"{type(error).__name__}: {error}")
 
 
 def _commits_since(now: Timeline, action: Action) -> int:
-    """How many commits of rows have completed since the last of these plans was made."""
+    """Return the number of row commits completed since the last plan of this action was made."""
     planned = {i.begin for i in now.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     last = max((i.begin for i in now.instants if i.action is action), default="")
     return sum((i.completion or "") > last and i.begin not in planned for i in now.writes)

@@ -1,5 +1,5 @@
-"""What keeps a table in order and rewrites no row: rollback, restore, savepoint, clean, archive, and the like.
+"""Table services that rewrite no row: rollback, restore, savepoint, clean, archive, and the like.
 
-Each is a plan, its execution and its completion (`plans`), by anybody and again and again. May import: state and below,
-and of each other only what is written in tests/test_tidy.py.
+Each has a plan, an execution and a completion (`plans`), which any process may run and repeat. May import: state and
+below, and of each other only the pairs listed in tests/test_tidy.py.
 """

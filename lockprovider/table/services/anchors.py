@@ -1,8 +1,7 @@
-"""Anchors: an empty base file for each bucket of a partition that has none, before writers log into it without a lock.
+"""Anchors: empty base files in buckets without any, written before writers log into them without a lock.
 
-They begin and complete within one hold of the table lock: so nobody completes in between, and what others are logging
-meanwhile completes later, and belongs to the anchor's slice. A bucket that has completed rows gets none, it would bury
-them.
+They begin and complete within one hold of the table lock. So no write completes in between, and rows logged in that
+time complete later and belong to the anchor's slice. A bucket with completed rows gets none, since it would hide them.
 
 Source: Hudi RFC-66; `HoodieTableFileSystemView` (a log file is of the slice that had begun when it was completed).
 """
@@ -37,14 +36,14 @@ _TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
 
 
 def anchor(table: TableContext, partitions: Collection[str]) -> None:
-    """See to it that each bucket of these partitions has a file group. Safe to repeat, by many at once.
+    """Ensure that each bucket of these partitions has a file group. Safe to repeat, and concurrently.
 
-    Costs nothing where this process knows that they have.
+    It makes no request if this process has seen them.
 
     Raises:
         Aborted: a restore is pending.
         InvalidRecords: a new partition is inside another one, or around one.
-        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
     """
     if _all_there(table, table.knowledge.files_seen_last, partitions):
         return
@@ -73,9 +72,9 @@ def _all_there(table: TableContext, seen: Snapshot | None, partitions: Collectio
 
 
 def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Bucket]) -> None:
-    """Under the lock, from the begin to the completion."""
+    """Write and complete the anchors under the lock."""
     config, schema = table.config(), table.schema(now)
-    here = WritesHere([], set(), set(), lambda: None)  # the plan is put before
+    here = WritesHere([], set(), set(), lambda: None)  # the plan is stored before
     with plans.beating(table, now) as begin:
         writer = GroupWriter(table.place, begin, config, schema, here)
         writer.open_partitions({partition for partition, _ in bare})

@@ -1,17 +1,16 @@
-"""Archive: move the oldest instants from the timeline into the archive (`archival` decides which).
+"""Archive: move the oldest instants from the timeline into the archive (`archival` chooses them).
 
-All of it under the table lock, in rounds, so that others get in between; each round
+It runs under the table lock, in rounds between which others get the lock; each round
 
     write     the contents of the instants, as one file of the archive
-    decide    the next manifest, which names it: a fenced publish, so that nothing that another did since is passed over
-    point     `_version_` to the manifest, by compare and swap; from here on the instants are archived
+    decide    the next manifest, which names it: a fenced publish, so no later change is overlooked
+    point     `_version_` to the manifest, by compare and swap; now the instants are archived
     remove    the instants' files (see `archive_files`)
-    merge     ten files of one level into one of the next; manifests and files of long ago are removed
+    merge     ten files of one level into one of the next; old manifests and files are removed
 
-An archiver that dies leaves nothing that a reader sees. The next one goes on, also a restore or a savepoint: a
-manifest that was decided is pointed to, and what is archived is removed. NOT promised: that a task which writes a file
-long after its instant was rolled back, and dies before it removes it again, leaves nothing that readers see: what is
-older than the timeline counts as committed.
+An archiver that dies leaves nothing visible to readers. The next one, a restore or a savepoint continues: it points to
+a decided manifest and removes the archived instants. NOT promised: anything about a task that writes a file long after
+its instant's rollback and dies before removing it. Files older than the timeline count as committed.
 
 Source: Hudi `TimelineArchiverV2`, `LSMTimelineWriter`.
 """
@@ -48,14 +47,14 @@ from lockprovider.table.timeline.view import Snapshot, replaced_groups
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_ROUND = 100  # writes; the lock is held for as long as their completed files are removed one by one
+_ROUND = 100  # writes; the lock is held while their completed files are removed one by one
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """What was archived: the names of the completed files, oldest first.
+    """The archived instants: the names of the completed files, oldest first.
 
-    `held` says why it is less than the settings ask for, and what to do; empty if it is not.
+    `held`: why they are fewer than the settings ask for, and what to do; empty otherwise.
     """
 
     instants: tuple[str, ...]
@@ -63,15 +62,15 @@ class ArchiveResult:
 
 
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-    """Archive what may be; before that, roll back what dead writers left. A few reads if there is nothing to do.
+    """Archive all that may be, after a rollback of dead writers; a few reads if there is nothing to do.
 
-    `dry_run`: nothing is written; what it would archive, if no writer is dead.
+    `dry_run`: write nothing; return what it would archive if no writer is dead.
 
     Raises:
-        InvalidSettings: what is to be kept cannot be.
+        InvalidSettings: `keep` is impossible.
         UnsupportedTable: the table cannot be written here.
-        Corrupt: a file of the archive, or an instant, cannot be understood.
-        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+        Corrupt: a file of the archive, or an instant, cannot be decoded.
+        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
     """
     keep, now = _checked(table, keep), table.listed_timeline()
     if dry_run:
@@ -79,7 +78,7 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
         return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
     earliest = _earliest(table, now)
     if not surplus(now, earliest, keep) and archive_index.reach(table.knowledge).begin < now.first_active:
-        return ArchiveResult(())  # also nothing that a dead archiver has left
+        return ArchiveResult(())  # also nothing left by a dead archiver
     if _may_have_dead(now):
         rollback.sweep(table)
     names: list[str] = []
@@ -94,10 +93,10 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
 
 
 def archive_if_due(table: TableContext) -> None:
-    """Archive, if what this process saw last of the timeline is long enough.
+    """Archive if the timeline that this process saw last is long enough.
 
     Raises:
-        What `archive` raises.
+        the errors of `archive`.
     """
     keep = table.settings.archival
     if len(table.knowledge.latest.writes) > keep.most:
@@ -119,7 +118,7 @@ def _may_have_dead(now: Timeline) -> bool:
 
 
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
-    """One round; whether it was the last one."""
+    """Archive once under this lease; return the plan, and whether it was the last round."""
     archive_files.finish_removal(table, lease)
     planned = archival_plan(_facts(table), keep, at_most=_ROUND)
     if planned.actions:
@@ -133,7 +132,7 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
 
 
 def _facts(table: TableContext) -> ArchivalFacts:
-    """The files first: then a file of no instant never gets one."""
+    """Read the facts for a plan; list the files first, so that a file without an instant never gets one."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
     now = table.listed_timeline()
@@ -144,13 +143,13 @@ def _facts(table: TableContext) -> ArchivalFacts:
 
 
 def _unsafe_logs(seen: Snapshot) -> frozenset[str]:
-    """See `ArchivalFacts.logs`; those that are archived already, as JVM writers do, are none."""
+    """Return the writes of `ArchivalFacts.logs`, without those that are archived already, as by JVM writers."""
     found = (log.file.begin for one in seen.slices for log in one.logs if log.file.begin < (one.base or "~"))
     return frozenset(found) & frozenset(seen.timeline.completions)
 
 
 def _earliest(table: TableContext, now: Timeline) -> str:
-    """The begin time of the oldest write that the retention needs; empty if it needs none."""
+    """Return the begin time of the oldest write that the retention needs; empty if it needs none."""
     policy = table.settings.retention
     if not isinstance(policy, KeepHours):
         return found.begin if (found := earliest_retained(policy, now, 0)) else ""
@@ -160,14 +159,14 @@ def _earliest(table: TableContext, now: Timeline) -> str:
 
 
 def _victims(table: TableContext, now: Timeline) -> frozenset[str]:
-    """Of rollbacks that are planned and not done; one without a plan has not begun."""
+    """Return the victims of unfinished rollbacks; a rollback without a plan has not begun."""
     requested = (Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name for begin in now.pending_rollbacks)
     plans = ((name, _read(table, name)) for name in requested if name in now.names)
     return frozenset(decode_rollback_plan(data, name).begin for name, data in plans if data)
 
 
 def _content(table: TableContext, action: Archivable) -> Archived:
-    """What the archive keeps of an instant: as JVM Hudi, of a replacecommit its inflight file, if there is one."""
+    """Read the content of an instant for the archive; as in JVM Hudi, a replacecommit includes its inflight file."""
     done = action.done
     names = [done.file_name]
     pending = {(i.action, i.state): i.file_name for i in action.pending}
@@ -179,12 +178,12 @@ def _content(table: TableContext, action: Archivable) -> Archived:
 
 
 def _read(table: TableContext, name: str) -> bytes | None:
-    """None if it is empty."""
+    """Read a file of the timeline; None if it is empty."""
     return table.store.read(f"{TIMELINE}/{name}").data or None
 
 
 def _remove_markers(table: TableContext, actions: Iterable[Archivable]) -> None:
-    """What a writer left that died after its commit."""
+    """Remove the markers left by writers that died after their commits."""
     begins = {action.done.begin for action in actions}
     entries = table.store.list(f"{MARKERS}/")
     table.store.delete_all([e.path for e in entries if e.path.removeprefix(f"{MARKERS}/").partition("/")[0] in begins])

@@ -1,8 +1,7 @@
-"""Writing the archive's files: add instants to it, merge small files, and remove what is not part of it any more.
+"""Writes to the archive: add instants, merge small files, and remove obsolete ones.
 
-All of it is done under the table lock. What counts as decided is a manifest that was published under it; whoever finds
-one that `_version_` does not point to yet points to it, if what it says is still true. Then an archiver that was paused
-meanwhile finds `_version_` changed, and stops.
+All of it runs under the table lock. A manifest published under it is decided. The next archiver points `_version_` to
+it if it is still valid. An archiver paused before then finds `_version_` changed, and stops.
 
 Source: Hudi `LSMTimelineWriter`.
 """
@@ -44,17 +43,17 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 _MERGED = 10  # files of one level (`hoodie.timeline.compaction.batch.size`)
-_MERGED_BYTES = 128 << 20  # of all of them together, compressed, as they are in memory
+_MERGED_BYTES = 128 << 20  # of all of them together, compressed; they are merged in memory
 _LEVELS = 9  # a level is one digit
-_MANIFESTS = 3  # that stay, for readers who are at it (`hoodie.timeline.manifest.retained.versions`)
+_MANIFESTS = 3  # manifests kept for running readers (`hoodie.timeline.manifest.retained.versions`)
 
 
 def settle(table: TableContext, lease: Lease) -> History:
-    """The archive, once what was decided under an earlier lease is part of it."""
+    """Return the archive, after completing what was decided under an earlier lease."""
     history, there = archive_index.read_history(table.knowledge), _listed(table)
     later = sorted(number for number in _numbers(there) if number > history.number)
     if history.number and history.version is None:
-        _point(table, history.number, None)  # a JVM writer died between its two steps, or we before the first one
+        _point(table, history.number, None)  # a JVM writer died between its two steps, or one of ours before the first
     if later and _holds(table, history, later[-1], there):
         lease.check()
         _point(table, later[-1], history.version)
@@ -63,10 +62,10 @@ def settle(table: TableContext, lease: Lease) -> History:
 
 
 def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None:
-    """Make these instants part of the archive, in a file of their own.
+    """Add these instants to the archive, in a file of their own.
 
     Raises:
-        LeaseLost: somebody took over before that was decided; it did not happen.
+        LeaseLost: another client took the lock before the decision; nothing was added.
         Refused: a writer that does not hold the lock changed the archive.
     """
     begins = sorted(one.begin for one in instants)
@@ -78,7 +77,7 @@ def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]
 
 
 def compact(table: TableContext, lease: Lease) -> None:
-    """Merge the oldest files of each level that has ten, from below; and remove what is not needed any more."""
+    """Merge the oldest files of each level that has ten, from the lowest; then remove obsolete files."""
     merged = 0
     for level in range(_LEVELS):
         history = archive_index.read_history(table.knowledge)
@@ -91,7 +90,7 @@ def compact(table: TableContext, lease: Lease) -> None:
 
 
 def _batch(files: Manifest, level: int) -> list[str]:
-    """The oldest files of one level; none if there are not enough, or they are too large."""
+    """Return the oldest files of one level to merge; empty if they are too few or too large."""
     spans = sorted(span for name in files if (span := parse_file(name)) is not None and span.level == level)
     batch = [span.name for span in spans[:_MERGED]]
     return batch if len(batch) == _MERGED and sum(files[name] for name in batch) <= _MERGED_BYTES else []
@@ -113,7 +112,7 @@ def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]
 
 
 def _once(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Without instants that came before: an archiver that died may have left them in two files."""
+    """Yield rows without repeated instants: a dead archiver may have left them in two files."""
     seen = set[tuple[str, ...]]()
     for row in rows:
         instant = row["instantTime"], row["completionTime"], row["action"]
@@ -138,7 +137,7 @@ def _point(table: TableContext, number: int, version: Version | None) -> None:
 
 
 def _put(table: TableContext, name: str, data: bytes) -> int:
-    """Its size. What is there under this name and is not part of the archive was left by an archiver that died."""
+    """Store a file of the archive and return its size; replaces one left under this name by a dead archiver."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
         found = table.store.read(path)
@@ -149,13 +148,13 @@ def _put(table: TableContext, name: str, data: bytes) -> int:
 
 
 def _drop_checksum(table: TableContext, name: str) -> None:
-    """Hadoop keeps them beside files on local disks only, and would find a file wrong that it has not written."""
+    """Delete Hadoop's checksum of a file on a local disk, which does not fit a file written here."""
     if table.store.kind == "local":
         table.store.delete(f"{HISTORY}/.{name}.crc")
 
 
 def _listed(table: TableContext) -> dict[str, int]:
-    """Sizes in bytes by name."""
+    """List the archive's files, with sizes in bytes by name."""
     return {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
 
 
@@ -164,10 +163,10 @@ def _numbers(there: dict[str, int]) -> list[int]:
 
 
 def _holds(table: TableContext, history: History, number: int, there: dict[str, int]) -> bool:
-    """Whether a manifest that is not pointed to may be.
+    """Whether `_version_` may point to this decided manifest.
 
-    All its files are there, and nothing that it archives was taken back since: what it archives is removed only once it
-    is pointed to.
+    All its files must exist, and nothing that it archives may be taken back since. Archived instants are removed only
+    after the pointing.
     """
     try:
         files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
@@ -182,7 +181,7 @@ def _holds(table: TableContext, history: History, number: int, there: dict[str, 
 
 
 def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
-    """Remove all manifests but the newest, and the files that none of those names."""
+    """Remove all but the newest manifests, and the files that these do not name."""
     there = _listed(table)
     number = archive_index.read_history(table.knowledge).number
     kept = sorted((one for one in _numbers(there) if one <= number), reverse=True)[:keep]
@@ -196,16 +195,13 @@ def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
     table.store.delete_all(lost)
 
 
-# Archived instants leave the timeline: what an archiver removes, and what it had no time to.
-#
-# Pending states go first, of all of them: without its completed file an instant looks pending, and its rows are gone.
-# Then the completed files, one by one, oldest first, so that at every moment what is there is younger than what is
-# gone. A listing that goes on meanwhile can still miss one behind another that it has seen; `as_of.has_gone_stale`
-# tells.
-#
+# The order of removal keeps readers right. Pending states of all instants go first: without its completed file an
+# instant looks pending, and its rows are gone. Then the completed files go one by one, oldest first, so all that is
+# left is younger than all that is gone. A concurrent listing can still miss a later one and show an earlier one;
+# `as_of.has_gone_stale` detects that.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
-    """Under the lock: finish what an archiver that died has decided. A few requests if there is nothing to do."""
+    """Finish the removal that a dead archiver has decided, under the lock; a few requests if there is none."""
     history = settle(table, lease)
     if not history.files:
         return
@@ -219,14 +215,14 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
 
 
 def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
-    """Take these instants, which are in the archive, off the timeline; may be repeated.
+    """Remove these archived instants from the timeline; may be repeated.
 
     Raises:
-        LeaseLost: others may list the timeline and rely on it; whoever archives next goes on.
+        LeaseLost: others may list the timeline and rely on it; the next archiver continues.
     """
     found = list(actions)
     if found:
-        table.lock.wait_for_late()  # a commit that came back would hide all that is archived and younger
+        table.lock.wait_for_late()  # a late commit would hide all archived and younger ones
     lease.check()
     table.store.delete_all([f"{TIMELINE}/{i.file_name}" for action in found for i in action.pending])
     for name in sorted(i.file_name for action in found for i in action.completed):
@@ -235,7 +231,7 @@ def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archiva
 
 
 def _whole(now: Timeline, done: Instant) -> Archivable:
-    """A completed instant with its other states."""
+    """Return a completed instant with its other states."""
     return Archivable.of(i for i in now.instants if i.begin == done.begin and _is_same(i, done))
 
 

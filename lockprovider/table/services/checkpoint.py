@@ -1,4 +1,4 @@
-"""Writing what is beside the lock: the checkpoint (`state.checkpoint`), what footers say (`files.footers`)."""
+"""Background writes to the lock folder: checkpoints (`state.checkpoint`) and notes from footers (`files.footers`)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from lockprovider.table.timeline.view import FileSlice
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_DAY_MS = 86_400_000  # so long ago began what is no longer pending
+_DAY_MS = 86_400_000  # older instants are not pending any more
 
 
 def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) -> None:
-    """Remember what the footers of an instant's files say; once it is of many it is put beside the lock, meanwhile."""
+    """Cache the footers of an instant's files; once there are many, store their notes in the background."""
     notes = table.place.footer_notes
     for stat in stats:
         if stat.note:
@@ -39,7 +39,7 @@ def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) ->
 
 
 def write_if_due(table: TableContext, place: int) -> None:
-    """Write the one that is due behind this place of the lock's log, if one is; nobody waits for it."""
+    """Write the checkpoint due at this position of the log, if any, in the background."""
     if checkpoint.is_due(place):
         table.store.in_background(partial(_quietly, _write, table, place // checkpoint.EVERY))
 
@@ -55,7 +55,7 @@ def _put(table: TableContext, begin: str, paths: Iterable[str]) -> None:
 
 
 def _merge(table: TableContext, slices: Iterable[FileSlice]) -> None:
-    """Keep what is said of files that are in the table, or may be soon: they may be of a write that is pending."""
+    """Drop the notes of files that are neither in the table nor young enough to be of a pending write."""
     there, since = {one.path for one in slices}, format_ms(table.world.now_ms() - _DAY_MS)
 
     def is_kept(path: str) -> bool:
@@ -79,12 +79,12 @@ def _write(table: TableContext, number: int) -> None:
 
 
 def _seen(table: TableContext, record: LockRecord | None) -> TableView | None:
-    """The table by this record, with all its files; None if that is not to be known."""
+    """Return the table of this record with all its files; None if the log does not cover it."""
     seen = table.current.known(record)
     if seen is None or seen.slices is not None:
         return seen
     snapshot = table.snapshot_of(seen.timeline)
-    now = table.lock.look()  # others may have removed files while they were listed; then the log has ended
+    now = table.lock.look()  # a removal of files during the listing has ended the log
     if now is None or now.log is None or now.log.name != seen.log or has_gone_stale(table, seen.timeline):
         return None
     return replace(seen, slices={one.group: one for one in table.knowledge.found(snapshot).slices})

@@ -1,11 +1,11 @@
-"""Clean: remove the files that no reader within the retention needs (`retention` decides which).
+"""Clean: remove the files that no reader within the retention needs (`retention` chooses them).
 
     plan      under the table lock, as a file: `.clean.requested`
-    execute   without the lock: the named files are deleted, which may be repeated, by anybody
-    complete  under the lock; by the same decision in the metadata table, where its listing is kept
+    execute   without the lock: delete the planned files, which any process may repeat
+    complete  under the lock; by the same decision in the metadata table, if its listing is kept
 
-A cleaner that dies leaves its plan to the next one. Files that a savepoint needs are not planned; and a savepoint is
-refused that needs files of a plan.
+The next cleaner finishes the plan of a dead one. Files of a savepoint are not planned, and a savepoint that needs
+planned files is refused.
 
 Source: Hudi `CleanPlanActionExecutor`, `CleanActionExecutor`.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
-    """One completed clean: the files it removed, names by partition. Of a dry run the times are empty."""
+    """One completed clean, with the removed file names by partition; the times of a dry run are empty."""
 
     instant: str
     completion: str
@@ -49,14 +49,14 @@ class CleanResult:
 
 
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
-    """Finish what dead cleaners have planned, then clean; nothing to remove leaves nothing on the timeline.
+    """Finish the plans of dead cleaners, then clean; a clean without files leaves nothing on the timeline.
 
-    While another cleaner is at work, this one does nothing. `dry_run`: nothing is written; what it would remove.
+    While another cleaner is at work, it does nothing. `dry_run`: write nothing; return what it would remove.
 
     Raises:
         InvalidSettings: the policy would keep nothing.
         UnsupportedTable: the table cannot be written here.
-        NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
+        NotAcquired, CasError: the lock or the store failed; the next clean finishes a stored plan.
     """
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
@@ -72,7 +72,7 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
 
 
 def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
-    """The begin time, that beats until `alive` ends, and the plan; None if there is nothing to do."""
+    """Store a plan under the lock; return its begin time, which beats until `alive` ends. None: nothing to do."""
     with table.locked() as lease:
         paths, now = _listed(table)
         plan = planned(table, policy, paths, now, table.clock.store_ms())
@@ -84,7 +84,7 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
 
 
 def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:
-    """Carry out the plans whose cleaners are dead."""
+    """Carry out the plans of dead cleaners."""
     now = table.listed_timeline()
     if not now.pending(Action.CLEAN):
         return ()
@@ -95,16 +95,16 @@ def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:
 
 
 def read_clean_plan(table: TableContext, begin: str) -> CleanPlan:
-    """The plan of a clean that is not completed.
+    """Read the plan of an uncompleted clean.
 
     Raises:
-        Corrupt: it cannot be understood.
+        Corrupt: it cannot be decoded.
     """
     return decode_clean_plan(*plans.read_requested(table, begin, Action.CLEAN))
 
 
 def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Timeline, now_ms: int) -> CleanPlan:
-    """What a clean at `now` removes; `paths` were listed before."""
+    """Return the plan of a clean at `now`; `paths` were listed before."""
     check_retention(policy)
     kept, replaced = savepoints(table, now), replaced_groups(now, table.metadata_of)
     found = removable(
@@ -123,13 +123,13 @@ def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Ti
 
 
 def _listed(table: TableContext) -> tuple[tuple[str, ...], Timeline]:
-    """The files first: a file whose instant is on no later timeline is nobody's."""
+    """List files, then timeline: a file without an instant on it never gets one."""
     paths = tuple(entry.path for entry in table.data_files())
     return paths, table.listed_timeline()
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
-    """None if somebody else completed it."""
+    """Delete the planned files, and complete the clean; None if another cleaner completed it."""
     started_s = table.world.monotonic_s()
     parts = plan.files.items()
     kept = {partition for partition, _ in parts if checked_path(partition).partition("/")[0] == META}

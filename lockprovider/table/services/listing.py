@@ -1,14 +1,13 @@
-"""The metadata table's partition `files`, written: what an instant of the table changes of its listing.
+"""Writes to the metadata table's partition `files`: the changes of its listing by an instant of the table.
 
-    begin       under the table lock, which is the only one there is: the pending states, and the log file
-    complete    by the one decision that completes the instant in the table, right before that: whoever finishes the one
-                finishes the other
+    begin       under the table lock, its only lock: the pending states, and the log file
+    complete    by the decision that completes the instant in the table, right before it: whoever finishes one
+                finishes both
 
-A reader passes over what is pending in either. A writer that dies before the decision leaves what a JVM writer leaves;
-the rollback of its instant, ours or theirs, takes that back, too.
+Readers skip pending states in either. A writer that dies before the decision leaves the same as a JVM writer; the
+rollback of its instant, ours or theirs, removes that too.
 
-Promised: what is completed in the table by a writer that uses this is listed. NOT promised: a compaction; see
-`metadata_table`.
+Promised: instants completed by writers that use this are listed. NOT promised: a compaction; see `metadata_table`.
 
 Source: Hudi `HoodieBackedTableMetadataWriter`, `BaseHoodieWriteClient.commitStats`.
 """
@@ -44,13 +43,14 @@ def begin_listing(
     *,
     again: bool = False,
 ) -> tuple[Pending, str]:
-    """All of this commit of the listing but its completion: that goes `first` with the table's own, at this time.
+    """Write this commit of the listing, but not its completion.
 
-    `now`: the table's timeline under this lease. `again`: what is there of one who died is taken back before. The
-    schema is that of the metadata table's other files, which it gets from the release that made or compacted it.
+    It returns the completion, which is to be published `first`, and the completion time of the table's own. `now`: the
+    table's timeline under this lease. `again`: leftovers of a dead writer are removed before. The schema is that of the
+    other files, set by the release that made or compacted the metadata table.
 
     Raises:
-        Aborted: it may not be there, and is: of a former try, or its writer was taken for dead.
+        Aborted: it exists already, of an earlier try, or the writer was taken for dead.
         CasError: the store failed.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
@@ -63,7 +63,7 @@ def begin_listing(
         seen = SeenListing("" if log is None else log.name, compacted, schema, uncompacted(own))
     commit = ListingCommit.of(begin, records, seen.schema)
     table.knowledge.listing = replace(seen, logs=seen.logs + 1)
-    latest = "" if own is None else own.latest_time  # what came since in this log is older than `now`
+    latest = "" if own is None else own.latest_time  # later ones in this log are older than `now`
     completion = now.next_time(now_ms, max(commit.begin, latest))
     former = () if own is None else tuple(instant for instant in own.instants if instant.begin == commit.begin)
     if again and former:
@@ -71,7 +71,7 @@ def begin_listing(
     requested, inflight = commit.path(InstantState.REQUESTED), commit.path(InstantState.INFLIGHT)
     puts = [(inflight, b""), (commit.log_path, commit.log)]
     try:
-        _create(table, requested, b"")  # first: by it a JVM writer finds the others, and removes them
+        _create(table, requested, b"")  # first: by it a JVM writer finds and removes the others
         at_once(table.store, [partial(_create, table, path, data) for path, data in puts])
     except AlreadyExists as error:
         said = f"instant {commit.begin} is in the metadata table already, of a former try; begin again"
@@ -84,10 +84,10 @@ def _create(table: TableContext, path: str, data: bytes) -> None:
 
 
 def unlist(table: TableContext, begin: str) -> None:
-    """Remove what an instant that is pending in the table, or gone from it, has in its metadata table, if it has one.
+    """Remove the entries of a pending or removed instant from the metadata table, if there is one.
 
-    Under the lock, before its pending states go from the table: from then on readers would take it for done. May be
-    repeated; one that dies halfway leaves it pending, which JVM writers roll back at their start.
+    Call it under the lock, before the pending states leave the table: after that readers take the instant for done. It
+    may be repeated. A caller that dies halfway leaves the instant pending, and JVM writers roll it back at their start.
     """
     if not table.config().named_metadata:
         return

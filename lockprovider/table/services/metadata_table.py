@@ -1,8 +1,9 @@
-"""Retire a metadata table: a listing of the files that only JVM Hudi keeps, and that hides every commit not in it.
+"""Removal and compaction of a metadata table, whose listing of files hides every commit that is not in it.
 
-Under the table lock the properties stop naming it, and tell Spark's writers to make none, with one conditional write;
-from then on readers list the folders. Then it is removed. JVM writers that do not look there (HoodieStreamer, Flink,
-the Java client) build it anew, with all commits in it: set `hoodie.metadata.enable=false` on them first.
+Removal: under the table lock, one conditional write makes the properties stop naming it, and tells Spark's writers to
+make none; readers then list the folders. Then its files are deleted. JVM writers that ignore this setting
+(HoodieStreamer, Flink, the Java client) build it anew, with all commits in it: set `hoodie.metadata.enable=false` on
+them first.
 
 Source: Hudi `HoodieTableMetadataUtil.deleteMetadataTable`, `HoodieTableConfig`.
 """
@@ -37,15 +38,15 @@ if TYPE_CHECKING:
 
 
 def retire_metadata_table(table: TableContext) -> int:
-    """Stop using the metadata table, and remove it: how many of its files there were. Safe to repeat.
+    """Stop using the metadata table, and remove it; return the number of its files. Safe to repeat.
 
-    Readers that had opened the table before may fail once, and then see it right.
+    Readers that opened the table before may fail once, and then read it right.
 
     Raises:
-        TableNotFound: there is no `hoodie.properties`.
+        TableNotFound: `hoodie.properties` does not exist.
         Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
-        NotAcquired, CasError: the lock or the store; may be repeated.
+        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     with table.lock.acquire() as lease:
         if table.config().named_metadata or table.store.list(f"{METADATA_TABLE}/"):
@@ -54,57 +55,55 @@ def retire_metadata_table(table: TableContext) -> int:
 
 
 def retire(table: TableContext, lease: Lease) -> int:
-    """The same, under a lock that is held, by one that knows that no pending write can be completed."""
+    """Remove the metadata table under this lease; the caller knows that no pending write can be completed."""
     plans.change_properties(table, lease, without_metadata_table)
     entries = table.store.list(f"{METADATA_TABLE}/")
     table.store.delete_all([entry.path for entry in entries])
     return len(entries)
 
 
-# The metadata table's listing, compacted: without that its readers read one log file more with each commit.
+# The listing is compacted, since its readers read one more log file with each commit. JVM writers compact at their
+# start, ours after a commit, once ten commits came since the last time. The table lock protects the steps:
 #
-# JVM writers do it at their start, ours after a commit, when there were ten since the last. All of it is under the
-# table lock, which keeps all others from the metadata table:
-#
-#     take back   what one who died has left of a compaction: nothing is read of it before it is completed
-#     plan        `.compaction.requested`, a fenced publish: no log file is completed before its time from here on
+#     take back   the leftovers of a dead compaction: none of it is read before it is completed
+#     plan        `.compaction.requested`, a fenced publish: no log file is completed before its time from then on
 #     write       `.inflight`, and the base file with all that the latest slice lists
-#     complete    `.commit`, a fenced publish, by which readers begin with the base file
-#     remove      the files of slices before the last few; readers that are still at one list the folders
-#     forget      instants of which no file is left, from the oldest on: its timeline stays as short as the slices
+#     complete    `.commit`, a fenced publish, after which readers begin with the base file
+#     remove      the files of slices before the last few; readers of one of them list the folders
+#     forget      the oldest instants without files, so its timeline stays as short as the slices
 #
-# A commit that is completed there and pending in the table counts for no reader yet. While there is one nothing is
-# compacted, for its log file would be passed over for good.
+# A commit completed there but pending in the table does not count yet. While there is one, nothing is compacted, since
+# its log file would be skipped for good.
 #
-# NOT promised: an archive of that timeline, as a JVM writer makes one: nobody reads it, for each of its instants is one
-# of the table, or a service of the listing. Nor that it stays short after a writer was stopped within its own turn
-# until others had taken its instant back, and then put its log file there and died: what is younger than that stays.
+# NOT promised: an archive of that timeline, as a JVM writer makes one. No reader needs it: each instant is one of the
+# table, or a service of the listing. Nor is a short timeline promised after a writer paused under the lock, others
+# rolled its instant back, and it then stored its log file and died: later instants stay.
 #
 # Source: Hudi `HoodieBackedTableMetadataWriter.performTableServices`, `compactIfNecessary`, `cleanIfNecessary`;
 # `TimelineArchiverV2`.
-MOST_LOGS = 10  # as `hoodie.metadata.compact.max.delta.commits` is by default
+MOST_LOGS = 10  # the default of `hoodie.metadata.compact.max.delta.commits`
 _KEPT_SLICES = 3
 
 
 def compact_if_due(table: TableContext) -> None:
-    """Compact, if this process has seen as many commits there as make it worth while.
+    """Compact the listing under the lock, if this process has counted enough commits in it.
 
     Raises:
         HistoryGone, Corrupt, UnsupportedTable: the metadata table cannot be read.
-        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
     """
     if table.knowledge.listing.logs < MOST_LOGS:
         return
     with table.lock.acquire() as lease:
         own = own_timeline(table.store)
-        count = uncompacted(own)  # others may have done it
+        count = uncompacted(own)  # another writer may have compacted
         table.knowledge.listing = replace(table.knowledge.listing, logs=count)
         if count >= MOST_LOGS and table.config().named_metadata == (LISTING,):
             compact(table, lease, own)
 
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
-    """The same now, under the lock, with `own` as it is now: its begin time; None if it cannot be now."""
+    """Compact the listing under this lease, by its timeline `own`; return the begin time, or None if impossible now."""
     now = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):
         own = _taken_back(table, begin, own)
@@ -129,7 +128,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
 
 
 def _taken_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
-    """Of one who died; the timeline without it. The plan goes last, as others find the rest by it."""
+    """Remove a dead compaction, its plan last since the rest is found by it; return the timeline without it."""
     written = (path for path, found in _files(table) if isinstance(found, BaseFile) and found.begin == begin)
     table.store.delete_all(list(written))
     states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]
@@ -139,10 +138,10 @@ def _taken_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
 
 
 def _remove_old(table: TableContext, own: Timeline) -> None:
-    """A log file that was completed late goes with the slice that it belongs to.
+    """Remove old slices, each with its logs however late completed, then the instants without a file.
 
-    Then the instants without a file, pending states before completed ones: a JVM writer would roll back what looks
-    pending. One that dies at any of it leaves the rest to the next compaction.
+    Pending states go before completed ones: a JVM writer would roll back an instant that looks pending. The next
+    compaction finishes an interrupted removal.
     """
     files = list(_files(table))
     first = sorted(found.begin for _, found in files if isinstance(found, BaseFile))[-_KEPT_SLICES:][0]

@@ -1,7 +1,7 @@
-"""What rollback, clean and restore share: a begin time of their own, and plan and completion under the lock.
+"""Shared steps of rollback, clean and restore: a begin time, and plan and completion under the lock.
 
-A plan is a file: whoever finds one whose executor is dead carries it out. So every step of an execution may be
-repeated, by anybody, at any time.
+A plan is a file. Any process that finds one with a dead executor carries it out, so each step of an execution may be
+repeated by any process at any time.
 
 Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`.
 """
@@ -31,38 +31,38 @@ from lockprovider.table.timeline.timeline import Timeline
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # on local disks only; JVM readers would find it wrong
+_HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # on local disks only; JVM readers would reject the file by it
 
 
 def claim_time(table: TableContext, now: Timeline) -> str:
-    """A begin time that no other action has or can get; `now` was listed under the lock.
+    """Reserve a begin time that no other action has or can get; `now` was listed under the lock.
 
-    Its heartbeat file is there from now on, and is to be removed after the completion.
+    It creates the heartbeat file of that time, to be removed after the completion.
     """
     begin = now.next_time(table.clock.now_ms())
-    while claim(table.store, begin) is None:  # a writer begins now; it does not need the lock for that
+    while claim(table.store, begin) is None:  # a writer begins now, which needs no lock
         begin = after(begin)
     return begin
 
 
 @contextlib.contextmanager
 def beating(table: TableContext, now: Timeline) -> Iterator[str]:
-    """A begin time as by `claim_time`, with a heartbeat for as long as its executor lives."""
+    """Reserve a begin time as `claim_time` does, and beat for it in a thread until the block ends."""
     begin = now.next_time(table.clock.now_ms())
     while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
         begin = after(begin)
     try:
         yield begin
     finally:
-        with contextlib.suppress(CasError):  # a heartbeat that is left over only says that nobody beats
+        with contextlib.suppress(CasError):  # a heartbeat file left over harms nothing
             heartbeat.stop()
 
 
 def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease: Lease | None) -> None:
-    """Put the requested and the inflight state on the timeline, under the lock.
+    """Store the requested and the inflight state on the timeline, under the lock.
 
-    With a `lease` it cannot happen after somebody else took over: so what was found out under the lock is still true
-    when the plan is there, and what is done by the plan later needs no lock. None: the plan is true anyway.
+    With a `lease` this fails after another client took the lock. So facts read under the lock are true when the plan
+    appears, and executing it needs no lock. None: the plan is true without that.
     """
     requested = state_path(begin, action, InstantState.REQUESTED)
     if lease is None:
@@ -73,15 +73,15 @@ def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease
 
 
 def state_path(begin: str, action: Action, state: InstantState) -> str:
-    """Where a pending state of an instant is."""
+    """Return the path of a pending state of an instant."""
     return f"{TIMELINE}/{Instant(begin, action, state).file_name}"
 
 
 def read_requested(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
-    """The content and the name of a requested file.
+    """Read a requested file; return its content and name.
 
     Raises:
-        ObjectNotFound: it was removed meanwhile.
+        ObjectNotFound: it was removed.
     """
     name = Instant(begin, action, InstantState.REQUESTED).file_name
     return table.store.read(f"{TIMELINE}/{name}").data, name
@@ -90,9 +90,9 @@ def read_requested(table: TableContext, begin: str, action: Action) -> tuple[byt
 def complete(
     table: TableContext, lease: Lease, begin: str, action: Action, data: bytes, *, listed: Sequence[FilesRecord] = ()
 ) -> str:
-    """Publish the completed state, under the lock; the completion time.
+    """Publish the completed state under the lock, and return the completion time.
 
-    `listed`: what it changes of the listing of files, where a metadata table is kept; by the same decision.
+    `listed`: changes of the metadata table's listing, if it has one, by the same decision.
     """
     now, first = table.listed_timeline(), None
     completion = now.next_time(table.clock.now_ms())
@@ -104,21 +104,21 @@ def complete(
 
 
 def complete_write(table: TableContext, lease: Lease, begin: str, action: Action, said: CommitMetadata) -> str:
-    """The same of what writes files."""
+    """Complete an action that writes files, as `complete` does, and list its files in a metadata table."""
     listed = written_files(said) if table.config().named_metadata else ()
     return complete(table, lease, begin, action, encode_commit(said), listed=listed)
 
 
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
-    """Replace the table's properties by what `change` makes of them, under the lock, with one conditional write.
+    """Replace the table's properties by the result of `change`, under the lock, with one conditional write.
 
-    Nothing is written if they are so already.
+    Unchanged properties are not written. Hadoop's checksum file is deleted.
 
     Raises:
-        TableNotFound: there is no `hoodie.properties`.
+        TableNotFound: `hoodie.properties` does not exist.
         VersionMismatch: a writer that does not take the lock changed them at the same moment; try again.
     """
-    table.listed_timeline()  # refuses another table, or another version, than was opened
+    table.listed_timeline()  # refuses a table or version other than the opened one
     found = table.store.read_or_none(PROPERTIES)
     if found is None:
         raise TableNotFound(f"there is no {PROPERTIES} at {table.url!r}; restore it, then try again")
@@ -131,9 +131,9 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
 
 
 def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, int]:
-    """When the completed files were written, for a policy that goes by hours: by the store, or as this process knows.
+    """Return when the completed files were written, by the store or this process, for a policy by hours; else empty.
 
-    A writer whose clock is behind gives its commits times of long ago.
+    A writer with a slow clock names its commits by times that are too old.
     """
     if not isinstance(policy, KeepHours):
         return {}
@@ -144,7 +144,7 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
 
 
 def check_no_write(table: TableContext) -> None:
-    """A JVM writer builds a metadata table outside the lock: then what hides commits could come back.
+    """Refuse a pending write, whose JVM writer may build a metadata table outside the lock and so hide commits again.
 
     Raises:
         Aborted: a write is pending.
@@ -158,7 +158,7 @@ def check_no_write(table: TableContext) -> None:
 
 
 def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
-    """Remove a plan of rows to be rewritten that nobody runs, and what was written of it: the plan last."""
+    """Remove a rewrite plan without an executor, and the files written for it; the plan last."""
     lease.check()
     listing.unlist(table, begin)
     table.store.delete(state_path(begin, action, InstantState.INFLIGHT))
@@ -168,7 +168,7 @@ def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> 
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
-    """The paths of all base and log files by the begin time that they carry, whether a marker names them or not."""
+    """Return the paths of all base and log files by their begin time, with or without a marker."""
     found: dict[str, list[str]] = {}
     for entry in table.data_files():
         file = data_file(entry.path.rpartition("/")[2])
@@ -184,13 +184,13 @@ def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> No
 
 
 def remove_pending(table: TableContext, now: Timeline, victim: str) -> None:
-    """Take the pending states of a write off the timeline, the requested one last: until then it counts as pending."""
+    """Remove the pending states of a write, the requested one last: until then it counts as pending."""
     for name in reversed(now.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
 
 
 def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str, ...]:
-    """The begin times of pending plans whose executor is dead; one without a heartbeat has as long as one with it."""
+    """Return begin times of pending plans with a dead executor; one without a heartbeat has the same time as others."""
     planned = now.pending(action)
     entries = [entry for begin in planned for entry in table.store.list(f"{TIMELINE}/{begin}.{action.value}.requested")]
     made_ms = {entry.path.rpartition("/")[2].partition(".")[0]: entry.modified_ms or 0 for entry in entries}
@@ -198,13 +198,13 @@ def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str,
 
 
 def dead_among(table: TableContext, pending: Iterable[str]) -> tuple[str, ...]:
-    """The begin times among `pending` whose writer or executor is dead, oldest first."""
+    """Return the begin times among `pending` with a dead writer or executor, oldest first."""
     suspects = sorted(pending)
     return _dead(table, suspects, {}) if suspects else ()
 
 
 def silent(table: TableContext) -> tuple[str, ...]:
-    """The begin times whose heartbeats are too old, pending or not."""
+    """Return the begin times whose heartbeats are too old, pending or not."""
     beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
 

@@ -1,11 +1,11 @@
-"""Restore: take back every commit that completed after another one, as if they had never been.
+"""Restore: take back every commit completed after another one, as if it had never been made; also savepoints.
 
-All of it happens under the table lock, the latest commit first, each by the removal of its completed file: readers see
-the table as it was after one commit or another, never a part of one. A restore that dies leaves its plan; until
-somebody has finished it, nobody commits. A writer whose snapshot had a commit that was taken back gives way with
-`WriteConflict`; one that was pending is rolled back with the rest.
+It runs under the table lock, the latest commit first, by removing each completed file. So readers see the table after
+one commit or another, never a part of one. A restore that dies leaves its plan, and until it is finished, no commit is
+possible. A writer whose snapshot had a removed commit gives way with `WriteConflict`; a pending one is rolled back with
+the rest.
 
-NOT promised: anything for JVM writers that run meanwhile; stop them first, as Hudi asks for its own restores.
+NOT promised: anything for JVM writers that run during it; stop them first, as Hudi asks for its own restores.
 
 Source: Hudi `RestorePlanActionExecutor`, `CopyOnWriteRestoreActionExecutor`.
 """
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What a restore took back: begin times, the latest commit first.
+    """The begin times that a restore took back, the latest commit first.
 
-    `instant` is its own begin time, empty if there was nothing to do. `target` and `completion` are the times of the
-    commit that it made the last one.
+    `instant`: its own begin time, empty if there was nothing to do. `target`, `completion`: the times of the commit
+    that is now the last one.
     """
 
     instant: str
@@ -59,16 +59,16 @@ class RestoreResult:
 
 
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
-    """Make the last commit of `version` the last one of the table; a restore that died is finished first.
+    """Make the last commit of `version` the last one of the table; finish a dead restore first.
 
     Raises:
-        InvalidInput: it names no version.
+        InvalidInput: `version` names none.
         HistoryGone: there is no such commit (any more), files that it needs were cleaned, or a later commit has a
             savepoint or was archived.
         UnsupportedTable: the table cannot be written here.
-        Aborted: the table has a metadata table, which ends with this, and a write is pending, whose writer may be
+        Aborted: the table has a metadata table, which a restore removes, and a write is pending, whose writer may be
             building it; nothing was changed.
-        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
     """
     refuse_none(version)
     writable_config(table)
@@ -92,14 +92,14 @@ def restore(table: TableContext, version: TableVersion) -> RestoreResult:
 
 
 def finish_restore(table: TableContext, begin: str) -> None:
-    """Finish the restore of an executor that died."""
+    """Finish the restore of a dead executor, under the lock."""
     with table.lock.acquire() as lease:
         if begin in table.listed_timeline().pending(Action.RESTORE):
             _carry_out(table, lease, begin, read_restore_plan(table, begin))
 
 
 def finish_left(table: TableContext, now: Timeline) -> bool:
-    """Finish what dead executors have left, under the lock; whether there was any: then the timeline has changed."""
+    """Finish the restores of dead executors, under the lock; return whether any changed the timeline."""
     left = plans.dead_plans(table, now, Action.RESTORE)
     for begin in left:
         finish_restore(table, begin)
@@ -107,16 +107,16 @@ def finish_left(table: TableContext, now: Timeline) -> bool:
 
 
 def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
-    """The plan of a restore that is not completed.
+    """Read the plan of an uncompleted restore.
 
     Raises:
-        Corrupt: it cannot be understood.
+        Corrupt: it cannot be decoded.
     """
     return decode_restore_plan(*plans.read_requested(table, begin, Action.RESTORE))
 
 
 def _victims(now: Timeline, target: Instant) -> list[Victim]:
-    """What is pending first (nobody sees it), then what completed later, the latest first."""
+    """Return the instants to remove: the pending ones, which no reader sees, then later commits, latest first."""
     pending = [Victim(begin, (now.pending_action(begin) or Action.COMMIT).value) for begin in now.unfinished]
     later = [i for i in reversed(now.writes) if (i.completion or "") > (target.completion or "")]
     return [*pending, *(Victim(instant.begin, instant.action.value) for instant in later)]
@@ -132,7 +132,7 @@ def _check_savepoints(table: TableContext, now: Timeline, plan: RestorePlan) -> 
 
 
 def _check_archive(table: TableContext, target: Instant) -> None:
-    """Archival goes by begin times: what began before the target may have completed after it."""
+    """Refuse a target if a commit completed after it is archived, as one that began earlier may be."""
     reached = archive_index.reach(table.knowledge).completion
     if reached > (target.completion or ""):
         raise HistoryGone(
@@ -142,16 +142,17 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 
 
 def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
+    """Remove the victims of this plan and the metadata table, and complete the restore."""
     started_s = table.world.monotonic_s()
     table.lock.wait_for_late()
     if table.config().named_metadata:
-        retire(table, lease)  # it lists what is taken back
+        retire(table, lease)  # it lists removed commits
     files = plans.files_by_begin(table)
     now = table.listed_timeline()
     for victim, _ in plan.victims:
         lease.check()
         _take_back(table, now, victim, files.get(victim, ()))
-    late = plans.files_by_begin(table)  # of tasks that wrote on until they saw that their instant is gone
+    late = plans.files_by_begin(table)  # of tasks that wrote until they saw their instant gone
     table.store.delete_all([path for victim, _ in plan.victims for path in late.get(victim, ())])
     took_ms = round((table.world.monotonic_s() - started_s) * 1000)
     data = encode_restore(begin, plan.victims, files, took_ms)
@@ -163,7 +164,7 @@ def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan)
 
 
 def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str, ...]) -> None:
-    """The completed file first: with it the commit is gone for every reader."""
+    """Remove one instant, its completed file first: with that the commit is gone for every reader."""
     for done in (i for i in now.begun_at(victim) if i.is_completed and i.changes_rows):
         table.store.delete(f"{TIMELINE}/{done.file_name}")
     plans.remove_files(table, victim, files)
@@ -171,30 +172,28 @@ def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str
     table.store.delete(heartbeat_path(victim))
 
 
-# Savepoints: a commit whose files no clean takes, so that the table can be read as of it, or restored to it.
-#
-# A savepoint has the begin time of its commit. It lists every file that an as-of to the commit needs, by completion as
-# by begin.
-#
-# Source: Hudi `SavepointActionExecutor`, `SavepointHelpers`.
+# Source of savepoints: Hudi `SavepointActionExecutor`, `SavepointHelpers`.
 def savepoints(table: TableContext, now: Timeline) -> dict[str, Savepoint]:
-    """All savepoints by the begin time of their commit, oldest first.
+    """Read all savepoints by the begin time of their commit, oldest first.
 
     Raises:
-        Corrupt: one cannot be understood.
+        Corrupt: one cannot be decoded.
     """
     found = (i for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed)
     return {instant.begin: _read(table, instant) for instant in sorted(found, key=lambda instant: instant.begin)}
 
 
 def save(table: TableContext, version: TableVersion | None, *, user: str, comment: str) -> tuple[str, Savepoint]:
-    """Make a savepoint of the last commit of `version` (None: of the last one); an existing one is returned.
+    """Make a savepoint of the last commit of `version` (None: of the table), or return the existing one.
+
+    No clean removes the files of a savepointed commit, so it can be read and restored. A savepoint has the begin time
+    of its commit, and lists all files that an as-of to it needs, by completion and by begin.
 
     Raises:
-        InvalidInput: it names no version.
+        InvalidInput: `version` names none.
         HistoryGone: there is no such commit, or files that it needs were cleaned or are about to be.
         UnsupportedTable: the table cannot be written here.
-        NotAcquired, CasError: the lock or the store; may be repeated.
+        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     writable_config(table)
     with table.lock.acquire() as lease:
@@ -214,11 +213,11 @@ def save(table: TableContext, version: TableVersion | None, *, user: str, commen
 
 
 def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
-    """Let the files of the savepoint of a commit be cleaned again; False if it has none.
+    """Delete the savepoint of a commit, so its files may be cleaned; return False if it has none.
 
     Raises:
-        InvalidInput: it names no version.
-        NotAcquired, CasError: the lock or the store; may be repeated.
+        InvalidInput: `version` names none.
+        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     refuse_none(version)
     with table.lock.acquire():
@@ -232,10 +231,10 @@ def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
 
 
 def needed_by(table: TableContext, now: Timeline, target: Instant) -> frozenset[str]:
-    """The paths of the files that an as-of to `target` needs; asked under the lock.
+    """Return the paths of the files that an as-of to `target` needs; call it under the lock.
 
     Raises:
-        HistoryGone: some were cleaned, or a clean that is planned removes them.
+        HistoryGone: some were cleaned, or a planned clean removes them.
     """
     by_completion = snapshot_at(table, now, AsOf(target.completion or "")).slices
     by_begin = snapshot_at(table, now, AsOf(target.begin, "begin")).slices

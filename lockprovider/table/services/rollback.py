@@ -1,11 +1,11 @@
-"""Rolling back what did not commit: an instant of one's own that lost, or a dead writer's.
+"""Rollback of uncommitted instants: a writer's own that lost, or a dead writer's; the sweep of other leftovers.
 
-What another may commit is rolled back under the table lock, so two cleaners do not meet; every step may be repeated, so
-a cleaner that dies halfway leaves a planned rollback that the next one finishes. Such a rollback is on the timeline as
-Hudi writes it: its plan, then its completion, while the victim's own files are gone.
+An instant that another writer may commit is rolled back under the table lock, so two cleaners do not meet. Each step
+may be repeated: the next cleaner finishes the plan of a dead one. The timeline shows it as Hudi writes it: its plan,
+then its completion, without the victim's own files.
 
-What nobody can commit any more its writer takes back alone (`take_back_alone`): without the lock, whose log goes on,
-and without a trace on the timeline.
+An instant that no other writer can commit is removed by its own writer (`take_back_alone`), without the lock, so its
+log continues, and without a trace on the timeline.
 
 Source: Hudi `BaseRollbackActionExecutor`; RFC-22, lazy cleaning of failed writes.
 """
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
-    """Remove a pending instant and all its files. A completed instant, or one that is gone, is left alone.
+    """Remove a pending instant and all its files, under the lock; a completed or removed one is left unchanged.
 
-    `own`: the caller is its writer, so that nobody else can commit it meanwhile.
+    `own`: the caller is its writer, so no other writer can commit it in that time.
 
     Raises:
-        NotAcquired, CasError: the lock or the store; may be repeated.
+        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     with table.lock.acquire() as lease:
         now = table.listed_timeline()
@@ -56,18 +56,16 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
             return
         if (own or only_if_dead) and _in_good_hands(table, now, begin):
             if own:
-                plans.remove_files(
-                    table, begin, files_of(table, begin)
-                )  # their plan has not got what was written after it
+                plans.remove_files(table, begin, files_of(table, begin))  # their plan lacks files written after it
             return
         execute(table, lease, now, begin, fenced=not own)
     table.tell("rolled_back", begin)
 
 
 def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bool:
-    """Remove a pending instant of one's own that nobody can commit any more, without the lock; `files` are all it has.
+    """Remove the caller's own pending instant that no other writer can commit, without the lock.
 
-    A writer that dies halfway leaves a pending instant, as any other does that dies.
+    `files` are all its files. A caller that dies halfway leaves a pending instant, like any dead writer.
 
     Returns:
         False: it is not pending, or others roll it back; nothing was removed.
@@ -85,13 +83,16 @@ def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bo
 
 
 def _in_good_hands(table: TableContext, now: Timeline, victim: str) -> bool:
-    """Whether somebody alive is rolling it back: JVM writers do that without the lock, and fail if we get ahead."""
+    """Whether a live process is rolling it back: JVM writers do so without the lock, and fail if overtaken."""
     planned = planned_for(table, now, victim)
     return planned is not None and planned not in plans.dead_plans(table, now, Action.ROLLBACK)
 
 
 def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fenced: bool) -> None:
-    """`fenced`: the victim is another's, who may wake up and commit once our lease has lapsed."""
+    """Plan and carry out the rollback of `victim`, or finish a planned one.
+
+    `fenced`: the victim is another writer's, which may wake up and commit after this lease expired.
+    """
     files = files_of(table, victim)
     begin = planned_for(table, now, victim)
     if begin is None:
@@ -99,10 +100,10 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
         begin = plan_rollback(table, now, named, files, lease if fenced else None)
     else:
         named = victim_of(table, begin)
-    listing.unlist(table, victim)  # while it is pending: what the metadata table alone has counts
+    listing.unlist(table, victim)  # while pending: an instant only in the metadata table counts
     plans.remove_files(table, victim, files)
-    plans.remove_pending(table, now, victim)  # from here on its writer, should it wake up, sees that it must not commit
-    # A task that still wrote either saw that the instant is gone, and withdrew its file, or the file is there now.
+    plans.remove_pending(table, now, victim)  # after this its writer, if it wakes up, does not commit
+    # A task that still wrote found its instant gone and removed its file, or the file exists now.
     table.store.delete_all(files_of(table, victim))
     table.store.delete(heartbeat_path(victim))
     plans.complete(table, lease, begin, Action.ROLLBACK, encode_rollback(begin, named, files))
@@ -110,48 +111,46 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
 
 
 def plan_rollback(table: TableContext, now: Timeline, victim: Victim, files: Sequence[str], lease: Lease | None) -> str:
-    """Write down that these files of that instant are to be removed: the begin time of the rollback."""
+    """Store the plan to remove these files of that instant, and return the begin time of the rollback."""
     begin, plan = plans.claim_time(table, now), encode_rollback_plan(victim, files, table.url.rstrip("/"))
     plans.put_plan(table, begin, Action.ROLLBACK, plan, lease)
     return begin
 
 
 def planned_for(table: TableContext, now: Timeline, victim: str, *, since: str = "") -> str | None:
-    """The begin time of a pending rollback of this victim, of those that began after `since`; None if there is none.
+    """Return the begin time of a pending rollback of this victim that began after `since`; None if there is none.
 
-    A JVM writer whose clock is behind may plan one that began before its victim.
+    A JVM writer with a slow clock may plan one that began before its victim.
     """
     later = (begin for begin in now.pending_rollbacks if begin > since)
     return next((begin for begin in later if victim_of(table, begin).begin == victim), None)
 
 
 def victim_of(table: TableContext, begin: str) -> Victim:
-    """What the rollback that began then takes back; nothing if it was completed meanwhile."""
+    """Read the victim of the rollback with this begin time; an empty one if the rollback was completed since."""
     name = Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name
     content = table.store.read_or_none(f"{TIMELINE}/{name}")
     if content is None:
-        return Victim("", Action.COMMIT.value)  # completed meanwhile, and archived or removed
+        return Victim("", Action.COMMIT.value)  # completed, then archived or removed
     return decode_rollback_plan(content.data, name)
 
 
 def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
-    """Every base and log file that carries this begin time, whether a marker names it or not."""
+    """Return all base and log files with this begin time, with or without a marker."""
     return plans.files_by_begin(table).get(begin, ())
 
 
-# Recovery: what dead writers and dead services left is rolled back, or finished.
-#
-# Whoever's heartbeat has stopped is dead; its instant is rolled back, a rollback or restore of its is taken up. A
-# clustering that its maker was to run at once is taken back; one that was scheduled for others stays.
-#
+# Recovery treats a writer without a fresh heartbeat as dead. Its instant is rolled back; its rollback or restore is
+# finished. A clustering that its maker was to run itself is removed; one scheduled for others stays.
 # Source: RFC-22, lazy cleaning of failed writes.
 _STAYS_S = 60.0
 
 
 def clean_dead(table: TableContext, timeline: Timeline, me: str) -> None:
-    """Roll back the pending instants whose writers are dead; `me` is an instant with a fresh heartbeat.
+    """Roll back the pending instants of dead writers; `me` is an instant with a fresh heartbeat.
 
-    A cleaner that cannot get through leaves the work to the next one. With EAGER settings all of them count as dead.
+    Errors of lock and store are suppressed: the next cleaner does the work. With EAGER settings all writers count as
+    dead.
     """
     with contextlib.suppress(CasError, LockError):
         if _suspects(timeline, {me}):
@@ -159,10 +158,10 @@ def clean_dead(table: TableContext, timeline: Timeline, me: str) -> None:
 
 
 def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
-    """Remove the heartbeats of instants that ended at least a minute ago; `timeline` has what is pending.
+    """Remove the heartbeats of instants that ended at least a minute ago; `timeline` has the pending ones.
 
-    A JVM writer looks first whether a heartbeat is there, then how old it is, and fails its job if the file went in
-    between. So where JVM writers are at work a heartbeat outlives its instant. What cannot be removed now stays.
+    A JVM writer checks that a heartbeat exists, then reads its age, and fails its job if the file disappears in
+    between. So with JVM writers a heartbeat outlives its instant. What cannot be removed now stays.
     """
     with contextlib.suppress(CasError):
         beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
@@ -174,10 +173,10 @@ def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
 
 
 def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
-    """Take back a clustering that its maker was to run at once, and that nobody beats for; whether it is gone now.
+    """Remove a dead maker's clustering that it was to run itself; return whether it is gone.
 
     Raises:
-        NotAcquired, CasError: the lock or the store; may be repeated.
+        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     with table.lock.acquire() as lease:
         if planned not in table.listed_timeline().pending(Action.CLUSTERING):
@@ -196,34 +195,34 @@ def _is_owned(table: TableContext, planned: str) -> bool:
 
 
 def sweep(table: TableContext) -> tuple[str, ...]:
-    """Roll back what dead writers left, and finish the rollbacks and restores of dead executors; their begin times.
+    """Roll back dead writers, finish rollbacks and restores of dead executors; return their begin times.
 
-    Also removes what is of no use to anybody: heartbeats and markers of those who died before their instant was
-    pending, or after it was over.
+    It also removes heartbeats and markers of writers that died before their instant was pending or after it ended,
+    unused intents, and checkpoints of ended logs.
 
     Raises:
-        NotAcquired, CasError: the lock or the store; may be repeated.
+        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     now = table.listed_timeline()
-    with plans.beating(table, now):  # a fresh heartbeat shows how late the others are
+    with plans.beating(table, now):  # a fresh heartbeat shows the age of the others
         done = _clean(table, now, set(), eager=False)
         _forget(table)
     return done
 
 
 def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
-    """Roll back one pending write, if its writer is dead; with `force` in any case.
+    """Roll back one pending write if its writer is dead, or in any case with `force`.
 
     Raises:
         HistoryGone: there is no such pending write.
         Aborted: its writer is alive.
-        NotAcquired, CasError: the lock or the store; may be repeated.
+        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     now = table.listed_timeline()
     if begin not in now.pending_writes:
         raise HistoryGone(f"{begin} is no pending write; to take back commits, use restore")
     if not force:
-        with plans.beating(table, now):  # a fresh heartbeat shows how late the other is
+        with plans.beating(table, now):  # a fresh heartbeat shows the age of the other
             alive = begin not in dead_among(table, [begin])
         if alive:
             raise Aborted(f"the writer of {begin} is alive; wait for it, or force it (`--force`)")
@@ -231,7 +230,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
 
 
 def _forget(table: TableContext) -> None:
-    silent = plans.silent(table)  # before the timeline is listed: one that begins meanwhile is not among them
+    silent = plans.silent(table)  # before the timeline is listed, so without writes that begin in between
     for begin in {*silent} - {*table.listed_timeline().pending(*Action)}:
         plans.remove_files(table, begin, ())
         table.store.delete(heartbeat_path(begin))
@@ -240,10 +239,14 @@ def _forget(table: TableContext) -> None:
 
 
 def _clean(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
+    """Roll back or finish the dead instants of `timeline`, without those of `spared`; return their begin times.
+
+    `eager`: all pending ones count as dead.
+    """
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
     found = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
-    if found and not eager:  # one that has completed since it was listed has removed its heartbeat
+    if found and not eager:  # one completed since the listing has removed its heartbeat
         found = tuple(sorted({*found} & _suspects(table.listed_timeline(), spared)))
     found = tuple(begin for begin in found if begin not in clusterings or _is_owned(table, begin))
     for begin in found:
@@ -264,14 +267,14 @@ def _suspects(timeline: Timeline, spared: set[str]) -> set[str]:
 
 
 def _dead(table: TableContext, now: Timeline, suspects: set[str]) -> tuple[str, ...]:
-    """A JVM executor of a rollback may have no heartbeat: then it has as long as if it had one."""
+    """Return the dead suspects; a rollback without a heartbeat, by a JVM writer, has the same time as one with it."""
     rollbacks = suspects & {*now.pending_rollbacks}
     left = rollbacks & {*plans.dead_plans(table, now, Action.ROLLBACK)} if rollbacks else rollbacks
     return tuple(sorted({*dead_among(table, suspects - rollbacks), *left}))
 
 
 def _finish(table: TableContext, planned: str) -> None:
-    """Take up a rollback whose cleaner died."""
+    """Finish the rollback of a dead cleaner, under the lock."""
     with table.lock.acquire() as lease:
         now = table.listed_timeline()
         if planned in now.pending_rollbacks:

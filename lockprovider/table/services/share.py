@@ -1,13 +1,13 @@
-"""Share a table with JVM Hudi's writers: let its properties tell them what each would have to be told.
+"""Sharing a table with JVM Hudi's writers, by settings in its properties; adopting a bucket index.
 
-Under the table lock, with one conditional write. A table that `Table.create` made has these settings already. Jobs that
-run have read the properties before: one that began without the lock goes on without it, until it is started again.
+One conditional write under the table lock sets them. Tables made by `Table.create` have them already. Running jobs have
+read the properties before: a job that began without the lock continues without it until it is restarted.
 
-With `TableSettings(write_metadata=True)` a metadata table stays, and the properties say so: from then on writers here
-keep its listing of files. Its statistics of columns and partitions are dropped, and Spark's writers told to make none.
+With `TableSettings(write_metadata=True)` a metadata table stays, and the properties make writers here keep its listing
+of files. Its statistics of columns and partitions are dropped, and Spark's writers told to make none.
 
-Tables that JVM Hudi makes say `LOCAL` for the zone of their times: each writer's own. That is UTC if all of them ran in
-it, and the store's clock tells: it has written each completed file at about the time that its name says.
+JVM Hudi's tables have the time zone `LOCAL`, that of each writer. It is UTC if all writers ran in UTC, which the
+store's clock shows: it wrote each completed file at about the time in its name.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """Write the settings; what was changed, or with `dry_run` would be. Safe to repeat.
+    """Write the settings; return the changes, or with `dry_run` those it would make. Safe to repeat.
 
-    A transaction that is being written here ends with `Aborted`, as by every change of the properties. `all_in_utc`:
-    the caller knows that all writers ran in UTC, whatever times the files have.
+    A transaction in progress here ends with `Aborted`, as after any change of the properties. `all_in_utc`: the caller
+    knows that all writers ran in UTC, whatever times the files have.
 
     Raises:
         UnsupportedTable: it cannot be written here: it has a metadata table, times of another zone than UTC, ...
-        Aborted: a write is pending, whose writer may be building what is dropped; nothing was changed.
+        Aborted: a write is pending, whose writer may be building what would be dropped; nothing was changed.
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
-        NotAcquired, CasError: the lock or the store; may be repeated.
+        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     if dry_run:
         return _changes(table, spelled(table, table.config()), all_in_utc=all_in_utc)
@@ -64,20 +64,20 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 
     with table.lock.acquire() as lease:
         plans.change_properties(table, lease, change)
-        for folder in STATISTICS if keeps else ():  # after they are named no more
+        for folder in STATISTICS if keeps else ():  # after the properties stop naming them
             table.store.delete_all([entry.path for entry in table.store.list(f"{METADATA_TABLE}/{folder}/")])
     return done
 
 
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-    """Take the settings back, so that one JVM writer can have the table to itself; what was there. Safe to repeat.
+    """Remove the settings, for a single JVM writer to use the table alone; return the removed ones. Safe to repeat.
 
     `dry_run`: nothing is written.
 
     Raises:
         Aborted: a write is pending, which that writer would roll back; nothing was changed.
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
-        NotAcquired, CasError: the lock or the store; may be repeated.
+        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     if dry_run:
         return _taken(table.config())
@@ -95,11 +95,11 @@ def _taken(config: TableConfig) -> tuple[SettingChange, ...]:
 
 
 def set_visibility(table: TableContext, wanted: str) -> None:
-    """See `Table.set_visibility`.
+    """Set the order in which commits become visible, as `Table.set_visibility` does.
 
-    What was decided before is there by then, and with the log all end that wait for a decision.
+    Earlier decided commits are stored by then. The change ends the log, and with it all undecided intents.
     """
-    with_visibility(table.config(), wanted)  # refused before the lock is asked for
+    with_visibility(table.config(), wanted)  # raises before the lock is requested
     with table.lock.acquire() as lease:
         plans.change_properties(table, lease, partial(with_visibility, wanted=wanted))
 
@@ -117,7 +117,7 @@ def _changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> t
 
 
 def _check_zone(table: TableContext, config: TableConfig) -> None:
-    """All times on the timeline are of UTC, by the store's clock."""
+    """Refuse a timeline with times of another zone than UTC, by the store's clock."""
     written_ms = {name: entry.modified_ms for name, entry in files_below(table.store, TIMELINE).items()}
     others = of_other_zones(drifts_ms(Timeline.of(written_ms), written_ms))
     if others:
@@ -128,20 +128,16 @@ def _check_zone(table: TableContext, config: TableConfig) -> None:
         )
 
 
-# Say in a table's properties that it has a bucket index: a JVM writer makes the buckets, and keeps it to itself.
-#
-# Every key of the table is hashed first: a wrong number of buckets or a wrong field would put new rows of a key into
-# another file group than the old one. Then the properties are replaced under the table lock, with one conditional
-# write, if nothing was committed meanwhile.
-#
-# Source: Hudi `HoodieSimpleBucketIndex`, `HoodieIndexConfig`.
+# Source of bucket adoption: Hudi `HoodieSimpleBucketIndex`, `HoodieIndexConfig`.
 _TRIES = 10
 
 
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
-    """Write the index into the properties, where every writer finds it. Safe to repeat.
+    """Write a JVM writer's bucket index into the properties, for every writer to find. Safe to repeat.
 
-    All keys are read. A table without rows can be given any index.
+    It first hashes all keys: a wrong number of buckets or a wrong field would put new rows of a key into another file
+    group. Then it replaces the properties under the lock, if nothing was committed since. A table without rows can be
+    given any index.
 
     Raises:
         UnsupportedTable: a row is not in the bucket of its key, or the table has another index.
@@ -185,7 +181,7 @@ def _check_rows(table: TableContext, seen: Timeline, wanted: TableConfig, index:
 
 
 def _written(table: TableContext, seen: Timeline, index: BucketIndex) -> bool:
-    """Whether the properties say so now; not, if something was committed since."""
+    """Write the index under the lock and return True; False if something was committed since."""
     with table.lock.acquire() as lease:
         if table.listed_timeline().written != seen.written:
             return False

@@ -1,21 +1,22 @@
-"""Group commit, decided without I/O, clock or randomness.
+"""Group commit, without I/O, clock or randomness: one conditional write of the record decides several publishes.
 
-Decided is what a write of the lock record at its version says. So two who combine cannot both win, and one that is
-late decides nothing. Whoever writes has read the record, and then listed the intents: so what was withdrawn before a
-version cannot be decided at that version or after it. An intent is judged by its writer up to its place of the log, by
-who combines against all entries since, and against those chosen before it in the same write. Whatever ends the log (a
-JVM writer, a clean, a rollback, a restore) voids all intents at once.
+A publish is decided once a write of the lock record, at the version that its writer read, contains it. So two clients
+that combine cannot both win, and a late one decides nothing. A writer reads the record first and lists the intents
+then: an intent that was withdrawn before a version cannot be decided at that version or later. The writer of an intent
+has judged it up to its position in the log. The combining client judges it against all entries since, and against those
+chosen before it in the same write. Whatever ends the log (a JVM writer, a clean, a rollback, a restore) voids all
+intents at once.
 
-    combine    the record that decides these
+    combine    the record that decides a batch
     verdict    what the record says of one intent
-    next_act   what a client does that has something to be decided, or is on duty
+    next_act   what a client does that waits for a decision, or leads the batch
 
-Whoever is on duty has said in the record that it looks at the intents again; it is a hint, and safety does not depend
-on it. It is a length of time, counted by each from when it first saw that version: clocks need not agree.
+The leader of the batch has announced in the record for how long it reads the intents again. This is a hint, and safety
+does not depend on it. Each client counts the time from when it first read that version, so clocks need not agree.
 
-What is decided is applied in the order of the log by who is on duty, one after the other: for those who only list the
-store, a publish never appears before one that was decided earlier. Where all readers go by the record (`at_once`), what
-one write decides is applied at once; it is told to those who wait when all before it is there, too.
+The leader applies what is decided in the order of the log, one after the other: for readers that only list the store, a
+publish never appears before an earlier one. If all readers use the record (unordered visibility, `at_once`), it applies
+what one write decides at the same time. A waiting client is notified once all before its publish is applied, too.
 """
 
 from __future__ import annotations
@@ -43,25 +44,25 @@ from lockprovider.storage_lock.record import (
 )
 from lockprovider.storage_lock.states import Me, Moment
 
-_LONGEST = 255  # bytes of a name: MinIO's limit, and of many file systems
+_LONGEST = 255  # bytes of a name: the limit of MinIO and many file systems
 _SUM = 4  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A publish that waits for its decision: an object under the name of what its writer has seen, created once.
+    """A writer's request to have a publish decided: an object, created once, named after what its writer has read.
 
-    It says: all that it needs is there, and it asks to be published. It holds for one log of the lock record, from the
-    place on up to which its writer has judged itself, and nowhere else. An intent without a body is withdrawn. A short
-    body stands in the name, too, deflated by what is much like it and known to whoever decides: a sample of the
-    decider's, and the last entry before its place. That spares a read.
+    All that the publish needs is stored already. An intent is valid for one log of the lock record only, from the
+    position up to which its writer has judged it. An intent without a body is withdrawn. A short body also travels in
+    the name, and spares a read. It is deflated with a dictionary that the deciding client has: the decider's sample,
+    and the last log entry before the position.
 
     Attributes:
-        log: the name of the log by which its writer has judged itself.
-        place: up to which place of that log.
-        stem: what the path that is going to be published begins with; no other publish's ever does.
-        body: what the decider needs to judge it and to publish it.
-        told: the body as it stands in its name; empty where it does not.
+        log: the name of the log by which its writer has judged it.
+        place: the position in that log up to which its writer has judged it.
+        stem: the start of the path that will be published; no other publish's path starts with it.
+        body: what the decider needs to judge and to publish it.
+        told: the body as the name carries it; empty if it does not.
     """
 
     log: str
@@ -77,29 +78,29 @@ class Intent:
         return f"{name}!{self.told}" if self.told else name
 
     def telling(self, log: Log, sample: bytes) -> Intent:
-        """The same with its body in its name, if there is room for that."""
+        """Return the intent with its body in its name, if the body fits."""
         told = replace(self, told=_packed(self.body, sample + _before(log, self.place)))
         return told if len(told.name) - len(intents_folder(self.log)) <= _LONGEST else self
 
     def read(self, log: Log, sample: bytes) -> Intent:
-        """The same with the body that its name tells; without one, if it tells none, or not by these."""
+        """Return the intent with the body from its name, if the name has one and used this dictionary."""
         return replace(self, body=_unpacked(self.told, sample + _before(log, self.place)))
 
 
 def intents_folder(log: str) -> str:
-    """Where the intents of one log are; those of others are void."""
+    """Return the folder of one log's intents."""
     return f"{quote(log, safe='')}/"
 
 
 def is_over(intent: Intent, log: Log | None) -> bool:
-    """Whether no write can decide it any more, now that the record has this log: also should it be posted again."""
+    """Return whether no write can decide the intent any more, even if it is posted again, given the record's log."""
     if log is None or log.name != intent.log or intent.place < log.first:
         return True
     return any(entry.path.startswith(intent.stem) for entry in log.entries)
 
 
 def parse_intent(name: str, body: bytes) -> Intent | None:
-    """The intent of that name; None if it is none."""
+    """Parse the name of an intent; None if it is not one."""
     log, slash, rest = name.partition("/")
     rest, _, told = rest.partition("!")
     place, dot, stem = rest.partition(".")
@@ -109,7 +110,7 @@ def parse_intent(name: str, body: bytes) -> Intent | None:
 
 
 def _before(log: Log, place: int) -> bytes:
-    """The last that was published before that place, as far as the log goes back."""
+    """Return the bytes of the last entry before that position; empty if the log does not go back so far."""
     since = log.since(place - 1)
     return (since[0].data or b"") if since else b""
 
@@ -121,7 +122,7 @@ def _packed(body: bytes, like: bytes) -> str:
 
 
 def _unpacked(told: str, like: bytes) -> bytes:
-    """Nothing, if it was packed with something else."""
+    """Return the body; empty if it was packed with another dictionary."""
     try:
         packed = urlsafe_b64decode(told + "=" * (-len(told) % 4))
         body = inflate(packed[_SUM:], most=LARGEST, wbits=-zlib.MAX_WBITS, like=like)
@@ -130,42 +131,43 @@ def _unpacked(told: str, like: bytes) -> bytes:
     return body if zlib.crc32(body).to_bytes(_SUM, "big") == packed[:_SUM] else b""
 
 
-MOST_UNAPPLIED = 16  # decided and not there yet: they are put there one after the other, within `HAND_OVER_S`
+MOST_UNAPPLIED = 16  # pending at a time: they are applied one after the other, within `HAND_OVER_S`
 
 
 class JudgeAnew(Exception):
-    """What came since cannot be compared with the intent; its writer has to look at the protected data again."""
+    """The entries since cannot be compared with the intent; its writer must read the protected data again."""
 
 
 class Decider(Protocol):
-    """Who knows what the publishes mean."""
+    """The application's rules of what may be published after what. Attributes reflect what `refresh` has read."""
 
     @property
     def at_once(self) -> bool:
-        """Whether what one write decides may appear in any order; by what `refresh` has read, if it was called."""
+        """Whether the publishes that one write decides may appear in any order (unordered visibility)."""
 
     @property
     def sample(self) -> bytes:
-        """What the bodies of intents are much like, the same for most who decide the same; nothing depends on it."""
+        """Bytes that most intents' bodies resemble, equal for most clients. Only the size of names depends on them."""
 
     def refresh(self, seen_s: float) -> None:
-        """Read what the decisions depend on besides the log, if it was not read since then, on the monotonic clock.
+        """Read what decisions depend on besides the log, unless it was read since `seen_s` on the monotonic clock.
 
-        That is when the record was seen that is written next: what was read after that is of now, if it is written.
+        At `seen_s` the record was read that is written next. If that write wins, what was read after `seen_s` is
+        current.
         """
 
     def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
-        """Return if the intent may follow these entries; for all who ask that is the same.
+        """Return if the intent may follow these entries; every client gets the same answer.
 
         Raises:
-            JudgeAnew: that cannot be said from here.
-            Exception: it may not, for good; what its writer gets.
+            JudgeAnew: the entries do not show it.
+            Exception: the intent may never follow; its writer gets this error.
         """
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """What is published if it is decided next after that log: a `sole` publish, with its bytes.
+        """Return the publish to decide next after `log`: `sole`, with its bytes.
 
-        None: not from here; by what `refresh` has read.
+        None if this client cannot build it.
         """
 
 
@@ -173,9 +175,9 @@ class Decider(Protocol):
 
 
 def may_write(record: LockRecord) -> bool:
-    """Whether a write may decide publishes although nobody holds the lock.
+    """Return whether a write may decide publishes although no client holds the lock.
 
-    Not one that lapsed: its holder may be at work. Not without a log: it would not tell what happened before.
+    A lapsed lease does not allow it, as its holder may still work. Without a log, earlier publishes would be unknown.
     """
     sole = all(pending.sole for pending in record.unapplied)
     return record.given and record.log is not None and sole and record.tells_all
@@ -184,9 +186,9 @@ def may_write(record: LockRecord) -> bool:
 def choose(
     log: Log, unapplied: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
 ) -> tuple[Pending, ...]:
-    """What of these can follow the log, in the order of their stems, as far as there is room; the rest is left.
+    """Choose the intents that can follow the log, in the order of their stems, while there is room.
 
-    `unapplied`: what may not be there yet of what was decided before.
+    `unapplied`: what was decided before and may not be applied yet.
     """
     chosen: list[Pending] = []
     begun = log
@@ -201,19 +203,20 @@ def choose(
         chosen.append(pending)
         begun = begun.judged_with(pending)
     while chosen and not log.plus(*chosen).ends_with((*unapplied, *chosen)):
-        chosen.pop()  # what is not there yet must be told by the log
+        chosen.pop()  # the log must have the bytes of all that is pending
     return tuple(chosen)
 
 
 def _pending(decider: Decider, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-    """None also where the intent is wrong, whoever has posted it: that keeps nobody else from being decided.
+    """Return the publish of an intent; None if the intent is faulty.
 
-    What is published under another name than the intent's would be decided again and again. One's own is asked for once
-    more by its writer, who gets the error.
+    Another writer's faulty intent must not stop the decision of the others. For its own intent a writer asks the
+    decider again and gets the error. A publish whose path does not begin with the intent's stem would be decided again
+    and again.
     """
     try:
         pending = decider.pending(intent, log, now_ms)
-    except Exception:  # noqa: BLE001 - see above
+    except Exception:  # noqa: BLE001 - the error is its writer's
         return None
     return pending if pending is not None and pending.path.startswith(intent.stem) else None
 
@@ -229,11 +232,11 @@ def combine(
     rest_ms: int = 0,
     epoch: int = 0,
 ) -> LockRecord:
-    """The record that decides `batch`, to be written at the version at which `seen` was read.
+    """Build the record that decides `batch`, to be written at the version at which `seen` was read.
 
-    Where nothing is left to do the lock is released plainly: those who know nothing of ours find it free.
+    With nothing pending it releases the lock plainly, so that foreign clients find it free.
 
-    `there`: the last publish that is known to be applied, with all before it. `epoch`: the highest that was seen.
+    `there`: the last publish that is known to be applied, with all before it. `epoch`: the highest that was read.
     """
     unapplied = (*not_there(seen, there), *batch)
     return LockRecord(
@@ -262,7 +265,10 @@ def combine(
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """It stands in the log, under this path, at this place. `posted`: where its intent is left, if there is one."""
+    """The log contains the publish under this path, at this position.
+
+    `posted`: the path of its intent, if there is one.
+    """
 
     path: str
     posted: str = ""
@@ -271,29 +277,29 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No write can decide it any more: what was decided since is in its way."""
+    """No write can decide the intent any more: a later publish conflicts with it."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """The log has ended, or does not go back to its place, or only its writer can say whether it may follow.
+    """No write can decide the intent any more. It may have been decided before: its writer must read whether it was.
 
-    It may have been decided before that; its writer looks whether it is there. It cannot be decided any more.
+    The log has ended, no longer goes back to the intent's position, or only the writer can judge the intent.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """It can be decided."""
+    """A write can still decide the intent."""
 
 
 _Verdict = Decided | Refused | Void | Undecided
 
 
 def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
-    """What the log in the record says of the intent."""
+    """Return what the log in the record says of the intent."""
     if log is None or log.name != intent.log:
         return Void()
     found = next((at for at, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
@@ -306,7 +312,7 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
         decider.refuse(intent, since)
     except JudgeAnew:
         return Void()
-    except Exception as error:  # noqa: BLE001 - for the writer of the intent
+    except Exception as error:  # noqa: BLE001 - the intent's writer gets it
         return Refused(error)
     return Undecided()
 
@@ -316,11 +322,11 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Of one who is not on duty. `posted`: all is posted that it wants to be decided.
+    """What a client that is not the leader waits for. `posted`: all its undecided intents are posted.
 
-    `refused`: writes in a row that others were faster than. `age_s`: for how long it knows the record as it is.
-    `waits_s`: for how long it wants something. `name`: that of its process in the line, unless one there wants to hold.
-    `writes`: after how many more writes of the record it can know more.
+    `refused`: its writes in a row that lost to other clients. `age_s`: for how long it has known the record as it is.
+    `waits_s`: for how long it has waited. `name`: its process among the waiters; empty if a client there wants to hold
+    the lock. `writes`: how many more writes of the record it takes until it can know more.
     """
 
     posted: bool = False
@@ -333,9 +339,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Write the record, with what is wanted and nothing else: who lists first is outrun by those who do not.
+    """Write the record with this client's own publishes only. Listing the intents first would lose to faster clients.
 
-    With `duty` it is announced: who has won like that combines from then on.
+    With `duty` the write announces that this client, if it wins, leads the batch from then on.
     """
 
     duty: bool = False
@@ -343,46 +349,46 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Somebody is on duty: post what is to be decided."""
+    """Post the intents: another client leads the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookAgain:
-    """Look at the record again after so many seconds."""
+    """Read the record again after so many seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """It must be done under a lock that is held: the log has ended, or what is unapplied needs a holder."""
+    """Publish under a held lock: the log has ended, or pending publishes need a holder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """List what is posted, and decide on it by `after_listing`."""
+    """List the posted intents, and continue by `after_listing`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Be on duty no more. `frees`: write the record once more, which releases the lock plainly."""
+    """Stop leading the batch. `frees`: write the record once more, which releases the lock plainly."""
 
     frees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitOthers:
-    """Look for the object itself: another client applies it, and the record does not soon say that it is there."""
+    """Read the published object itself: another client applies it, and the record will not show that soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing until what is applied here is there, or until the next round."""
+    """Wait until this client has applied its publishes, or until the next round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Write the record once more, which releases the lock plainly: all that was decided is there."""
+    """Write the record once more, which releases the lock plainly: all that was decided is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,14 +404,14 @@ class Situation:
     """What a client of group commit knows besides the record.
 
     Attributes:
-        unapplied: the pending publishes of the record that may not be there yet.
-        standing: what it waits for; None if it is on duty, or wants nothing.
-        undecided: the log says nothing yet of something that it wants.
-        leads: it is on duty.
+        unapplied: the pending publishes of the record that may not be applied yet.
+        standing: what it waits for; None if it leads the batch, or wants nothing.
+        undecided: the log does not decide some of what it wants.
+        leads: it leads the batch.
         applies: it is applying something.
-        fails: its last run of applying has ended early. `is_stuck`: because something never can be there.
-        others_apply: all that it wants is decided, and it watches how another client applies that.
-        is_waited_for: a client in the line wants to hold the lock.
+        fails: its last run of applying has ended early. `is_stuck`: because something never can be applied.
+        others_apply: all that it wants is decided, and another client applies that.
+        is_waited_for: a client among the waiters wants to hold the lock.
         wrote: the record is the last one that it has written, as far as it knows.
     """
 
@@ -424,7 +430,7 @@ class Situation:
 def next_act(record: LockRecord, mine: Situation, now_ms: int, poll_s: float) -> Act:
     """Choose what a client of group commit does next, by the record as it knows it.
 
-    Whoever has stepped down asks again.
+    After a `StepDown` it asks again.
     """
     if mine.leads:
         cannot_go_on = mine.is_waited_for or (mine.fails and mine.unapplied)
@@ -445,13 +451,13 @@ def next_act(record: LockRecord, mine: Situation, now_ms: int, poll_s: float) ->
 def after_listing(
     record: LockRecord, mine: Situation, batch: Sequence[Pending], *, rests: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
-    """Choose what a client on duty does once it has listed what is posted.
+    """Choose what the leader of the batch does after it has listed the posted intents.
 
     Args:
         record: as the client knows it.
         mine: what the client knows besides.
         batch: what the next write can decide.
-        rests: the lock is due to be left to foreign clients; then nothing was listed.
+        rests: a yield window for foreign clients is due; then nothing was listed.
         is_due: the record was not written for as long as a round takes.
         empty_rounds: how many rounds in a row had nothing to do before this one.
     """
@@ -466,7 +472,10 @@ def after_listing(
 
 
 def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) -> Act:
-    """What one who wants something, and is not on duty, does about the record; looks are to be spread by a draw."""
+    """Choose what a client does that waits for a decision and does not lead the batch.
+
+    The caller spreads the pauses by jitter.
+    """
     if not record.given and not record.lapsed_at(now_ms):
         lapses_s = (record.lapses_ms - now_ms) / 1000
         return LookAgain(min(_pause_s(mine, poll_s), max(_SOONEST_S, lapses_s)))
@@ -484,18 +493,18 @@ def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) ->
 
 
 def _until_told_s(record: LockRecord, mine: Standing, now_ms: int, round_s: float) -> float:
-    """Until the write that tells more, if rounds go on to take so long.
+    """Return the seconds until the write that shows more, if rounds keep their length.
 
-    By two clocks: where they differ it is looked at too often, or that many rounds too late.
+    Two clocks are compared. If they differ, the client reads too often, or that many rounds too late.
     """
     due_s = mine.writes * round_s - (now_ms - record.freed_ms) / 1000
     return min(max(due_s, round_s / 2), mine.writes * round_s)
 
 
 def latest_first_look_s(record: LockRecord) -> float:
-    """When one that has posted looks first, at the latest, however long it took of late; in seconds from now.
+    """Return in how many seconds a client that has posted reads at the latest, however slow recent decisions were.
 
-    After a few rounds, unless more waits than one write decides: then it may take many.
+    This is a few rounds. If more waits than one write decides, it may take many rounds.
     """
     if len(record.unapplied) >= MOST_UNAPPLIED:
         return _FIRST_LOOK_S
@@ -510,6 +519,6 @@ _FIRST_S = 0.05
 _SOONEST_S = 0.001
 _FIRST_LOOK_S = 4.0
 _FIRST_LOOK_ROUNDS = 4
-_EMPTY_ROUNDS = 2  # in a row, and the duty is over
-DUTY_ROUNDS = 3  # for so many rounds duty is announced
-_SLOWER = 8  # the longer one waits, the more seldom it looks
+_EMPTY_ROUNDS = 2  # in a row; then the leader steps down
+DUTY_ROUNDS = 3  # rounds for which a write announces its leader
+_SLOWER = 8  # divides the time waited: longer waits, fewer reads

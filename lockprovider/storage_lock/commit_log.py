@@ -1,10 +1,10 @@
-"""The log in the lock record: the last publishes, in their order, for as long as all who hold the lock keep it.
+"""The log in the lock record: the last publishes in order, while all holders of the lock keep it.
 
-Whoever has seen the protected data at one place of a log, and finds the same log later, knows all that has happened
-since from the record alone: a holder that does not keep the log (a JVM writer, or one of ours whose work is more than
-its publishes) drops it, and the next one that keeps one begins a new log under a new name.
+Take a client that has read the protected data at one position of a log. If it finds the same log later, it knows all
+changes since from the record alone. A holder that does not keep the log drops it: a JVM writer, or a client whose work
+is more than its publishes. The next holder that keeps a log begins a new one under a new name.
 
-It is small: old entries are dropped from its front, and what does not compress well is named without its bytes.
+The log is small: old entries are dropped from its front, and data that compresses badly is left out.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from lockprovider.errors import MalformedRecord
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A publish that has been decided and may not have been applied yet: create `path` from `staged`.
+    """A publish that is decided and may not be applied yet.
 
-    Or, where `staged` is empty, with `data`. `sole`: its maker promises that nobody ever writes anything else to the
-    path, so that whatever is there is this. `first`: what the same decision puts there before it; `sole`, with its
-    bytes, and with nothing before itself.
+    `path` is created from `staged`, or from `data` if that is empty. `sole`: its maker promises that nothing else is
+    ever written to the path, so any object there is this publish. `first`: a publish that the same decision applies
+    before it; `sole`, with its bytes, and without a `first` of its own.
 
     >>> pending = lockprovider.lock("memory://docs/lock").stage("state/7", b"seven")
     >>> pending.path, pending.sole
@@ -42,7 +42,7 @@ class Pending:
 
     @classmethod
     def of_bytes(cls, path: str, data: bytes) -> Pending:
-        """A `sole` publish of these bytes.
+        """Make a `sole` publish of these bytes.
 
         >>> lockprovider.Pending.of_bytes("state/7", b"seven").digest == pending.digest
         True
@@ -51,34 +51,34 @@ class Pending:
 
     @property
     def parts(self) -> tuple[Pending, ...]:
-        """All that it puts there, in this order: who sees the last one sees all."""
+        """All objects that it creates, in this order: once the last one exists, all do."""
         last = replace(self, first=None)
         return (last,) if self.first is None else (self.first, last)
 
 
 def digest(data: bytes) -> str:
-    """The identity of a published object's bytes."""
+    """Return the identity of a published object's bytes."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-_LEVEL = 3  # entries are much alike: a tenth more bytes than by 6, in half the time
-_PACKED = 16384  # bytes; everybody who waits for the lock reads them
+_LEVEL = 3  # entries resemble each other: level 3 gives a tenth more bytes than 6, in half the time
+_PACKED = 16384  # bytes; each waiting client reads them
 MOST_ENTRIES = 128
-_FIRSTS = 16  # the last entries may not be there yet: what is put there before them is kept for these
+_FIRSTS = 16  # the last entries may still be pending, so only these keep their `first`
 LARGEST = 32768  # bytes of one entry
 REMOVE = "if no writer is alive, remove the object by hand"
 _LONGEST_NAMES = 1 << 20  # bytes of the line that names the entries
 _INFLATED = _LONGEST_NAMES + 2 * MOST_ENTRIES * LARGEST
 MOST_PACKED = 1 << 20  # a log of one entry may be larger than `_PACKED`
-_NEVER_LARGER = 64  # bytes, by which zlib makes a few KiB larger
+_NEVER_LARGER = 64  # bytes that zlib may add to a few KiB
 _ADLER = 65521
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One publish. `data` is None where it was too large to be kept here.
+    """One publish in the log. `data` is None if it was too large to keep.
 
-    `first`: what is put there before it, with its bytes; None, too, of one that is there for long.
+    `first`: the publish applied before it, with its bytes; None also for an old entry.
 
     >>> entry = lockprovider.LogEntry("state/7", "digest", b"seven")
     """
@@ -90,7 +90,7 @@ class Entry:
 
     @classmethod
     def of(cls, pending: Pending) -> Entry:
-        """It, with its bytes.
+        """Make the entry of a publish, with its bytes.
 
         >>> lockprovider.LogEntry.of(lockprovider.Pending.of_bytes("state/7", b"seven")).data
         b'seven'
@@ -99,14 +99,14 @@ class Entry:
 
     @property
     def pending(self) -> Pending:
-        """The publish again, as one that is `sole`."""
+        """The publish of this entry, as a `sole` one."""
         first = None if self.first is None else self.first.pending
         return Pending(self.path, "", self.digest, self.data, sole=True, first=first)
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The entries `first` to `next - 1` of the log `name`; `packed` are their bytes.
+    """The entries `first` to `next - 1` of the log `name`; `packed` has their bytes.
 
     >>> log = lockprovider.Log("trips").plus(lockprovider.Pending.of_bytes("state/7", b"seven"))
     """
@@ -115,10 +115,10 @@ class Log:
     first: int = 0
     next: int = 0
     packed: bytes = b""
-    where: str = field(default="", compare=False, repr=False)  # the record in which it is, for errors
+    where: str = field(default="", compare=False, repr=False)  # the record's path, for errors
 
     def plus(self, *pendings: Pending) -> Log:
-        """The same log with these publishes, too, and as many of the others as there is room for.
+        """Return the log with these publishes appended, and old entries dropped if there is no room.
 
         >>> log.plus(lockprovider.Pending.of_bytes("state/8", b"eight")).next - log.next
         1
@@ -126,17 +126,17 @@ class Log:
         return _plus(self, pendings) if pendings else self
 
     def judged_with(self, pending: Pending) -> Log:
-        """The same log with one more publish, to judge by and not to be written: it is not packed, nothing is dropped.
+        """Return the log with one more publish, to judge by and never to write: nothing is packed or dropped.
 
         >>> log.judged_with(lockprovider.Pending.of_bytes("state/8", b"eight")).entries[-1].path
         'state/8'
         """
-        known = _Packed(self.packed + pending.digest.encode())  # to tell it from others
+        known = _Packed(self.packed + pending.digest.encode())  # makes it differ from other logs
         known.entries = (*self.entries, Entry.of(pending))
         return replace(self, next=self.next + 1, packed=known)
 
     def since(self, place: int) -> tuple[Entry, ...] | None:
-        """What was published from `place` on; None if the log does not go back so far.
+        """Return the entries from position `place` on; None if the log does not go back so far.
 
         >>> [entry.path for entry in log.since(log.first)]
         ['state/7']
@@ -147,7 +147,7 @@ class Log:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All that it goes back to.
+        """All entries of the log, unpacked.
 
         Raises:
             MalformedRecord: the bytes are not those of this log.
@@ -165,7 +165,7 @@ class Log:
         return entries
 
     def has(self, pending: Pending) -> bool:
-        """Whether that publish is one of these.
+        """Return whether the log contains that publish.
 
         >>> log.has(lockprovider.Pending.of_bytes("state/7", b"seven"))
         True
@@ -173,7 +173,7 @@ class Log:
         return any((entry.path, entry.digest) == (pending.path, pending.digest) for entry in self.entries)
 
     def told(self, pending: Pending) -> Entry | None:
-        """The last publish, if it is that one.
+        """Return the last entry, if it is that publish.
 
         >>> log.told(lockprovider.Pending.of_bytes("state/7", b"seven")).data
         b'seven'
@@ -182,7 +182,7 @@ class Log:
         return next((e for e in last if (e.path, e.digest) == (pending.path, pending.digest)), None)
 
     def ends_with(self, pendings: tuple[Pending, ...]) -> bool:
-        """Whether the last publishes are those, bytes and all.
+        """Return whether the last entries are those publishes, with their bytes.
 
         >>> log.ends_with((lockprovider.Pending.of_bytes("state/7", b"seven"),))
         True
@@ -192,7 +192,7 @@ class Log:
 
 
 def tells(pending: Pending) -> bool:
-    """Whether a log keeps the bytes of this publish: there are few enough of them."""
+    """Return whether a log keeps the bytes of this publish: they must be few enough."""
     if any(part.data is None or len(part.data) > LARGEST for part in pending.parts):
         return False
     entry = Entry.of(pending)
@@ -201,9 +201,9 @@ def tells(pending: Pending) -> bool:
 
 
 def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
-    """The entries as bytes: a line that names them, then what they published, deflated one after the other.
+    """Encode the entries: a line that names them, then the bytes of each, deflated.
 
-    Where they go on after those of `before`, which was packed here, only what is new is deflated.
+    If the entries continue those of `before`, which `pack` made, only the new ones are deflated.
     """
     if not entries:
         return b""
@@ -212,7 +212,7 @@ def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
         done, deflated = len(before.entries), before.deflated
     deflated = deflated.plus(_bodies(entries[done:]))
     head, first = _head(entries), zlib.compressobj(_LEVEL)
-    # Flushed fully, so that what follows does not refer to it: it is another line each time.
+    # A full flush keeps the bodies from referring to this line, which changes each time.
     start = first.compress(head) + first.flush(zlib.Z_FULL_FLUSH)
     packed = _Packed(start + deflated.end() + deflated.sum_after(zlib.adler32(head)).to_bytes(4, "big"))
     packed.entries, packed.deflated = entries, deflated
@@ -234,31 +234,31 @@ def _named(entry: Entry) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Deflated:
-    """Bytes that are deflated, how many and of what Adler-32 sum, and what it takes to go on after the last."""
+    """Deflated bytes with their length and Adler-32 sum, and the compressor to continue with."""
 
-    deflating: Any  # it has none of the bytes of `done` any more
+    deflating: Any  # its output so far is in `done`
     done: bytes = b""
     size: int = 0
     sum: int = zlib.adler32(b"")
 
     @classmethod
     def nothing(cls) -> _Deflated:
-        """To go on from."""
-        return cls(zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS))  # raw: with neither head nor sum
+        """Begin an empty stream."""
+        return cls(zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS))  # raw: without header and checksum
 
     def plus(self, data: bytes) -> _Deflated:
-        """These bytes, and then those."""
+        """Return the stream with these bytes appended."""
         deflating = self.deflating.copy()
         done = self.done + deflating.compress(data)
         return _Deflated(deflating, done, self.size + len(data), zlib.adler32(data, self.sum))
 
     def end(self) -> bytes:
-        """All that is deflated, as the end of a stream."""
+        """Return all deflated bytes as a finished stream."""
         end: bytes = self.deflating.copy().flush()
         return self.done + end
 
     def sum_after(self, before: int) -> int:
-        """The sum of all, where bytes of that sum come before: as of zlib's `adler32_combine`."""
+        """Return the sum of these bytes after others with the sum `before`: zlib's `adler32_combine`."""
         (high, low), (before_high, before_low) = divmod(self.sum, 1 << 16), divmod(before, 1 << 16)
         low_of_all = (before_low + low - 1) % _ADLER
         high_of_all = (before_high + high + self.size * (before_low - 1)) % _ADLER
@@ -266,16 +266,16 @@ class _Deflated:
 
 
 class _Packed(bytes):
-    """The bytes of these entries, which need not be unpacked here."""
+    """Packed bytes that carry their entries, so that they need not be unpacked here."""
 
     entries: tuple[Entry, ...] = ()
-    deflated: _Deflated | None = None  # what they published
+    deflated: _Deflated | None = None  # the bodies of the entries
 
     def __reduce__(self) -> tuple[Any, ...]:
         return bytes, (bytes(self),)
 
 
-@lru_cache(maxsize=8)  # who chooses what is decided has made the log that is then written
+@lru_cache(maxsize=8)  # `choose` makes the same log as the write that follows
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
     newest = (Entry.of(one) if tells(one) else Entry(one.path, one.digest, None) for one in pendings)
     entries = (*log.entries, *newest)[-MOST_ENTRIES:]
@@ -290,7 +290,7 @@ def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
 
 
 def unpack(packed: bytes) -> tuple[Entry, ...]:
-    """The entries again.
+    """Decode the entries.
 
     Raises:
         Undecodable: the bytes are not those of a log.
@@ -314,7 +314,7 @@ def _unpack(packed: bytes) -> tuple[Entry, ...]:
 
 
 def _entry(rest: bytes, at: int, said: list[Any], *, is_first: bool = False) -> tuple[Entry, int]:
-    """The entry whose bytes begin there, and where they end."""
+    """Decode the entry whose bytes begin at `at`; returns it with the end of its bytes."""
     path, digest, size, *before = said
     if len(before) > (not is_first):
         raise Undecodable("an entry has more fields than a writer gives it")

@@ -1,4 +1,4 @@
-"""Those of this client who wait for a decision, and the intents of a lock in the store."""
+"""The requests of this client that wait for a decision, and the intents of a lock in the store."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from lockprovider.storage_lock.combine import (
 from lockprovider.storage_lock.commit_log import LARGEST, Log
 
 FOLDER = "intents"
-_MOST_READ = 16  # bodies at a time: no write decides more
+_MOST_READ = 16  # bodies in one listing: no write decides more
 
 
 class Intents:
-    """Those beside one lock. Bodies are read once: an intent never changes, but for its end."""
+    """The intents in the lock folder. A body is read once, as an intent never changes except to be withdrawn."""
 
     def __init__(self, store: Store, lock_folder: str) -> None:
         self._store = store
@@ -36,27 +36,28 @@ class Intents:
         self._known: dict[str, Intent] = {}
 
     def path(self, intent: Intent) -> str:
-        """Where it is, while it waits."""
+        """Return the path of the intent's object."""
         return self._below + intent.name
 
     def named(self, intent: Intent, log: Log, sample: bytes) -> Intent:
-        """As it is to be posted: where a read takes its time, its name tells as much as it can."""
+        """Return the intent as it is to be posted: for a remote store its name carries the body, to spare a read."""
         return intent.telling(log, sample) if self._store.is_remote else intent
 
     def post(self, intent: Intent) -> bool:
-        """Let it be decided by whoever is on duty, from now on until it is withdrawn; False if that is not known.
+        """Post the intent for the leader of the batch to decide, until it is withdrawn; False if that is not known.
 
-        May be repeated.
+        The call may be repeated.
 
         Raises:
-            CasError: it may be there, or not.
+            CasError: the intent may be posted, or not.
         """
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
     def listed(self, log: Log, sample: bytes = b"") -> tuple[Intent, ...]:
-        """What waits in this log and is not withdrawn by now; `sample`: the decider's.
+        """List the intents of this log that are not withdrawn; `sample` is the decider's.
 
-        Of those that nobody has read here yet only the first by their stems: the next time it is the turn of others.
+        Of the intents whose bodies were not read yet, only the first by their stems are read and returned. The next
+        listing returns others.
 
         Raises:
             CasError: the store failed.
@@ -67,7 +68,7 @@ class Intents:
             name = entry.path.removeprefix(self._below)
             found = self._known.get(name) or parse_intent(name, b"")
             if found is None or not 0 < entry.size <= LARGEST or is_over(found, log):
-                continue  # withdrawn, nothing that the log could tell, or what a dead writer has left
+                continue  # withdrawn, too large for the log, or left by a dead writer
             found = found if found.body else found.read(log, sample)
             if found.body:
                 there[name] = found
@@ -79,13 +80,15 @@ class Intents:
         return tuple(there.values())
 
     def withdraw(self, intent: Intent) -> None:
-        """Let nobody who lists from now on find it. Whoever has listed before may decide it, at that version still.
+        """Withdraw the intent: later listings omit it.
+
+        A client that has listed it may still decide it, at that version.
 
         Raises:
-            CasError: it may be decided still.
+            CasError: the intent may still be decided.
         """
         path = self.path(intent)
-        # A tombstone, not a deletion: a late copy of the post must find its place taken.
+        # A tombstone, not a deletion: a late copy of the post must not create the object again.
         if isinstance(self._store.put_if_absent(path, b""), Won):
             return
         posted = self._store.read(path)
@@ -95,15 +98,15 @@ class Intents:
                 outcome.unwrap()
 
     def remove(self, *intents: Intent) -> None:
-        """What nobody can decide any more; not what was withdrawn in a log that goes on.
+        """Remove intents that no write can decide any more; not those withdrawn in a log that goes on.
 
         Raises:
-            CasError: they may be there still; they harm nobody.
+            CasError: they may remain, and do no harm.
         """
         self._store.delete_all([self.path(intent) for intent in intents])
 
     def left(self) -> tuple[Intent, ...]:
-        """All that are there, of all logs, withdrawn or not; without their bodies.
+        """List all intents, of all logs, withdrawn or not, without their bodies.
 
         Raises:
             CasError: the store failed.
@@ -125,15 +128,15 @@ class Intents:
             return b""
 
 
-SMOOTHING = 4  # a running mean takes over one part in so many of what was measured last
-_EARLY = 0.85  # of the time that it takes, the first look is made
+SMOOTHING = 4  # weight of the last measurement in a running mean: one part in so many
+_EARLY = 0.85  # share of the usual wait after which the first read is made
 
 CommitAnswer = Decided | Void | Hold
 
 
 @dataclass(eq=False)
 class CommitRequest:
-    """What one caller waits for."""
+    """One caller's request, and its outcome. `done` is set with the outcome."""
 
     intent: Intent
     decider: Decider
@@ -141,17 +144,17 @@ class CommitRequest:
     deadline_s: float
     done: Signal
     posted_s: float | None = None
-    is_there: bool = False  # where it is posted; that is known
+    is_there: bool = False  # the intent is known to be in the store
     came: CommitAnswer | None = None
     error: BaseException | None = None
 
     @property
     def posted(self) -> bool:
-        """Whether others may decide it."""
+        """Whether other clients may decide it."""
         return self.posted_s is not None
 
     def end(self, came: CommitAnswer | BaseException) -> None:
-        """Tell the caller."""
+        """Set the outcome, and wake the caller."""
         if isinstance(came, BaseException):
             self.error = came
         else:
@@ -160,7 +163,7 @@ class CommitRequest:
 
 
 class CommitRequests:
-    """All that wait, of one thread. `post_s`: how long it takes of late to post one."""
+    """All waiting requests of this client. Not thread-safe. `post_s`: how long it recently took to post one."""
 
     def __init__(self, store: Store, intents: Intents, world: World) -> None:
         self.intents = intents
@@ -168,7 +171,7 @@ class CommitRequests:
         self._world = world
         self._all: list[CommitRequest] = []
         self.post_s = 0.0
-        self._wait_s = 0.0  # how long it took of late until what was posted was there
+        self._wait_s = 0.0  # recent time from a post until its publish was applied
 
     def __iter__(self) -> Iterator[CommitRequest]:
         return iter([*self._all])
@@ -177,53 +180,56 @@ class CommitRequests:
         return bool(self._all)
 
     def add(self, request: CommitRequest) -> None:
-        """It waits from now on."""
+        """Add a request."""
         self._all.append(request)
 
     def end(self, request: CommitRequest, came: CommitAnswer | BaseException) -> None:
-        """It does not wait any more."""
+        """Remove a request, and end it with this outcome."""
         self._all.remove(request)
         request.end(came)
 
     @property
     def since_s(self) -> float:
-        """Since when the first of them waits; there is one."""
+        """The monotonic time since which the first request waits; requires a request."""
         return min(request.began_s for request in self._all)
 
     def late(self) -> list[CommitRequest]:
-        """Those whose time is over."""
+        """Return the requests whose deadline has passed."""
         now_s = self._world.monotonic_s()
         return [request for request in self._all if now_s >= request.deadline_s]
 
     def undecided(self, log: Log | None) -> list[CommitRequest]:
-        """Those of which the log says nothing yet."""
+        """Return the requests that the log does not decide yet."""
         verdicts = ((request, combine.verdict(log, request.intent, request.decider)) for request in self._all)
         return [request for request, came in verdicts if isinstance(came, Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
-        """Let others decide these in that log; False where that is not known to be done, and is to be done again.
+        """Post these requests' intents in that log; False if a post must be repeated, because its outcome is not known.
 
         Raises:
-            CasError: the same.
+            CasError: a post must be repeated.
         """
         for request in requests:
             if not request.is_there:
                 began_s = self._world.monotonic_s()
                 if request.posted_s is None:
                     request.intent = self.intents.named(request.intent, log, request.decider.sample)
-                    request.posted_s = began_s  # whatever the answer will be
+                    request.posted_s = began_s  # set before the answer: other clients may see it from now on
                 request.is_there = self.intents.post(request.intent)
                 self.post_s = _smoothed(self.post_s, self._world.monotonic_s() - began_s)
         return all(request.is_there for request in requests)
 
     def first_look_s(self) -> float:
-        """For how long not to look, by how long it took of late until what was posted was decided and there."""
+        """Return for how many seconds not to read, by the recent time from a post until its publish was applied."""
         now_s = self._world.monotonic_s()
         posted_s = min((request.posted_s for request in self._all if request.posted_s is not None), default=now_s)
         return posted_s + _EARLY * self._wait_s - now_s
 
     def settle(self, log: Log | None, unapplied: Collection[str]) -> None:
-        """End those that are decided and there, and those that never will be. `unapplied`: paths not there yet."""
+        """End the requests that are decided and applied, and those that never will be.
+
+        `unapplied`: the paths that may not be applied yet.
+        """
         for request in self:
             match combine.verdict(log, request.intent, request.decider):
                 case Decided(path) if path in unapplied:
@@ -241,7 +247,7 @@ class CommitRequests:
                     self.end(request, came)
 
     def _forget(self, request: CommitRequest) -> None:
-        """No write can decide it any more; if this fails it is swept."""
+        """Remove an intent that no write can decide any more, in the background; if this fails, a sweep removes it."""
         if request.posted:
             self._store.in_background(partial(self.intents.remove, request.intent))
 
@@ -255,7 +261,7 @@ def _smoothed(mean: float, last: float) -> float:
 
 
 def _refused_by(request: CommitRequest, log: Log | None, unapplied: Collection[str]) -> Exception | None:
-    """What refuses it and is there: of what is not yet nobody is told, for it may never come to be."""
+    """Return the refusal by publishes that are applied; a pending one is ignored, because it may never appear."""
     since = () if log is None else log.since(request.intent.place) or ()
     try:
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in unapplied])

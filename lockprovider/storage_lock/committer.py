@@ -1,8 +1,8 @@
-"""One client of a lock that wants publishes to be decided, and need not hold the lock for that.
+"""`Committer`: publishes that are decided in groups, by clients that do not hold the lock.
 
-While nobody else is there it writes the lock record itself, with what it wants decided. Where somebody is on duty it
-posts an intent, and looks what became of it. Where writes meet it announces duty, and combines for all who have posted,
-for as long as there is something to decide. One thread does all of that, and ends when nothing is left to do;
+A lone client writes the lock record itself, with its own publishes. If another client leads the batch, it posts an
+intent and polls the outcome. If its write loses to another one, it announces itself as leader, and combines what all
+clients post while there is anything to decide. One thread does all of that, and ends when nothing is left to do.
 `combine` has the decisions.
 """
 
@@ -26,16 +26,16 @@ from lockprovider.storage_lock.member import Member
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 from lockprovider.storage_lock.states import Me
 
-_SIGNALS_S = 1.0  # a signal that comes right before a wait is seen after it
-_IDLE_S = 1.0  # for so long the thread waits for more
-_LEFT = 4  # publishes, whose leftovers are removed by one request
-_AT_EXIT_S = 5.0  # at most, for what is under way
+_SIGNALS_S = 1.0  # a signal that comes right before a wait is handled after it
+_IDLE_S = 1.0  # how long the idle thread waits for new requests
+_LEFT = 4  # publishes whose leftovers one request removes
+_AT_EXIT_S = 5.0  # longest wait at exit for requests under way
 
 
 class Committer:
-    """Thread-safe: what several threads want at once goes into one write.
+    """One client of group commit. Thread-safe: requests of several threads share one write.
 
-    `asked_for`: whether somebody in this process wants to hold the lock. `throttled`: whether the store has ever asked
+    `asked_for`: whether a thread of this process wants to hold the lock. `throttled`: whether the store has ever asked
     for patience at a write of the record.
     """
 
@@ -63,7 +63,7 @@ class Committer:
         self._thread: threading.Thread | None = None
         self._exiting = False
         self._left: list[tuple[str, ...]] = []
-        me = replace(me, owner=world.new_id())  # what it writes is not to be taken for what a holder wrote
+        me = replace(me, owner=world.new_id())  # a holder's writes and these must not be confused
         applying = Applying(store, world, self._wake.set)
         self._requests = CommitRequests(store, self._intents, world)
         self._writer = writer = RecordWriter(records, path, me, world, applying=applying, audit=audit)
@@ -80,23 +80,24 @@ class Committer:
 
     @property
     def known(self) -> Known | None:
-        """What it knows of the record."""
+        """The record as this client last read or wrote it."""
         return self._writer.known
 
     def commit(self, intent: Intent, decider: Decider, known: Known | None, timeout_s: float) -> CommitAnswer:
-        """Wait until it is decided and applied, or never will be by this intent.
+        """Wait until the publish is decided and applied, or can no longer be. Starts the thread if needed.
 
-        `known`: the record as it was seen by whoever has judged the intent.
+        `known`: the record as the caller read it when it judged the intent.
 
         Returns:
-            Decided: it is there. Void: whoever wants it looks again, and asks with another intent, if it is not there.
-            Hold: the same, under a lock that is held; at once if there is more of it than the log keeps, or no body.
+            Decided: it is applied. Void: read whether it was published; if not, ask with a new intent. Hold: the same,
+                but
+            under a held lock; at once for an intent without a body, or with more bytes than the log keeps.
 
         Raises:
-            Exception: what the decider refuses it with; it never was and never will be.
-            NotAcquired: nobody decided it in time; nor will anybody.
-            PublishUnknown: it may have been decided; or it is, and another applies it.
-            CasError: the store failed; it never was and never will be.
+            Exception: the decider's refusal; it never was and never will be published.
+            NotAcquired: it was not decided in time, and never will be.
+            PublishUnknown: it may have been decided; or it is, and another client applies it.
+            CasError: the store failed; it never was and never will be published.
         """
         if not intent.body or not tells(Pending.of_bytes(intent.stem, intent.body)):
             return Hold()
@@ -107,7 +108,7 @@ class Committer:
             with self._guard:
                 if self._thread is None or not self._thread.is_alive():
                     self._thread = Worker(self._serve, "group-commit")
-                    self._thread.start()  # if that fails nothing is wanted, and the next tries again
+                    self._thread.start()  # if that fails, no request was added, and the next call tries again
                     atexit.register(self._at_exit)
                 self._rest.clear()
                 self._new.append((request, known))
@@ -115,7 +116,7 @@ class Committer:
             self._wake.set()
             while not request.done.wait(_SIGNALS_S):
                 pass
-        except BaseException:  # an interrupt: nobody waits for it any more
+        except BaseException:  # an interrupt: the caller no longer waits
             request.deadline_s = now_s
             self._wake.set()
             if is_wanted:
@@ -127,12 +128,12 @@ class Committer:
         return request.came
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Remove what a publish has left and nobody needs: with that of the next few, or when nothing is to be done.
+        """Remove leftovers of a publish, together with those of the next few, or when nothing else is to do.
 
-        Not promised: that it is removed, should this process die or the store fail.
+        Not promised: that they are removed, should this process die or the store fail.
 
         Raises:
-            InvalidInput: one is no path of an object; nothing is removed.
+            InvalidInput: a path is not the path of an object; nothing is removed.
         """
         checked = tuple(map(check_path, paths))
         with self._guard:
@@ -142,16 +143,17 @@ class Committer:
             self._store.in_background(self._remove_left)
 
     def rest(self, timeout_s: float) -> None:
-        """Return when all that was asked here is done, with what nobody waits for; at the latest after so long."""
+        """Wait until all requests of this client are done and applied, at most `timeout_s` seconds."""
         self._rest.wait(timeout_s)
 
     def sweep(self) -> int:
-        """Remove the intents of those who died; how many.
+        """Remove the intents of dead writers; returns their number.
 
         Raises:
-            CasError: the store failed; may be repeated.
+            CasError: the store failed; the call may be repeated.
         """
-        left = self._intents.left()  # first: their logs have begun, so those that the record has not have ended
+        # Listed first: an intent whose log the later record does not have belongs to an ended log.
+        left = self._intents.left()
         known = RecordFile(self._store, self._path, self._world).read(REQUEST_S)
         log = None if known is None else known.record.log
         over = [intent for intent in left if is_over(intent, log)]
@@ -188,7 +190,7 @@ class Committer:
         return self._member.turn()
 
     def _ends(self) -> bool:
-        """Nothing is left to do: wait a little for more, then remove what is left over."""
+        """Wait a little for more requests, then remove leftovers; returns whether the thread ends."""
         with self._guard:
             if self._new:
                 return False

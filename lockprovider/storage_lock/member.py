@@ -1,4 +1,7 @@
-"""What one client does for its requests, a step at a time: writes the record itself, posts and looks, or is on duty."""
+"""`Member`: the steps that one client of group commit takes for its requests.
+
+It writes the record itself, posts intents and reads their outcome, or leads the batch.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +45,19 @@ _LEAST_ROUND_S = 0.005
 
 @dataclass
 class _Duty:
-    """Of one who is on duty: how long a round takes, when the last one began, how many in a row had nothing to do."""
+    """What the leader of the batch remembers: length and start of its round, and its empty rounds in a row."""
 
     round_s: float
     began_s: float
     empty_rounds: int = 0
-    looks_s: float = 0.0  # how long it takes to find the intents
+    looks_s: float = 0.0  # how long it takes to list the intents
 
 
 class Member:
-    """Of one thread. `asked_for`: whether somebody in this process wants to hold the lock.
+    """One client of group commit. Not thread-safe.
 
-    `throttled`: whether the store has ever asked for patience at a write of the record.
+    `asked_for`: whether a thread of this process wants to hold the lock. `throttled`: whether the store has ever asked
+    for patience at a write of the record.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class Member:
         self._duty: _Duty | None = None
 
     def take(self, new: Iterable[tuple[CommitRequest, Known | None]]) -> None:
-        """These wait from now on; and how each has seen the record."""
+        """Add requests, each with the record as its caller read it."""
         for request, known in new:
             self._requests.add(request)
             if known is not None:
@@ -91,7 +95,7 @@ class Member:
                 self._writer.stale = True
 
     def turn(self) -> float | None:
-        """One thing to do; for how long to wait then, in seconds, None if nothing is left."""
+        """Do one step; returns the seconds to wait before the next one, None if nothing is left."""
         try:
             return self._step()
         except (CasError, LockError) as error:
@@ -99,13 +103,14 @@ class Member:
             for request in self._requests.late():
                 self._give_up(request, error)
             return _RETRY_S if self._requests else None
-        except Exception as error:  # noqa: BLE001 - of the decider; for those who wait
+        except Exception as error:  # noqa: BLE001 - the decider's error, for the waiting callers
             self._duty = None
             for request in self._requests:
                 self._give_up(request, error)
             return 0.0
 
     def _step(self) -> float | None:
+        """Settle the requests by the record, give up late ones, and do the next act."""
         writer, requests = self._writer, self._requests
         if requests and (writer.stale or writer.known is None):
             writer.look()
@@ -121,7 +126,7 @@ class Member:
         return self._do_next(known)
 
     def _do_next(self, known: Known) -> float | None:
-        """Do what `next_act` says."""
+        """Do what `next_act` chooses; returns the seconds to wait then, None if nothing is left."""
         record, duty = known.record, self._duty
         undecided = self._requests.undecided(record.log) if duty is None else []
         mine = self._situation(known, undecided)
@@ -153,8 +158,9 @@ class Member:
         return pause_s
 
     def _situation(self, known: Known, undecided: list[CommitRequest]) -> Situation:
+        """Collect what this client knows besides the record."""
         record, writer, leads = known.record, self._writer, self._duty is not None
-        # First: what is applied by then is not among the unapplied.
+        # These are read first: what is applied by then is not among the unapplied.
         applies, fails = self._applying.busy, self._applying.failed is not None
         return Situation(
             unapplied=writer.unapplied(record),
@@ -175,9 +181,9 @@ class Member:
         return max(spread_s, min(self._requests.first_look_s(), combine.latest_first_look_s(record)))
 
     def _applied_by_others(self, known: Known) -> int | None:
-        """The place among the unapplied of the first that is wanted here; None if no other client applies it.
+        """Return the position among the unapplied of the first publish wanted here, if another client applies it.
 
-        None also if the record soon tells what is there.
+        None also if the record will soon show what is applied.
         """
         record, now_s = known.record, self._world.monotonic_s()
         if self._record_tells:
@@ -189,7 +195,7 @@ class Member:
         return next((n for n, pending in enumerate(unapplied) if pending.path.startswith(stems)), None)
 
     def _until_there_s(self, known: Known, at: int) -> float:
-        """Look whether that one is there, and all before it, once it may be; the seconds until the next look."""
+        """Read whether the publish at `at` is applied, with all before it; returns the seconds until the next read."""
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         unapplied = self._writer.unapplied(record)
         at_once = any(request.decider.at_once for request in self._requests)
@@ -204,11 +210,11 @@ class Member:
         now_s = self._world.monotonic_s()
         posted = all(request.is_there for request in undecided)
         age_s, waits_s = now_s - known.seen_s, now_s - self._requests.since_s
-        writes = 2 if undecided and self._record_tells else 1  # the first decides, the next says that it is there
+        writes = 2 if undecided and self._record_tells else 1  # the first decides, the next shows that it is applied
         return Standing(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
 
     def _name(self) -> str:
-        """Of this process in the line, if nobody here wants to hold the lock."""
+        """Return this process's name among the waiters; empty if a thread of it wants to hold the lock."""
         return "" if self._asked_for() else self._me.line_name
 
     # -- giving up -----------------------------------------------------------------------------------------------------
@@ -221,14 +227,17 @@ class Member:
         return NotAcquired(said, owner=owner, valid_until_ms=until_ms)
 
     def _all_hold(self) -> float:
-        """Whoever wants something has to hold the lock for it."""
+        """End all requests: their callers must hold the lock to publish."""
         for request in self._requests:
             self._give_up(request, Hold())
         self._writer.stale = True
         return 0.0
 
     def _give_up(self, request: CommitRequest, came: CommitAnswer | BaseException) -> None:
-        """End it, once it is sure that it is not decided, nor will be; or, if the log has ended, with that."""
+        """Withdraw a request and end it with `came`; with `Void` instead of an error if the log has ended.
+
+        The caller gets `PublishUnknown` if the publish is, or may be, decided.
+        """
         try:
             if self._withdraw(request) and isinstance(came, BaseException):
                 came = Void()
@@ -240,10 +249,10 @@ class Member:
             self._requests.end(request, came)
 
     def _withdraw(self, request: CommitRequest) -> bool:
-        """Return once it cannot be decided any more; whether it may have been, in a log that has ended since.
+        """Withdraw the intent and wait until no write can decide it; True if the log has ended and may have decided it.
 
         Raises:
-            PublishUnknown, CasError: it may be.
+            PublishUnknown, CasError: it may be decided.
         """
         if request.posted:
             self._requests.intents.withdraw(request.intent)
@@ -259,14 +268,14 @@ class Member:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _straight(self, known: Known, *, duty: bool) -> float:
-        """Write what is wanted here, and nothing else."""
+        """Write the record with this client's own publishes; with `duty` begin to lead the batch. Returns the pause."""
         writer = self._writer
         if pause_s := self._paced_s(known):
             return pause_s
         batch = self._chosen(known)
         began_s = self._world.monotonic_s()
         if not batch and not known.record.unapplied:
-            return 0.0  # what is wanted was given up
+            return 0.0  # all requests were given up
         round_s = max(2 * writer.put_s, self._pace_s)
         if writer.put(known, batch, duty_s=_announced_s(round_s) if duty else 0.0):
             self._duty = _Duty(round_s, began_s) if duty else None
@@ -274,9 +283,12 @@ class Member:
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
     def _round(self, known: Known, duty: _Duty, mine: Situation) -> float:
-        """Combine what is posted; whoever is on duty does this again and again."""
+        """Do one round as the leader of the batch: list the intents, write the record or step down.
+
+        Returns the pause.
+        """
         writer, record = self._writer, known.record
-        assert record.log is not None  # noqa: S101 - else nobody would be on duty
+        assert record.log is not None  # noqa: S101 - a leader has a log
         if (pause_s := self._paced_s(known) - duty.looks_s) > 0:
             return pause_s
         batch: tuple[Pending, ...] = ()
@@ -309,7 +321,7 @@ class Member:
                 return 0.0
 
     def _free(self, known: Known) -> float | None:
-        """Note what is applied, for those who know nothing of `pending`."""
+        """Write the record once more, which shows foreign clients that nothing is pending."""
         if pause_s := self._paced_s(known):
             return pause_s
         self._writer.put(known, (), duty_s=0.0)
@@ -317,25 +329,25 @@ class Member:
 
     @property
     def _record_tells(self) -> bool:
-        """Whether the record is written so often that what is there need not be looked for."""
+        """Whether the record is written so often that it soon shows what is applied."""
         return self._store.capabilities.writes_per_s is None
 
     @property
     def _pace_s(self) -> float:
-        """Between two writes of the record by anybody, where the store has asked for it: as often as it takes them."""
+        """Least seconds between two writes of the record by any client, if the store has asked for patience; else 0."""
         return 1 / (self._store.capabilities.writes_per_s or math.inf) if self._throttled() else 0.0
 
     def _paced_s(self, known: Known) -> float:
-        """For how long the store takes no write of the record yet: it was written before it was seen."""
+        """Return for how many seconds the store accepts no write of the record yet."""
         return max(0.0, known.seen_s + self._pace_s - self._world.monotonic_s())
 
     def _chosen(self, known: Known, listed: Callable[[], tuple[Intent, ...]] = tuple) -> tuple[Pending, ...]:
-        """What the next write decides; what is wanted here and cannot be is given up."""
+        """Choose what the next write decides, and give up requests of this client that cannot be decided."""
         record = known.record
-        assert record.log is not None  # noqa: S101 - of a record that may be written
+        assert record.log is not None  # noqa: S101 - only such a record is written
         wanted = [request.intent for request in self._requests]
         decider = self._decider = next((request.decider for request in self._requests), self._decider)
-        assert decider is not None  # noqa: S101 - nobody is on duty who never wanted anything
+        assert decider is not None  # noqa: S101 - a leader once had a request
         decider.refresh(known.seen_s)
         self._applying.at_once = decider.at_once
         intents = [*wanted, *(intent for intent in listed() if intent not in wanted)]
@@ -346,9 +358,9 @@ class Member:
                 continue
             pending = decider.pending(request.intent, record.log, now_ms)
             if pending is None:
-                # Only by its writer, who looks again. Where it was posted its name is used up.
+                # Only its writer can build it, after a new read. A posted intent's name is used up.
                 self._give_up(request, Hold() if request.posted else Void())
-            elif not tells(pending):  # it could not go on where it is not there yet
+            elif not tells(pending):  # no writer could follow it while it is pending
                 self._give_up(request, Hold())
             elif not pending.path.startswith(request.intent.stem):
                 said = f"{pending.path!r} does not begin with {request.intent.stem!r}, the stem of its intent"

@@ -1,4 +1,4 @@
-"""The lock record, as one who combines reads and writes it; and applies what a write decides."""
+"""Reading, writing and applying the lock record for a client of group commit."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from lockprovider.storage_lock.states import Me, Moment, Sent
 
 
 class Applying:
-    """Puts there what was decided, on threads of its own: the next decision need not wait.
+    """Apply decided publishes on threads of its own, so that the next decision need not wait.
 
-    In the order of the log, one after the other; or at once, where its readers leave what comes after a gap. `told` is
-    called after each that is there, from the thread that applies. Not promised: that it is done. What is left undone
-    stands in the record, and whoever writes that next does it.
+    It applies in the order of the log, one after the other, or concurrently with unordered visibility. After each
+    publish the applying thread calls `told`. Not promised: that all is applied. What is left stays pending in the
+    record, and its next writer applies it.
 
     Attributes:
-        there: the last publish that is known to be applied, and all before it.
-        at_once: what is decided may appear in any order.
-        failed: why the last run ended before its end; what it left is to be applied again.
+        there: the last publish that is known to be applied, with all before it.
+        at_once: whether publishes may appear in any order (unordered visibility).
+        failed: why the last run ended early; what it left must be applied again.
     """
 
     def __init__(self, store: Store, world: World, told: Callable[[], None]) -> None:
@@ -47,13 +47,13 @@ class Applying:
 
     @property
     def busy(self) -> bool:
-        """Something is being applied."""
+        """Whether anything is being applied."""
         return self._threads > 0
 
     def apply(self, unapplied: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
-        """All of this, until that time by the monotonic clock; of `new` nothing can be there yet.
+        """Start to apply these publishes, until that time by the monotonic clock. Objects of `new` cannot exist yet.
 
-        What was begun goes on, until the later of the two times.
+        Work that is under way goes on, until the later of the two times.
         """
         with self._guard:
             self._todo, self._new, self._until_s = unapplied, {*self._new, *new} & {*unapplied}, until_s
@@ -66,9 +66,9 @@ class Applying:
             self._store.in_background(self._run)
 
     def finds(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
-        """Whether another has applied it by now, and all `before` it.
+        """Read whether another client has applied the publish and all `before` it; if so, note that in `there`.
 
-        One's own, so its bytes are looked at; unless there is something before it, when all are looked for by name.
+        Without `before`, the object's bytes are compared; else all objects are only looked up by name.
 
         Raises:
             CasError: the store failed.
@@ -88,7 +88,7 @@ class Applying:
             while (pending := self._next()) is not None:
                 self._put(pending)
                 self._told()
-        except Exception as error:  # noqa: BLE001 - for whoever waits for it
+        except Exception as error:  # noqa: BLE001 - the member reads it
             with self._guard:
                 self._threads, self.failed = self._threads - 1, error
         else:
@@ -96,8 +96,8 @@ class Applying:
 
     def _put(self, pending: Pending) -> None:
         steps.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
-        if self._left_s() <= 0:  # as by a process that was stopped in the moment of sending
-            # One that knows nothing of it (a JVM writer) may have had the lock before: the record has to say.
+        if self._left_s() <= 0:  # possible if the process was stopped in the moment of sending
+            # A foreign client (a JVM writer) may have had the lock before: the record must tell.
             raise Unavailable(f"{pending.path!r} was written after its time", path=pending.path)
         with self._guard:
             self._done.add(pending)
@@ -126,12 +126,12 @@ class Applying:
 
 
 class RecordWriter:
-    """Of one thread.
+    """Reads and writes the record for group commit. Not thread-safe.
 
     Attributes:
-        stale: it must be looked at before anything is done by it.
-        refused: how many writes in a row others were faster than.
-        put_s: how long a write takes of late.
+        stale: the record must be read before anything else.
+        refused: how many writes in a row lost to other clients.
+        put_s: how long a write took recently.
     """
 
     def __init__(
@@ -145,30 +145,30 @@ class RecordWriter:
         self._audit = audit
         self._applying = applying
         self._file = RecordFile(records, path, world)
-        self._doubts: tuple[Sent, ...] = ()  # since the record was seen last
+        self._doubts: tuple[Sent, ...] = ()  # writes without a known outcome, since the record was last read
 
     @property
     def known(self) -> Known | None:
-        """What it knows of the record."""
+        """The record as this client last read or wrote it."""
         return self._file.known
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a write may land yet, or may have landed unseen."""
+        """Whether a write may still land, or has landed unseen."""
         return bool(self._doubts)
 
     def learn(self, known: Known) -> None:
-        """Another has seen it like that; of no use if it is older."""
+        """Adopt a record that another client read, unless it is older; applies what a write in doubt has decided."""
         mine = self._file.known
         if mine is None or known.record.epoch > mine.record.epoch:
             self._file.known, self.stale = known, False
             self._settle_doubts(known)
 
     def look(self) -> Known | None:
-        """Read it.
+        """Read the record; applies what a write in doubt has decided.
 
         Raises:
-            CasError, MalformedRecord: it is not known.
+            CasError, MalformedRecord: the record could not be read.
         """
         known = self._file.read(REQUEST_S)
         self.stale = False
@@ -176,9 +176,9 @@ class RecordWriter:
         return known
 
     def _settle_doubts(self, known: Known | None) -> None:
-        """Begin to apply what a write of ours has decided that was not answered, or taken for refused.
+        """Start to apply what an unanswered or refused write has decided after all, and forget writes that are over.
 
-        It may have been late, so its time counts from when it began.
+        The write may have landed late, so the time to apply counts from its start.
         """
         record, version = (None, None) if known is None else (known.record, known.version)
         for sent in self._doubts:
@@ -187,7 +187,7 @@ class RecordWriter:
         self._doubts = tuple(sent for sent in self._doubts if became(sent, record, version) == "open")
 
     def put(self, known: Known, batch: tuple[Pending, ...], *, duty_s: float, rest_ms: int = 0) -> bool:
-        """Write it at the version that is known; whether that was won.
+        """Write the record at the known version and start to apply what it decides; False if that was not won.
 
         Raises:
             CasError: nothing was sent.
@@ -198,14 +198,14 @@ class RecordWriter:
         record = combine.combine(
             self._me, known.record, batch, at, there=there, duty_ms=round(duty_s * 1000), rest_ms=rest_ms, epoch=epoch
         )
-        until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half is for clocks that differ
+        until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half allows for clocks that differ
         outcome = self._file.put(record, known.version, REQUEST_S)
         now_s = self._world.monotonic_s()
         self.put_s += (now_s - began_s - self.put_s) / (SMOOTHING if self.put_s else 1)
         if not isinstance(outcome, Won):
             self.refused += 1
             self.stale = True
-            # Also where it was refused: something on the way may have sent it twice.
+            # A refused write counts too, because a proxy may have sent it twice.
             self._doubts = (*self._doubts, Sent(record.nonce, known.version, until_s))
             return False
         self.refused, self.stale, self._doubts = 0, False, ()
@@ -216,9 +216,9 @@ class RecordWriter:
         return True
 
     def move_on(self) -> None:
-        """Return once nothing can land any more that was to be written over the record as it was.
+        """Wait until no write over the current record can land any more; writes the record for that.
 
-        Over one that may not be written nothing is on its way.
+        A record that may not be written has no write on its way.
 
         Raises:
             CasError, MalformedRecord: the store failed.
@@ -231,9 +231,9 @@ class RecordWriter:
             known = self.look()
 
     def unapplied(self, record: LockRecord) -> tuple[Pending, ...]:
-        """What may not be there yet, as far as is known here."""
+        """Return what may not be applied yet, as far as this client knows."""
         return not_there(record, self._applying.there)
 
     def is_stuck(self, record: LockRecord) -> bool:
-        """Whether something was decided that never can be put there: that is for a holder."""
+        """Return whether a decided publish never can be applied: a holder must settle that."""
         return isinstance(self._applying.failed, Unappliable) and bool(self.unapplied(record))

@@ -1,17 +1,17 @@
-"""What may name a store, a folder in it and an object; the rest is refused before anything is sent or made.
+"""Checks of the names of stores, folders and objects, before any request is sent.
 
-One rule for all stores and for the lock, so that two programs that mean one object ask for one object:
+One rule holds for all stores and for the lock, so that two programs that mean the same object request the same name:
 
-- The steps of a path are parted by one slash, and none is `.` or `..`. The text has no blanks at its ends, no NUL and
-  no lone surrogate.
-- A **root** (a URL, `Store(root=)`) is brought into this form: `s3://b//t/` and `s3://b/./t` are `s3://b/t`, as JVM
-  Hudi's `StoragePath` has it, which names its lock by it. `..` is refused, where `StoragePath` resolves it.
-- The path of an **object** must have it, else it is refused: stores disagree on whether `a//b` is `a/b`, so no other
-  name is put in the place of what was asked for.
+- One slash separates the steps of a path, and no step is `.` or `..`. The text has no blanks at its ends, no NUL and no
+  lone surrogate.
+- A **root** (a URL, `Store(root=)`) is normalized: `s3://b//t/` and `s3://b/./t` become `s3://b/t`. JVM Hudi's
+  `StoragePath`, which names its lock, does the same. `..` is refused here, while `StoragePath` resolves it.
+- The path of an **object** must already be normalized, else it is refused. Stores disagree on whether `a//b` is `a/b`,
+  so a path is never replaced by another name.
 
-fsspec takes whatever it does not understand for a local path below the current directory: "" and `s3:/bucket/x` would
-be folders there, another one on every machine. (It does so too with the part behind `cas::` in a URL that fsspec opens
-itself, before this package sees it.)
+fsspec takes any text that it does not understand for a local path below the current directory. "" and `s3:/bucket/x`
+would be folders there, different on every machine. The same happens to the part after `cas::` in a URL that fsspec
+itself opens, before this package sees it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from fsspec_cas.errors import InvalidInput, InvalidUrl
 
 _LOCAL = ("file", "local")
 _PASSWORD = re.compile(r"((?:cas::)?[\w.+-]+:/{1,2})(?!/|arn:)[^/?#@]*:[^@]*@")
-# An access point in the place of a bucket; S3 takes it with colons, too, and then no part of it looks like a key.
+# An access point instead of a bucket. S3 also takes it with colons, and then no part of it looks like a key.
 _ARN = re.compile(r"^(arn:aws[^/:]*:s3[^/:]*:[^/:]*:\d{12}:(?:accesspoint|outpost))/([^/]+)(?:/(accesspoint)/([^/]+))?")
 _SECRET = re.compile(r"[?&]([^=&]*(?:secret|token|passw|pwd|sig|credential|key)[^=&]*)=", re.IGNORECASE)
-_PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}  # where it is not the name of the backend
+_PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}  # protocols that differ from the backend's name
 
 
 def check_url(url: object) -> str:
-    """The URL of a store, or a local path, without needless slashes and `.`: as all who mean this place write it.
+    """Check the URL of a store or a local path, and return it without needless slashes and `.` steps.
 
-    A local path may be relative, but a ":" in its first step or a "?" is written `./a:b` and `file:///a?b`.
+    A local path may be relative. Write `./a:b` for a ":" in its first step, and `file:///a?b` for a "?".
 
     Raises:
-        InvalidUrl: it is no text, empty, neither a URL nor a path, has blanks at its ends, leads out of its folder by
-            "..", or has a password, a token or a signature in it: URLs are shown in messages and logs.
+        InvalidUrl: it is not text, is empty, is neither a URL nor a path, has blanks at its ends or a step "..", or
+            contains a password, a token or a signature: messages and logs show URLs.
 
     >>> check_url("s3://bucket//x/./y/")
     's3://bucket/x/y'
@@ -67,10 +67,10 @@ def check_url(url: object) -> str:
 
 
 def check_root(root: object) -> str:
-    """A folder that paths are relative to, in the form that all write it in; it may be empty.
+    """Check a folder to which paths are relative, and return it normalized; it may be empty.
 
     Raises:
-        InvalidInput: it is no text, has blanks at its ends, or a step "..".
+        InvalidInput: it is not text, has blanks at its ends, or has a step "..".
 
     >>> check_root("/folder//a/")
     '/folder/a'
@@ -81,13 +81,13 @@ def check_root(root: object) -> str:
 
 
 def check_path(path: object, *, absolute: bool = False, marker: bool = False) -> str:
-    """The path of an object below the root.
+    """Check the path of an object below the root, and return it.
 
-    It may begin with a slash where it is `absolute`, below no root, and end with one where it may be the `marker` that
-    some programs make of a folder.
+    It may begin with a slash if it is `absolute`, below no root. It may end with one if it may be the `marker` that
+    some programs create for a folder.
 
     Raises:
-        InvalidInput: it is no text, names no object, or is not in the form in which all stores name one.
+        InvalidInput: it is not text, names no object, or is not normalized.
 
     >>> check_path("folder/../a")
     Traceback (most recent call last):
@@ -111,10 +111,10 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
 
 
 def check_prefix(prefix: object, *, absolute: bool = False) -> str:
-    """How the paths of some objects begin; it may be empty, and end anywhere in a step.
+    """Check a prefix of object paths, and return it; it may be empty, and end within a step.
 
     Raises:
-        InvalidInput: it is no text, or no object's path begins so.
+        InvalidInput: it is not text, or no object's path can begin with it.
     """
     found = _text(prefix, InvalidInput)
     _check_steps(found, InvalidInput)
@@ -127,10 +127,10 @@ def check_prefix(prefix: object, *, absolute: bool = False) -> str:
 
 
 def check_start(text: object) -> str:
-    """What a listing is to start after; it need be nobody's name.
+    """Check the text after which a listing starts; it need not be the name of an object.
 
     Raises:
-        InvalidInput: it is no text, or no store could compare it.
+        InvalidInput: it is not text, or no store could compare it.
     """
     found = _text(text, InvalidInput)
     _check_steps(found, InvalidInput)
@@ -138,17 +138,17 @@ def check_start(text: object) -> str:
 
 
 def with_colons(path: str) -> str:
-    """A path in S3 whose bucket may be an access point, in the form in which no part of that looks like a key."""
+    """Return an S3 path with an access point's ARN written with colons, so that no part of it looks like a key."""
     return _ARN.sub(lambda arn: ":".join(part for part in arn.groups() if part), path)
 
 
 def url_of(kind: str, root: str) -> str:
-    """The URL of a place in a store of this kind, for people."""
+    """Return the URL of a path in a store of this kind, for people."""
     return f"{_PROTOCOLS.get(kind, kind)}://{root}"
 
 
 def _text(given: object, kind: type[InvalidInput]) -> str:
-    """What was given as text or as a path object."""
+    """Return the text of a string or path object."""
     found = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(found, str):
         raise kind(f"{given!r} is no text: give a URL or a path, as str or pathlib.Path")
@@ -156,7 +156,7 @@ def _text(given: object, kind: type[InvalidInput]) -> str:
 
 
 def _check_secrets(url: str) -> None:
-    """Before anything else: no other message may show them."""
+    """Refuse a URL with a secret. This check comes first, because no other message may show the secret."""
     if password := _PASSWORD.match(url):
         shown = f"{password[1]}***@{url[password.end() :]}"
         raise InvalidUrl(f"{shown!r} has a password in it: leave it out, and give credentials as storage options")
@@ -166,7 +166,7 @@ def _check_secrets(url: str) -> None:
 
 
 def _check_local(path: str) -> None:
-    """A colon in the first step may be that of a URL with a slash too few."""
+    """Refuse a local path whose first step has a colon: it may be a URL that lacks a slash."""
     first = path.partition("/")[0]
     protocol, colon, _ = first.partition(":")
     rest = path[len(protocol) + len(colon) :]
@@ -198,13 +198,13 @@ def _check_steps(given: str, kind: type[InvalidInput]) -> None:
 
 
 def _folded(path: str) -> str:
-    """The path without empty steps and `.`; a slash at the beginning stays."""
+    """Return the path without empty steps and `.`; a leading slash stays."""
     steps = "/".join(step for step in path.split("/") if step not in ("", "."))
     return f"/{steps}" if path.startswith("/") else steps
 
 
 def _without_needless(url: str) -> str:
-    """The same of a URL's path; its bucket is left alone, and so is the dot of `.` and `./a:b`."""
+    """Return a URL with its path normalized; the bucket stays, and so does the dot of `.` and `./a:b`."""
     protocol, separator, rest = url.partition("://")
     if not separator:
         return f"./{_folded(url)}" if url.startswith("./") and ":" in url.partition("/")[2] else _folded(url) or url
@@ -212,6 +212,6 @@ def _without_needless(url: str) -> str:
         return f"{protocol}://{_folded(rest)}"
     bucket, slash, path = with_colons(rest).partition("/")
     folded = _folded(path).lstrip("/")
-    if not bucket:  # such as s3:///bucket/path, which fsspec takes for s3://bucket/path
+    if not bucket:  # e.g. s3:///bucket/path, which fsspec takes for s3://bucket/path
         return url
     return f"{protocol}://{bucket}{slash if folded else ''}{folded}"

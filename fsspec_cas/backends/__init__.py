@@ -1,6 +1,6 @@
-"""Which backend serves which fsspec protocol, and how a URL names a store.
+"""Lookup of the backend for an fsspec protocol, and parsing of store URLs.
 
-A backend's module is imported only when its filesystem is used, so `fsspec` alone is enough for local and memory.
+A backend's module is imported only when its filesystem is used. `fsspec` alone is enough for local files and memory.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _BACKENDS = {
     "abfss": ("azure.client", "AzureBackend", "azure"),
 }
 _OBSTORE = "obstore"
-# Names that Hadoop users know -> what fsspec calls the same store.
+# Hadoop's protocol names -> fsspec's names of the same stores.
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
-# What is taken from `**kwargs`, by fsspec or by botocore's session.
+# Options that fsspec or botocore's session take from `**kwargs`, so no signature shows them.
 _UNNAMED = frozenset(
     {"asynchronous", "loop", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time"}
     | {"max_paths", "profile", "session_vars", "event_hooks", "include_builtin_handlers"}
@@ -61,13 +61,14 @@ _UNNAMED = frozenset(
 
 
 def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """The fsspec filesystem of a URL and the path in it, without a slash at the end.
+    """Return the fsspec filesystem of a URL and the path in it, without a slash at the end.
 
     Raises:
-        InvalidUrl: the URL cannot be understood (see `check_url`).
-        InvalidInput: `storage_options` is no mapping, or has an option that this kind of filesystem does not have.
+        InvalidUrl: the URL cannot be parsed (see `check_url`).
+        InvalidInput: `storage_options` is not a mapping, or has an option that this kind of filesystem does not have.
         NotSupported: no backend for its protocol, or its pip extra is not installed.
-        AccessDenied, Unavailable: its filesystem asks for credentials when it is made, and found none.
+        AccessDenied: its filesystem looked for credentials, and found none.
+        Unavailable: its filesystem asked for credentials, and got no answer.
     """
     plain = check_url(url).removeprefix("cas::")
     protocol, separator, rest = plain.partition("://")
@@ -97,22 +98,22 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """The filesystem and the path; the options are checked first, before it looks for credentials.
+    """Return the filesystem and the path; check the options before the filesystem looks for credentials.
 
-    Not by `url_to_fs`, which takes the "::" in the name of an access point of many regions for a chain of URLs.
+    `url_to_fs` is not used: it takes the "::" in the name of a multi-region access point for a chain of URLs.
     """
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
     kind = get_filesystem_class(split_protocol(url)[0] or "file")
     check_options(kind, options)
-    said = kind._get_kwargs_from_urls(url)  # noqa: SLF001 - fsspec's own calls it so
+    said = kind._get_kwargs_from_urls(url)  # noqa: SLF001 - as fsspec itself does
     return kind(**merged_options(said, options, ("the URL", "storage_options"))), kind._strip_protocol(url)  # noqa: SLF001
 
 
 def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
-    """A filesystem may look for credentials at once, as gcsfs does: with errors of Google's, of networks, of files.
+    """Return our error for a failure of a filesystem that looks for credentials at once, as gcsfs does.
 
-    None: the error is of none of these.
+    Such a failure is an error of Google's, of a network or of a file; for any other error the result is None.
     """
     what = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
     if isinstance(error, OSError):  # its words may be a URL with the token in it
@@ -123,7 +124,7 @@ def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
 
 
 def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """The same with another client library than fsspec's own for this protocol."""
+    """Return filesystem and path with another client library than fsspec's own for this protocol."""
     if client != _OBSTORE:
         raise InvalidInput(f"client={client!r} is none: give client='obstore', or leave it out")
     if not url.startswith("s3://"):
@@ -133,15 +134,15 @@ def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, st
             f"{url!r} is an access point, which needs s3fs: leave client='obstore' out, or use its alias"
         )
     kind = import_module("fsspec_cas.backends.obstore.client").S3OverObstore
-    return kind(**options), kind._strip_protocol(url)  # noqa: SLF001 - fsspec's own calls it so
+    return kind(**options), kind._strip_protocol(url)  # noqa: SLF001 - as fsspec itself does
 
 
 def backend_for(fs: Any) -> Backend:
-    """The backend for an fsspec filesystem instance.
+    """Return the backend for an fsspec filesystem instance.
 
     Raises:
-        NotSupported: there is none for its protocol.
-        InvalidInput: it was made with an option that it does not have.
+        NotSupported: no backend for its protocol.
+        InvalidInput: the filesystem was created with an option that it does not have.
     """
     own: Backend | None = vars(fs).get("cas_backend")  # the filesystem `cas` has one already
     if own is not None:
@@ -172,7 +173,7 @@ def _missing_extra(protocol: str) -> NotSupported:
 
 
 def place_of(backend: Backend) -> object:
-    """What two backends have in common that send the same requests to the same service."""
+    """Return a key; two backends with equal keys send the same requests to the same service."""
     if type(backend).__module__ in ("fsspec_cas.backends.local", "fsspec_cas.backends.memory"):
         return backend.name  # one of each for the process
     fs = getattr(backend, "_given", None)  # fsspec's own instances differ from thread to thread
@@ -183,12 +184,12 @@ def place_of(backend: Backend) -> object:
 
 
 def is_remote(backend: Backend) -> bool:
-    """Whether its requests wait for a network, so that it is worth while to have several under way."""
+    """Whether the backend's requests wait for a network, so that concurrent requests are faster."""
     return bool(getattr(backend, "remote", not backend.blocking))
 
 
 def off_thread(backend: Backend) -> Backend:
-    """For async callers: run a blocking backend's calls in threads, so that the event loop never waits for a disk."""
+    """Wrap a blocking backend for async callers: its calls run on threads, so the event loop never waits for a disk."""
     return _OffThread(backend) if backend.blocking else backend
 
 
@@ -208,7 +209,7 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> None:
     """Refuse options that this kind of filesystem does not have, and an endpoint without a scheme.
 
     Raises:
-        InvalidInput: naming the option; never its value, which may be a secret, but for an endpoint's.
+        InvalidInput: the message names the option; it never shows a value, which may be a secret, except an endpoint.
     """
     known = _known(kind)
     for name in options:
@@ -226,7 +227,7 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> None:
 
 
 def merged_options(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """Options that were given in two places, called `names`.
+    """Merge options that were given in two places, called `names`.
 
     Raises:
         InvalidInput: the two places contradict each other.

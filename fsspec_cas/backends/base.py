@@ -1,11 +1,10 @@
-"""The smallest contract between this package and a store.
+"""`Backend`: the smallest contract between this package and a store.
 
-A backend translates one call into one request and its answer into `fsspec_cas.answer`, at the SDK call. It never
-retries, never decides what a refusal meant, and never reads the clock: `timeout_s` bounds each request. Paths are
-what the fsspec filesystem calls them (`bucket/key`).
+A backend translates one call into one request, and the response into `fsspec_cas.answer`, at the call of the SDK. It
+never retries, never decides what a refusal means, and never reads the clock: `timeout_s` bounds each request. Paths are
+those of the fsspec filesystem (`bucket/key`).
 
-What a store keeps beside an object's bytes is checked by `attributes_of` before anything is sent, so that nothing is
-left out unseen.
+`attributes_of` checks content type and metadata before any request, so that none is silently dropped.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from fsspec_cas.answer import Capabilities, FinishAnswer, ListAnswer, ReadAnswer
 from fsspec_cas.errors import InvalidInput, NotSupported
 from fsspec_cas.outcome import Attributes, Version, Write
 
-WRITE_ID_KEY = "cas-id"  # the user metadata that carries a write's identity
+WRITE_ID_KEY = "cas-id"  # name of the user metadata that carries a write's identity
 
 
 @dataclass(frozen=True, slots=True)
 class PartRules:
-    """What a store wants of the parts of an upload, the last one excepted.
+    """Limits of a store for the parts of an upload; the last part may be smaller.
 
     Attributes:
-        least_bytes: the size of the smallest part.
-        multiple_bytes: what the size must be a multiple of.
-        most_parts: how many parts an object may have.
-        tail_with_finish: the last bytes travel in the request that finishes the upload.
+        least_bytes: the minimum size of a part.
+        multiple_bytes: the size must be a multiple of this.
+        most_parts: the maximum number of parts of an object.
+        tail_with_finish: the request that completes the upload carries the last bytes.
     """
 
     least_bytes: int = 1
@@ -40,67 +39,71 @@ class PartRules:
 
 
 class Backend(Protocol):
-    """Sends exactly once. One dialect of conditions and nothing to close are the default, for a class that inherits."""
+    """A store's client that sends each request exactly once.
+
+    A subclass inherits the defaults: a single dialect of conditions, and no resources to close.
+    """
 
     @property
     def name(self) -> str:
-        """What versions of this store are marked with, e.g. `s3`."""
+        """The prefix of this store's versions, e.g. `s3`."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this kind of store is documented to do."""
+        """The documented capabilities of this kind of store."""
 
     @property
     def attribute_rules(self) -> AttributeRules:
-        """What it keeps beside an object's bytes."""
+        """The attributes that the store keeps with an object."""
 
     @property
     def blocking(self) -> bool:
-        """True if the coroutines below never suspend, so that they can be run without an event loop."""
+        """True if the coroutines below never suspend, so that they can run without an event loop."""
 
     @property
     def part_rules(self) -> PartRules:
-        """What the parts of an upload must be like."""
+        """The limits of the parts of an upload."""
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Write the whole object if the condition of `write` holds, with its identity and its attributes."""
+        """Write the whole object, with the write's identity and attributes, if the write's condition holds."""
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
-        """The object's version, size, time and identity; no body."""
+        """Read the object's version, size, time and identity, without its body."""
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Body and version out of one response; `Unchanged` if the version is still `unless`."""
+        """Read body and version from one response; `Unchanged` if the version is still `unless`."""
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Remove the object (if it is at this version). Removing what is not there is `Applied` without one."""
+        """Delete the object (if it is at this version). Without a condition, deleting a missing object is `Applied`."""
 
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
-        """Objects whose path starts with `prefix` and comes after `start_after`: the first page, or `token`'s."""
+        """List objects whose path has `prefix` and follows `start_after`: the first page, or that of `token`."""
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Open an upload: an object sent in parts. Nothing is visible at its path before it is finished."""
+        """Begin an upload: an object sent in parts. It is not visible at its path before it is completed."""
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Send the next part, without conditions; sent again after a lost answer it takes the first one's place."""
+        """Send the next part, without conditions; a part re-sent after a lost answer replaces the first copy."""
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Make the object out of the parts and `tail`, if nothing is there."""
+        """Create the object from the parts and `tail`, if the path is empty."""
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Drop the parts of the upload. Do nothing if the upload was finished or aborted before."""
+        """Drop the parts of the upload. Do nothing if the upload was completed or aborted before."""
 
     def adapt(self, refused: str = "") -> bool:
-        """Switch to the store's other dialect of conditions; False if there is none.
+        """Switch to the store's other dialect of conditions; return False if it has only one.
 
-        `refused` is the one that did not do (`Denied.dialect`): if others have left it already, nothing changes.
+        `refused` is the dialect of the refusal (`Denied.dialect`). If another caller has left it already, nothing
+        changes.
         """
         del refused
         return False
 
     async def close(self) -> None:
-        """Let go of connections that belong to the running loop."""
+        """Close the connections that belong to the running loop."""
 
 
 def _relayed(name: str) -> Any:
@@ -111,7 +114,7 @@ def _relayed(name: str) -> Any:
 
 
 class Relay:
-    """A backend in front of another one, `inner`: each request goes by way of `relay`, all else is the other's."""
+    """Base of a backend that passes each request through `relay` to another backend, `inner`."""
 
     def __init__(self, inner: Backend, *, blocking: bool) -> None:
         self.inner = inner
@@ -124,31 +127,31 @@ class Relay:
     begin, add, finish, abort = (_relayed(name) for name in ("begin", "add", "finish", "abort"))
 
     async def relay(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """What the request of this name came to; `ask` sends it to the other backend."""
+        """Return the answer to the request called `name`; `ask` sends it to the inner backend."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """As the backend below."""
+        """Close the inner backend."""
         await self.inner.close()
 
 
-# HTTP headers carry them: S3 makes names lower case, and Azure wants them to be identifiers.
+# HTTP headers carry the names: S3 makes them lower case, and Azure requires identifiers.
 _NAME = re.compile(r"[a-z_][a-z0-9_-]*")
 _OF_THE_CALL = ("content_type", "metadata", "create_once", "timeout")
 
 
 @dataclass(frozen=True, slots=True)
 class AttributeRules:
-    """What a kind of store keeps.
+    """The attributes that a kind of store keeps with an object.
 
     Attributes:
-        keeps: a content type and metadata, at all.
-        own: what else its API takes by name, for one write.
-        same: its API's names for the content type and the metadata.
-        instead: what of its API stands for one of ours, and may not be given with it.
-        refused: what its API takes and a single write cannot be given, with the reason.
-        hyphens: whether the names of metadata may have some.
-        reserved: the metadata that carries a write's identity.
+        keeps: content type and metadata are kept.
+        own: further parameters of the store's API for one write, by name.
+        same: the API's names for the content type and the metadata.
+        instead: parameters of the API that replace one of ours, and may not be combined with it.
+        refused: parameters of the API that cannot apply to a single write, with the reason.
+        hyphens: names of metadata may have hyphens.
+        reserved: the name of the metadata that carries a write's identity.
     """
 
     keeps: bool = True
@@ -163,11 +166,11 @@ class AttributeRules:
 def attributes_of(
     kind: str, rules: AttributeRules, content_type: str | None, metadata: Mapping[str, str] | None, own: dict[str, Any]
 ) -> Attributes:
-    """What a caller asked for.
+    """Check a caller's content type, metadata and own parameters, and return them as attributes.
 
     Raises:
-        InvalidInput: naming what no object can be made with.
-        NotSupported: this kind of store keeps nothing beside an object's bytes.
+        InvalidInput: the message names the invalid argument.
+        NotSupported: this kind of store keeps nothing but an object's bytes.
     """
     given: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
     left = {name: value for name, value in own.items() if value is not None}
@@ -210,6 +213,7 @@ def _check_type(given: object) -> None:
 
 
 def _check_metadata(rules: AttributeRules, given: object) -> None:
+    """Refuse metadata with a name or a value that a store could not keep unchanged."""
     if given is None:
         return
     if not isinstance(given, Mapping):

@@ -1,8 +1,8 @@
-"""What the backends that speak HTTP have in common: each call is one `StoreRequest` of a `Listener`.
+"""Base of the backends that speak HTTP: each call is one `StoreRequest` that a `Listener` sends and interprets.
 
-`HttpBackend` makes the request, and a vendor's client sends it. The `Listener` hears the reply by the vendor's dialect,
-confirms where a reply alone proves nothing, and lets `meaning` say what it came to. `patience_s` and `unreached` are
-for clients: how long a connection may keep silent, and why a store could not be reached.
+`HttpBackend` builds the request, and a vendor's client sends it. The `Listener` interprets the reply by the vendor's
+dialect, confirms it by another request if it proves nothing, and translates it by `meaning`. Clients use `patience_s`
+(how long a connection may be silent) and `unreached` (why a store could not be reached).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fsspec_cas.outcome import Absent, Condition, Version, Write
 
 
 class HttpBackend(Backend):
-    """Sends by `exchange`, which a subclass has: one request, once."""
+    """Backend over HTTP; a subclass implements `_exchange`, which sends one request once."""
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
@@ -47,7 +47,7 @@ class HttpBackend(Backend):
         self._listener = Listener(dialect, self._exchange, signs=signs)
 
     def isolated_connections(self) -> Any:
-        """The same store over connections of its own."""
+        """Return the same store with its own connections."""
         kind: Any = type(self)
         return kind(self._given)
 
@@ -55,27 +55,27 @@ class HttpBackend(Backend):
         raise NotImplementedError
 
     def _form(self, path: str, condition: Condition) -> str:
-        """How a condition is written now; see `Backend.adapt`."""
+        """The current dialect of a condition; see `Backend.adapt`."""
         del path, condition
         return ""
 
     def put(self, write: Write, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
-        """Write the whole object if the condition holds."""
+        """Write the whole object if the write's condition holds."""
         verb = Verb.CREATE if isinstance(write.condition, Absent) else Verb.MATCH
         form = self._form(write.path, write.condition)
         asked = StoreRequest(verb, write.path, data, write.condition, write, dialect=form)
         return self._listener.ask(asked, timeout_s)
 
     def head(self, path: str, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
-        """The object's version, size, time and identity; no body."""
+        """Read the object's version, size, time and identity, without its body."""
         return self._listener.ask(StoreRequest(Verb.HEAD, path), timeout_s)
 
     def get(self, path: str, unless: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
-        """Body and version out of one response; `Unchanged` if the version is still `unless`."""
+        """Read body and version from one response; `Unchanged` if the version is still `unless`."""
         return self._listener.ask(StoreRequest(Verb.GET, path, condition=unless), timeout_s)
 
     def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
-        """Remove the object (if it is at this version)."""
+        """Delete the object (if it is at this version)."""
         verb = Verb.DELETE if condition is None else Verb.DELETE_MATCH
         asked = StoreRequest(verb, path, condition=condition)
         return self._listener.ask(asked, timeout_s)
@@ -83,12 +83,12 @@ class HttpBackend(Backend):
     def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> Coroutine[Any, Any, ListAnswer]:
-        """Objects whose path starts with `prefix` and comes after `start_after`: the first page, or `token`'s."""
+        """List objects whose path has `prefix` and follows `start_after`: the first page, or that of `token`."""
         asked = StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token)
         return self._listener.ask(asked, timeout_s)
 
     def begin(self, write: Write, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
-        """Open an upload."""
+        """Begin an upload."""
         return self._listener.ask(StoreRequest(Verb.BEGIN, write.path, write=write), timeout_s)
 
     def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, UploadAnswer]:
@@ -96,13 +96,13 @@ class HttpBackend(Backend):
         return self._listener.ask(StoreRequest(Verb.PART, upload.write.path, data, upload=upload), timeout_s)
 
     def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> Coroutine[Any, Any, FinishAnswer]:
-        """Make the object out of the parts and `tail`, if nothing is there."""
+        """Create the object from the parts and `tail`, if the path is empty."""
         if tail and not self.part_rules.tail_with_finish:
             raise ValueError("this store takes the last bytes as a part of their own")
         return self._listener.ask(StoreRequest(Verb.FINISH, upload.write.path, tail, upload=upload), timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Drop the parts, as far as the store can be reached; its answer is used for nothing."""
+        """Drop the parts, if the store can be reached; its answer is ignored."""
         await self._listener.send(StoreRequest(Verb.ABORT, upload.write.path, upload=upload), timeout_s)
 
 
@@ -112,9 +112,9 @@ Exchange = Callable[[StoreRequest, float], Awaitable[HttpReply | NotNow | NoAnsw
 
 
 class Listener:
-    """What a backend knows of the store that it talks to, and how it hears it.
+    """Sends a backend's requests, interprets the replies, and records whether the store gives request ids.
 
-    `exchange` sends one request, once. `signs` is True where the store is documented to give request ids.
+    `exchange` sends one request, once. `signs` is True if the store is documented to give request ids.
     """
 
     def __init__(self, dialect: Dialect, exchange: Exchange, *, signs: bool | None = None) -> None:
@@ -125,14 +125,17 @@ class Listener:
         self.proven = False
 
     def expect_signatures(self) -> None:
-        """From now on only answers with a request id count as such: the store is documented to give one."""
+        """Accept only answers with a request id from now on: the store is documented to give one."""
         self.signs, self._pinned = True, True
 
     async def ask(self, asked: StoreRequest, timeout_s: float) -> Any:
-        """What the request came to. At most two more requests, within `timeout_s`, confirm what proves nothing.
+        """Send the request and return its answer.
+
+        At most two more requests, within `timeout_s`, confirm a reply that proves nothing.
 
         Raises:
-            StoreError: the store refuses, and no second send mends that. `NotSupported`: it does not implement it.
+            StoreError: the store refused, and no second send would change that.
+            NotSupported: the store does not implement the request.
         """
         deadline_s = _CLOCK.monotonic_s() + timeout_s
         reply = await self._exchange(asked, timeout_s)
@@ -149,7 +152,7 @@ class Listener:
         return self._answer(asked, heard)
 
     async def send(self, asked: StoreRequest, timeout_s: float) -> None:
-        """Send a request whose reply is used for nothing."""
+        """Send a request and ignore its reply."""
         await self._exchange(asked, timeout_s)
 
     def _hear(self, asked: StoreRequest, reply: HttpReply) -> Heard:
@@ -164,7 +167,7 @@ class Listener:
         if isinstance(heard, Spoken):
             return self._meaning(asked, heard)
         if isinstance(heard, Confirm):
-            return self._nothing(heard.why)  # a write to a bare store: only the object can show it, and `resolve` looks
+            return self._nothing(heard.why)  # only `resolve` can settle a write to a store without request ids
         if heard.next_step:
             raise Unavailable(f"no store answers for {asked.path!r}: {heard.why}; {heard.next_step}", path=asked.path)
         if heard.throttled:
@@ -179,7 +182,7 @@ class Listener:
         return meaning(asked, spoken, self._dialect.vendor, now)
 
     async def _confirmed(self, asked: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
-        """Of a look, a delete, or a read: a plain read or a look decides."""
+        """Confirm a head, a delete or a read by a plain read or a head, and return its answer."""
         other = asked.as_read() if confirm.by == "get" else asked.as_head()
         reply = await self._exchange(other, _left(deadline_s))
         if not isinstance(reply, HttpReply):
@@ -193,7 +196,7 @@ class Listener:
         if asked.verb is Verb.HEAD:
             return replace(answer, data=None)
         if asked.verb is not Verb.GET or other.verb is not Verb.GET:
-            return self._nothing(confirm.why)  # what was to be gone is there
+            return self._nothing(confirm.why)  # the object to delete still exists
         return self._meaning(asked, replace(heard, says=Says.UNCHANGED)) if answer.version == asked.version else answer
 
 
@@ -207,9 +210,9 @@ _NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
 def patience_s(timeout_s: float, asked: StoreRequest) -> float:
-    """How long one connection may keep silent: a third of the time, so that a dead one leaves time for another.
+    """How long one connection may be silent: a third of `timeout_s`, so that a dead one leaves time for another.
 
-    All of it where the store has work to do first, with many bytes or many parts.
+    It is the whole timeout if the store must first process many bytes or many parts.
     """
     if len(asked.data) > _SMALL_BYTES or asked.verb is Verb.FINISH:
         return timeout_s
@@ -219,13 +222,13 @@ def patience_s(timeout_s: float, asked: StoreRequest) -> float:
 def unreached(
     error: BaseException, hint: str, path: str, *, proven: bool, unsent: tuple[type[BaseException], ...] = ()
 ) -> str | None:
-    """Why the store was not reached, if nothing was sent; None if something may have been.
+    """Return the reason if the store was not reached and nothing was sent; None if a request may have been sent.
 
     `hint` names the options for trusted certificates. `proven`: the store has answered before, so its address is right.
-    `unsent`: the client library's errors that say so.
+    `unsent` lists the client library's errors for a request that was not sent.
 
     Raises:
-        Unavailable: the address or a certificate is wrong, which no second send mends.
+        Unavailable: the address or a certificate is wrong, which no second send would change.
     """
     causes = list(_causes(error))
     wrong = next(filter(None, (_misconfigured(cause, hint) for cause in causes)), None)
@@ -237,6 +240,7 @@ def unreached(
 
 
 def _misconfigured(cause: BaseException, hint: str) -> str | None:
+    """Return advice if the cause is a certificate, TLS or host name error; else None."""
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({getattr(cause, 'verify_message', cause)}): {hint}"
     if isinstance(cause, ssl.SSLError) and getattr(cause, "reason", "") in (
@@ -250,7 +254,7 @@ def _misconfigured(cause: BaseException, hint: str) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what led to it, wherever a library keeps that."""
+    """Yield the error and its causes, in every attribute where a library keeps them."""
     left: list[object] = [error]
     seen: set[int] = set()
     while left:

@@ -1,8 +1,8 @@
-"""Races in which all requests are at the server before one of them is whole.
+"""Races in which every request reaches the server before any request is complete.
 
-Each request's last byte is held back until all are there: what looks first and writes later is then sure to be caught.
-A transport that can do it asks `held` or `held_here`; over any other the requests just start together. The bodies are
-not signed: a server that had to see a whole body before it looks could not be held back.
+Each request's last byte is held back until all have arrived. A server that checks a condition first and writes later is
+then sure to be caught. A transport that can do it calls `held` or `held_here`; over any other the requests only start
+together. The bodies are not signed: a server that verifies a whole body before its check could not be held back.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fsspec_cas.errors import StoreError, Unavailable
 
 T = TypeVar("T")
 
-_LONGEST_S = 1.0  # for which the first of them waits for the last
+_LONGEST_S = 1.0  # the longest wait of the first racer for the last
 
 
 class _Line:
-    """Where racers wait, on loops and on threads."""
+    """Barrier at which racing requests wait, on loops and on threads."""
 
     def __init__(self, racers: int, *, signed: bool) -> None:
         self.signed = signed
@@ -33,14 +33,14 @@ class _Line:
         self._open: Future[None] = Future()
 
     async def cross(self) -> None:
-        """Wait until all have come, or for as long as it is worth while."""
+        """Wait until all racers have arrived, for at most `_LONGEST_S`."""
         self._come()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._open)), _LONGEST_S)
         self._let_go()
 
     def cross_here(self) -> None:
-        """The same, in this thread."""
+        """Wait in this thread until all racers have arrived, for at most `_LONGEST_S`."""
         self._come()
         wait([self._open], _LONGEST_S)
         self._let_go()
@@ -58,9 +58,10 @@ _line: ContextVar[_Line | None] = ContextVar("line", default=None)
 
 
 async def raced(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
-    """Run the calls that `make` makes, each of which sends one body, at the same moment; their results in order.
+    """Run the calls that `make` returns, each sending one body, at the same moment; return their results in order.
 
-    All of them end. If the store refuses them, they are made once more with signed bodies: it may take no other.
+    All calls run to their end. If the store refuses them, `make` is called again, and the bodies are signed: the store
+    may accept no others.
     """
     results = await _run(make(), signed=False)
     if any(isinstance(one, StoreError) and not isinstance(one, Unavailable) for one in results):
@@ -68,7 +69,7 @@ async def raced(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return results  # type: ignore[return-value] # there is no exception among them
+    return results  # type: ignore[return-value] # no exceptions are left
 
 
 async def _run(calls: Sequence[Coroutine[Any, Any, T]], *, signed: bool) -> list[T | BaseException]:
@@ -80,13 +81,13 @@ async def _run(calls: Sequence[Coroutine[Any, Any, T]], *, signed: bool) -> list
 
 
 def signs_bodies() -> bool:
-    """Whether the signature of a request is to cover its body."""
+    """Whether a request's signature must cover its body."""
     line = _line.get()
     return line is None or line.signed
 
 
 def held(body: Any) -> Any:
-    """The body as a transport on a loop is to send it: if it is in a race, in two parts, with a pause between them."""
+    """Return the body as a loop's transport must send it: in a race in two parts, with a pause between them."""
     line = _line.get()
     if line is None or not isinstance(body, (bytes, BytesIO)):
         return body
@@ -94,7 +95,7 @@ def held(body: Any) -> Any:
 
 
 def held_here(body: bytes) -> bytes | Iterator[bytes]:
-    """The same for a transport in a thread."""
+    """Return the body as a thread's transport must send it: in a race in two parts, with a pause between them."""
     line = _line.get()
     return body if line is None or not body else _in_two_here(body, line)
 

@@ -1,19 +1,19 @@
 """POSIX files with exact conditional writes, among threads and processes of one machine.
 
-create: the bytes go to a temporary file in the same folder, are synced, and `link` gives them their name, which
-fails if the name is taken. replace: under a `flock` on the folder the current version is compared and `rename`
-puts the new file in place. A reader sees the old bytes or the new ones, never a mixture, and after a crash one
-of the two is there. A temporary file that a crash left behind has a name that begins with `.cas-`.
+Create: the bytes go to a temporary file in the same folder and are synced; `link` then gives them their name, and fails
+if the name is taken. Replace: under a `flock` on the folder the current version is compared, and `rename` puts the new
+file in place. A reader sees the old bytes or the new ones, never a mixture. After a crash one of the two is in place. A
+temporary file left by a crash has a name that begins with `.cas-`.
 
-The version is the file's inode, size and modification time in ns; each write here gives the file a time above the
-one before it, so a version does not come back. A plain write by another program changes the version too, but is
-not excluded by the lock: only writers that come through here exclude each other.
+The version is the file's inode, size and modification time in ns. Each write here sets a time above the previous one,
+so a version never recurs. A plain write by another program also changes the version, but ignores the lock: only writers
+that use this backend exclude each other.
 
-A file that is replaced keeps its mode and, where this process may, its owner, group and extended attributes. Through a
-symbolic link the file that it leads to is written, under that one's lock. A file with hard links is not written at a
-version, and pipes, sockets and devices are no objects.
+A replaced file keeps its mode and, if this process may set them, its owner, group and extended attributes. A write
+through a symbolic link writes the file that it leads to, under the lock of that file's folder. A file with hard links
+is not written at a version. Pipes, sockets and devices are not objects.
 
-Not promised: NFS and other network file systems (flock and link semantics vary there), Windows.
+Not promised: NFS and other network file systems (flock and link semantics vary on them), Windows.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from fsspec_cas.clock import Machine, time_ns
 from fsspec_cas.errors import AccessDenied, NotSupported, StoreError
 from fsspec_cas.outcome import Absent, Version, Write
 
-_SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # between two tries to get a folder's lock
+_SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # pause between two tries to lock a folder
 _CAPABILITIES = Capabilities(
     create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=False
 )
 
 
 class LocalBackend(Backend):
-    """Conditional writes to local files. A file system call has no lost answers, so no identity is kept.
+    """Conditional writes to local files. A file system call never loses its answer, so no identity is kept.
 
-    Folders are made as they are needed, unless the filesystem `fs` was made with `auto_mkdir=False`.
+    Folders are created as needed, unless the filesystem `fs` was created with `auto_mkdir=False`.
     """
 
     name = "local"
@@ -78,14 +78,14 @@ class LocalBackend(Backend):
             self._makes_folders = bool(given.get("auto_mkdir", True))
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Link or rename a synced temporary file into place."""
+        """Write a synced temporary file, and link or rename it into place."""
         with _as_store_error(write.path):
             if isinstance(write.condition, Absent):
                 return _create(resolved(write.path), data, write.write_id, makes_folders=self._makes_folders)
             return _replace(write.path, data, write.condition, write.write_id, timeout_s)
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
-        """Stat."""
+        """Read the file's stat."""
         del timeout_s
         with _as_store_error(path):
             try:
@@ -95,11 +95,11 @@ class LocalBackend(Backend):
             return Missing() if stat is None else replace(_seen(stat, None), answered_ms=time_ns() // 1_000_000)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Read and stat one open file, so that both speak of the same bytes."""
+        """Read and stat one open file, so that both describe the same bytes."""
         del timeout_s
         with _as_store_error(path):
             try:
-                # A pipe that nobody writes to would block in the call that opens it.
+                # Without O_NONBLOCK, opening a pipe without a writer would block.
                 with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                     stat = os.fstat(file.fileno())
                     must_be_a_file(stat, path)
@@ -108,7 +108,7 @@ class LocalBackend(Backend):
                 return Missing()
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Unlink, under the folder's lock if there is a condition."""
+        """Unlink the file, under the folder's lock if a condition is given."""
         with _as_store_error(path):
             if condition is None:
                 Path(path).unlink(missing_ok=True)
@@ -118,7 +118,7 @@ class LocalBackend(Backend):
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
-        """One page: what is below the deepest folder that `prefix` names in full."""
+        """Return one page: all matches below the deepest folder that `prefix` names in full."""
         del token, timeout_s
         after = start_after or ""
         with _as_store_error(prefix):
@@ -126,7 +126,7 @@ class LocalBackend(Backend):
         return Page(tuple(sorted((e for e in found if e.path > after), key=lambda entry: entry.path)))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Make a temporary file, which grows, and gets its name by `link`. A writer that is killed leaves it."""
+        """Create a temporary file for the parts; `link` names it at the end. A killed writer leaves it behind."""
         del timeout_s
         with _as_store_error(write.path):
             target = resolved(write.path)
@@ -136,7 +136,7 @@ class LocalBackend(Backend):
         return Upload(write, str(temporary))
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Write behind what is there."""
+        """Write the part to the temporary file, after the parts before it."""
         del timeout_s
         with _as_store_error(upload.write.path), Path(upload.token).open("r+b") as file:
             file.truncate(upload.sent)
@@ -145,7 +145,7 @@ class LocalBackend(Backend):
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Sync, and link."""
+        """Sync the temporary file, and link it into place."""
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
                 return Gone("its temporary file is not there any more")
@@ -166,7 +166,7 @@ class LocalBackend(Backend):
 
 def _create(target: Path, data: bytes, write_id: str, *, makes_folders: bool) -> WriteAnswer:
     if object_stat(target) is not None:
-        return Denied()  # saves the write; the link below is what decides
+        return Denied()  # saves the write; the link below decides
     _need_folder(target.parent, makes=makes_folders)
     with _temporary(target, data, write_id, time_ns()) as temporary:
         return _publish(temporary, target)
@@ -184,7 +184,7 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
 
 
 def _in_place(target: Path, version: Version) -> WriteAnswer:
-    """Others can see it now; unless its folder is synced, a crash may take it away again."""
+    """Sync the folder of a file just put in place; without that, a crash may remove it after other clients saw it."""
     try:
         _sync_folder(target.parent)
     except OSError as error:
@@ -193,6 +193,7 @@ def _in_place(target: Path, version: Version) -> WriteAnswer:
 
 
 def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_s: float) -> WriteAnswer:
+    """Replace the file under its folder's lock, if it is at the version of the condition."""
     target = resolved(path)
     if object_stat(target) is None:
         return Denied()
@@ -213,6 +214,7 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
 
 
 def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
+    """Delete the file under its folder's lock, if it is at the version of the condition."""
     if object_stat(target) is None:
         return Denied()
     with _locked(target.parent, timeout_s) as locked:
@@ -232,9 +234,10 @@ def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
 def _temporary(
     target: Path, data: bytes, write_id: str, mtime_ns: int, replaces: os.stat_result | None = None
 ) -> Iterator[Path]:
+    """Write the data to a synced temporary file for the block, and remove it afterwards."""
     path = _temporary_name(target, write_id)
     try:
-        # What is to be replaced may be for nobody else's eyes.
+        # The replaced file may be private, so its successor is too until it gets the same mode.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if replaces else 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -255,7 +258,7 @@ def _temporary_name(target: Path, write_id: str) -> Path:
 
 def _sync_file(descriptor: int, mtime_ns: int) -> None:
     os.utime(descriptor, ns=(mtime_ns, mtime_ns))
-    if os.fstat(descriptor).st_size:  # what is empty is all there with its name
+    if os.fstat(descriptor).st_size:  # an empty file is complete once it has its name
         os.fsync(descriptor)
 
 
@@ -265,7 +268,10 @@ _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 @contextlib.contextmanager
 def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
-    """Whether the folder's lock was got in time. `flock` itself knows no timeout, so it is asked again and again."""
+    """Hold the folder's lock for the block; yields whether it was acquired in time.
+
+    `flock` has no timeout, so it is polled.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _FLOCKS.add(descriptor)
     try:
@@ -276,7 +282,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
             raise NotSupported(f"{what}: use a local one") from error
         raise
     finally:
-        # Said aloud: closing frees nothing while a child forked meanwhile has a copy of the descriptor.
+        # Unlock explicitly: closing does not unlock while a child forked since has a copy of the descriptor.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         _FLOCKS.discard(descriptor)
@@ -284,6 +290,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
 
 
 def _got(descriptor: int, timeout_s: float) -> bool:
+    """Poll for the lock until `timeout_s` is over; return whether it was acquired."""
     world = Machine()
     deadline = world.monotonic_s() + timeout_s
     pause = _SHORTEST_S
@@ -299,7 +306,7 @@ def _got(descriptor: int, timeout_s: float) -> bool:
 
 
 def _drop_inherited_flocks() -> None:
-    """In a forked child: another thread's flock is not ours to keep, should the parent die before it unlocks."""
+    """Close the descriptors of locks in a forked child, which would keep another thread's lock if the parent died."""
     while _FLOCKS:
         os.close(_FLOCKS.pop())
 
@@ -308,10 +315,10 @@ os.register_at_fork(after_in_child=_drop_inherited_flocks)
 
 
 def _need_folder(folder: Path, *, makes: bool) -> None:
-    """Make the folder and those above it, where that is wanted.
+    """Create the folder and its parents if `makes` is set.
 
     Raises:
-        StoreError: it is not there, and folders are not to be made.
+        StoreError: the folder does not exist, and must not be created.
     """
     if folder.is_dir():
         return
@@ -339,6 +346,7 @@ def _seen(stat: os.stat_result, data: bytes | None) -> Seen:
 
 
 def _walk(folder: str) -> Iterator[Entry]:
+    """Yield the files below a folder, without temporary files of this backend."""
     try:
         children = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -351,7 +359,7 @@ def _walk(folder: str) -> Iterator[Entry]:
                 stat = child.stat()
                 yield Entry(child.path, stat.st_size, stat.st_mtime_ns // 1_000_000, _version(stat))
         except FileNotFoundError:
-            continue  # removed while we looked
+            continue  # removed during the walk
 
 
 @contextlib.contextmanager
@@ -370,13 +378,13 @@ TEMPORARY = ".cas-"
 
 
 def resolved(path: str | Path) -> Path:
-    """The path itself or, if it is a symbolic link, what that leads to: the file has one lock, whatever names it."""
+    """Return the path with a final symbolic link resolved, so that a file has a single lock under all its names."""
     named = Path(path)
     return Path(os.path.realpath(named)) if named.is_symlink() else named
 
 
 def object_stat(path: Path) -> os.stat_result | None:
-    """Of the file; None if there is none.
+    """Return the file's stat; None if it does not exist.
 
     Raises:
         OSError: it is a folder, a pipe or a device.
@@ -390,7 +398,7 @@ def object_stat(path: Path) -> os.stat_result | None:
 
 
 def must_be_a_file(stat: os.stat_result, path: str) -> None:
-    """Refuse what is no object.
+    """Refuse a path that is not a regular file.
 
     Raises:
         OSError: it is a folder, a pipe or a device.
@@ -402,12 +410,13 @@ def must_be_a_file(stat: os.stat_result, path: str) -> None:
 
 
 def must_have_one_name(target: Path, stat: os.stat_result) -> None:
-    """Refuse a file with hard links: who writes it by another name, in another folder, has another lock.
+    """Refuse a file with hard links: a writer by another name, in another folder, takes another lock.
 
-    A create gives its temporary file a second name for a moment, and for ever if it is killed then; those do not count.
+    A create gives its temporary file a second name for a moment, or for good if it is killed then; that name does not
+    count.
 
     Raises:
-        NotSupported: there are others.
+        NotSupported: the file has other hard links.
     """
     while stat.st_nlink > 1:
         ours = sum(one.name.startswith(TEMPORARY) and one.inode() == stat.st_ino for one in os.scandir(target.parent))
@@ -423,18 +432,18 @@ def must_have_one_name(target: Path, stat: os.stat_result) -> None:
 
 
 def keep_attributes(old: Path, stat: os.stat_result, new: Path) -> None:
-    """Give `new` owner, group and extended attributes of `old`, as far as this process may."""
+    """Copy owner, group and extended attributes of `old` to `new`, as far as this process may."""
     with contextlib.suppress(PermissionError):
         os.chown(new, -1, stat.st_gid)
     with contextlib.suppress(PermissionError):
         os.chown(new, stat.st_uid, -1)
     for name in _extended(old):
-        with contextlib.suppress(OSError):  # security.* and trusted.* are not for everybody; others may be gone by now
+        with contextlib.suppress(OSError):  # security.* and trusted.* need privileges; others may be gone
             os.setxattr(new, name, os.getxattr(old, name))
 
 
 def keep_mode(stat: os.stat_result, new: Path) -> None:
-    """Give it the permissions; last, as they may forbid to write."""
+    """Copy the permissions to `new`; call it last, as they may forbid writing."""
     new.chmod(S_IMODE(stat.st_mode))
 
 

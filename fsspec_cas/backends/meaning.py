@@ -1,7 +1,7 @@
-"""What a store's words mean for each request.
+"""Table from a store's statement about a request to the answer for the caller.
 
-`ANSWERS` is the only place that builds the answers which a caller acts on, and it takes `Spoken`, which only a dialect
-builds. A pair that is not in the table is an error, raised with the store's own words.
+Only `ANSWERS` builds the answers on which a caller acts, and its input is `Spoken`, which only a dialect builds. A pair
+that is not in the table is raised as an error with the store's own words.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def _denied(asked: StoreRequest, _: Spoken) -> Denied:
 
 
 def _each(asked: StoreRequest, spoken: Spoken) -> Heeded:
+    """Return the answer to a delete of many objects; raise if some were refused for good."""
     refused = spoken.document.codes if isinstance(spoken.document, Refusals) else {}
     left = {key: code for key, code in refused.items() if code != "NoSuchKey"}
     if not left:
@@ -90,10 +91,11 @@ ANSWERS: Mapping[tuple[Verb, Says], Meaning] = MappingProxyType(
 
 
 def meaning(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> Any:
-    """What the store said, as an answer. `now` is this machine's time, for a message about clocks.
+    """Translate the store's statement into an answer. `now` is this machine's time, for a message about clocks.
 
     Raises:
-        StoreError: the store refuses, and no second send mends that. `NotSupported`: it does not implement it.
+        StoreError: the store refused, and no second send would change that.
+        NotSupported: the store does not implement the request.
     """
     found = ANSWERS.get((asked.verb, spoken.says))
     if found is not None:
@@ -102,7 +104,7 @@ def meaning(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> Any:
 
 
 def _clocks(now: str, date: str | None) -> str:
-    """What the two clocks say, and their difference."""
+    """Return the times of the two clocks and their difference, for a message."""
     text = f"this machine's clock says {now}, the store's {date or 'nothing'}"
     own_ms, store_ms = http_date_ms(now), http_date_ms(date)
     if own_ms is None or store_ms is None:
@@ -112,7 +114,7 @@ def _clocks(now: str, date: str | None) -> str:
 
 
 def refusal(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> CasError:
-    """The error of a refusal, with the next step."""
+    """Return the error for a refusal, with the next step."""
     path, why = asked.path, spoken.why
     advice = f"; {spoken.advice}" if spoken.advice else ""
     container = "container" if vendor == "Azure" else "bucket"

@@ -1,7 +1,7 @@
-"""fsspec's `memory://` filesystem with conditional writes: the executable specification.
+"""fsspec's `memory://` filesystem with conditional writes: the executable specification of a backend.
 
-Atomic among the threads of one process. The objects are fsspec's own, so plain fsspec code sees them; a write
-by plain fsspec code gives an object a new version as well, without an identity.
+Atomic among the threads of one process. The objects are fsspec's own, so plain fsspec code sees them. A write by plain
+fsspec code also gives an object a new version, without an identity.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class MemoryBackend(Backend):
     part_rules = PartRules()
     blocking = True
 
-    # The objects of MemoryFileSystem belong to the process, and so does what guards them.
+    # The objects of MemoryFileSystem belong to the process, and so does their guard.
     _guard: ClassVar[threading.Lock] = threading.Lock()
     _serial: ClassVar[int] = 0
 
     def __init__(self, fs: Any) -> None:
         self._fs = fs
-        self._parts: dict[str, list[bytes]] = {}  # of uploads; they are where the objects will be
+        self._parts: dict[str, list[bytes]] = {}  # parts of uploads, in this process's memory as the objects are
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Replace the object's file under the guard."""
+        """Replace the object's file under the guard, if the condition holds."""
         del timeout_s
         with self._guard:
             current = self._version(write.path)
@@ -67,20 +67,20 @@ class MemoryBackend(Backend):
             return Applied(self._version(write.path))
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
-        """Look under the guard."""
+        """Read the object's state under the guard."""
         del timeout_s
         with self._guard:
             return self._see(path, with_data=False)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Read under the guard."""
+        """Read the object under the guard."""
         del timeout_s
         with self._guard:
             seen = self._see(path, with_data=True)
         return Unchanged() if isinstance(seen, Seen) and seen.version == unless else seen
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Remove under the guard."""
+        """Delete the object under the guard."""
         del timeout_s
         with self._guard:
             current = self._version(path)
@@ -93,7 +93,7 @@ class MemoryBackend(Backend):
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
-        """One page."""
+        """Return the whole listing as one page."""
         del token, timeout_s
         after = "" if start_after is None else _key(start_after)
         with self._guard:
@@ -101,33 +101,33 @@ class MemoryBackend(Backend):
             return Page(tuple(Entry(n, f.size, _modified_ms(f), self._version(n)) for n, f in files))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """An empty list."""
+        """Begin an upload as an empty list of parts."""
         del timeout_s
         self._parts[write.write_id] = []
         return Upload(write, write.write_id)
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """One more in the list."""
+        """Add the part to the list."""
         del timeout_s
         self._parts[upload.token][len(upload.tags) :] = [data]
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """A create out of the whole list."""
+        """Create the object from the list of parts."""
         parts = self._parts.pop(upload.token, None)
         if parts is None:
             return Gone("the upload is not there any more")
         return await self.put(upload.write, b"".join((*parts, tail)), timeout_s=timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Forget the list."""
+        """Drop the list of parts."""
         del timeout_s
         self._parts.pop(upload.token, None)
 
     def _made(self, path: str, data: bytes) -> Any:
         try:
-            return self._fs._open(_key(path), "wb", data=data)  # noqa: SLF001 - `pipe_file` hands nothing back
-        except FileExistsError as error:  # which would look like a lost race
+            return self._fs._open(_key(path), "wb", data=data)  # noqa: SLF001 - `pipe_file` returns nothing
+        except FileExistsError as error:  # it must not look like a lost race
             raise StoreError(f"{path!r} is below {str(error)!r}, which is an object and no folder", path=path) from None
         except IsADirectoryError:
             raise StoreError(f"{path!r} is a folder", path=path) from None
@@ -149,7 +149,7 @@ class MemoryBackend(Backend):
         file = self._file(path)
         if file is None:
             return None
-        # A plain write makes a new MemoryFile or, when appending, touches `modified`: both must show.
+        # A plain write makes a new MemoryFile; an append changes `modified`. Both must change the version.
         stamp = (file.modified, file.size)
         if getattr(file, "cas_stamp", None) != stamp:
             MemoryBackend._serial += 1

@@ -1,8 +1,8 @@
-"""A request, its HTTP reply, what its headers say, and what a dialect makes of it. Pure.
+"""Store requests, their HTTP replies, and the results that a dialect derives from a reply. No I/O.
 
-A transport builds an `HttpReply`, and only a dialect opens it. So no other code can take an answer for the store's
+A transport builds an `HttpReply`, and only a dialect reads it. So no other code can take an answer for the store's
 because of its status. The status alone proves nothing: gateways, captive portals, caches and credential services answer
-too, so a backend believes an answer only with a proof that the store wrote it.
+too. A backend therefore believes an answer only with a proof that the store wrote it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BRIEF_CHARACTERS = 80
 
 
 class Verb(Enum):
-    """The kinds of requests; the value is the name that messages and tables use."""
+    """The kinds of requests; messages and tables use the values."""
 
     CREATE = "create"
     MATCH = "match"
@@ -46,11 +46,11 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """One request, in the words of no vendor. `path` is `bucket/key`; for a list it is the prefix.
+    """One request, independent of the vendor. `path` is `bucket/key`; for a list it is the prefix.
 
-    `condition` is the version of a match, of a delete at a version, and of a read of what has changed. `write` is that
-    of a create, a match, or the begin of an upload. `dialect` is how the condition is written, where a store may want
-    it in another form.
+    `condition` is the version of a match, of a delete at a version, and of a read that expects a change. `write`
+    belongs to a create, a match, or the begin of an upload. `dialect` is the form of the condition, if a store may
+    expect another form.
     """
 
     verb: Verb
@@ -67,36 +67,36 @@ class StoreRequest:
 
     @property
     def version(self) -> Version | None:
-        """The version that the request names."""
+        """The version in the condition, or None."""
         return self.condition if isinstance(self.condition, Version) else None
 
     def the_write(self) -> Write:
-        """The write of a request that makes an object."""
+        """Return the write of a request that creates or replaces an object."""
         if self.write is None:
             raise ValueError(f"a {self.verb.value} of {self.path!r} names no write")
         return self.write
 
     def the_upload(self) -> Upload:
-        """The upload of a part, a completion or an abort."""
+        """Return the upload of a part, a completion or an abort."""
         if self.upload is None:
             raise ValueError(f"a {self.verb.value} of {self.path!r} names no upload")
         return self.upload
 
     def as_read(self) -> StoreRequest:
-        """The plain read of the same object."""
+        """Return the plain read of the same object."""
         return StoreRequest(Verb.GET, self.path)
 
     def as_head(self) -> StoreRequest:
-        """The look at the same object."""
+        """Return the head request for the same object."""
         return StoreRequest(Verb.HEAD, self.path)
 
     def as_short_list(self) -> StoreRequest:
-        """A list of at most one object of the same bucket."""
+        """Return a list of at most one object of the same bucket."""
         return StoreRequest(Verb.LIST, f"{self.path.partition('/')[0]}/", limit=1)
 
 
 class HttpReply:
-    """What came back over HTTP. It has no public status: only a dialect opens it.
+    """An HTTP response without a public status: only a dialect reads it.
 
     >>> HttpReply(404, [("Content-Type", "text/plain")], b"404 page not found").brief()
     "404 text/plain '404 page not found'"
@@ -115,21 +115,24 @@ class HttpReply:
         return f"<HttpReply {self.brief()}>"
 
     def unproven(self, why: str = "") -> Unproven:
-        """What a reply comes to that nobody can be held to; `why` is what a proof lacks."""
+        """Return the result for a reply that may not be the store's; `why` names the missing proof."""
         status, later = self._status, self._headers.get("retry-after", [""])[0]
         proxy = "the proxy on the way wants credentials: put them into its URL" if status == 407 else ""
         text = f"{self.brief()}: {why}" if why else self.brief()
         return Unproven(text, status == 429, float(later) if later.isdigit() else None, proxy)
 
     def brief(self) -> str:
-        """Status, content type and the beginning of the body, for messages. The body of a 2xx may be an object's."""
+        """Return status, content type and the beginning of the body, for messages.
+
+        The body of a 2xx is left out, as it may be an object's.
+        """
         kind = self._headers.get("content-type", [""])[0].partition(";")[0]
         text = self._body[:_BRIEF_CHARACTERS].decode("utf-8", "replace") if not 200 <= self._status < 300 else ""
         return " ".join(filter(None, (str(self._status), kind, repr(text) if text else "")))
 
 
 class Says(Enum):
-    """What a store says, in one vocabulary."""
+    """The statements of a store, the same for every vendor."""
 
     DONE = "done"
     ABSENT = "no such object"
@@ -147,7 +150,7 @@ class Says(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """The keys that a request for many objects did not remove, with the store's code for each."""
+    """The keys that a request to delete many objects did not remove, with the store's code for each."""
 
     codes: Mapping[str, str] = field(hash=False)
 
@@ -158,20 +161,20 @@ Carried = Seen | Page | Upload | Refusals
 @final
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What the store said, proven. Only a dialect's `hear` builds one.
+    """A proven statement of the store. Only a dialect's `hear` builds one.
 
     Attributes:
-        says: the store's words, in one vocabulary.
-        code: the store's own code, or its status where it has none.
+        says: the statement, in the terms of all vendors.
+        code: the store's own code, or its status if it has none.
         why: for messages; it begins with the HTTP status.
-        document: what the reply carried: an object, a page, an upload.
-        version: of the object that was written.
-        retry_after_s: how long the store asks to wait.
+        document: the content of the reply: an object, a page, an upload.
+        version: the version of the object written.
+        retry_after_s: the delay in seconds that the store asks for.
         undone: the request was certainly not applied.
         signed: the reply carried the store's request id.
         telling: the reply shows whether this store gives request ids at all.
         date: the store's `Date`, as text.
-        advice: what the user may do about a refusal.
+        advice: how the user can resolve a refusal.
     """
 
     says: Says
@@ -190,13 +193,13 @@ class Spoken:
 @final
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """Nothing shows that the store said it.
+    """A reply without proof that the store wrote it.
 
     Attributes:
         why: for messages; it begins with the HTTP status.
-        throttled: it is a 429, which everybody means alike.
-        retry_after_s: how long to wait, if it says so.
-        next_step: what only the user can mend.
+        throttled: it is a 429, which has the same meaning from every sender.
+        retry_after_s: the delay in seconds that it asks for.
+        next_step: an action that only the user can take.
     """
 
     why: str
@@ -208,9 +211,9 @@ class Unproven:
 @final
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """The reply proves nothing by itself; another request decides.
+    """A reply that proves nothing by itself; another request decides.
 
-    `by`: a plain read, a look, or a list that shows whether this store gives request ids.
+    `by` is that request: a plain read, a head, or a list that shows whether this store gives request ids.
     """
 
     by: Literal["get", "head", "sign"]
@@ -221,14 +224,14 @@ Heard = Spoken | Unproven | Confirm
 
 
 class Dialect(Protocol):
-    """How one vendor's replies are heard. Pure."""
+    """Interpretation of one vendor's replies. No I/O."""
 
     @property
     def vendor(self) -> str:
-        """The name that messages use."""
+        """The vendor's name in messages."""
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """What the store said. `signs`: whether it gives request ids; None before anything is known."""
+        """Interpret a reply. `signs` is whether the store gives request ids; None if that is not known yet."""
 
 
 Headers = Mapping[str, Sequence[str]]  # names in lower case
@@ -236,15 +239,15 @@ _SINGLE = ("etag", "content-length", "x-goog-generation")
 
 
 def one(headers: Headers, name: str) -> str | None:
-    """The first value of a header."""
+    """Return the first value of a header, or None."""
     values = headers.get(name)
     return values[0] if values else None
 
 
 def header_flaw(headers: Headers, *, reading: bool) -> str | None:
-    """Why no store can have sent these headers, or None.
+    """Return the reason why no store can have sent these headers, or None.
 
-    `reading`: the reply brings an object or its head, so its length must be known.
+    `reading`: the reply carries an object or its head, so its length must be known.
     """
     for name in _SINGLE:
         values = headers.get(name)
@@ -259,9 +262,9 @@ def header_flaw(headers: Headers, *, reading: bool) -> str | None:
 
 
 def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str, identity: str) -> Seen:
-    """An object as the headers of its read (with its `body`), or of its head, show it.
+    """Build an object's state from the headers of its read (with its `body`) or of its head.
 
-    Headers that begin with `prefix` are its metadata, in which `identity` is the name of the write's.
+    Headers that begin with `prefix` are its metadata; `identity` is the name of the write's identity among them.
     """
     metadata = {name.removeprefix(prefix): values[0] for name, values in headers.items() if name.startswith(prefix)}
     return Seen(
@@ -277,18 +280,18 @@ def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str,
 
 
 def later_s(headers: Headers) -> float | None:
-    """Seconds of `Retry-After`; None for none, and for a date."""
+    """Return the seconds of `Retry-After`; None if it is missing or a date."""
     text = one(headers, "retry-after")
     return float(text) if text and text.isdigit() else None
 
 
 def epoch_ms(moment: datetime) -> int:
-    """Epoch ms of a time with a zone."""
+    """Return the epoch ms of a time with a zone."""
     return int(moment.timestamp() * 1000)
 
 
 def http_date_ms(text: str | None) -> int | None:
-    """Epoch milliseconds of a `Date` header; None if it is missing or no date."""
+    """Return the epoch ms of a `Date` header; None if it is missing or invalid."""
     try:
         return epoch_ms(parsedate_to_datetime(text)) if text else None
     except ValueError:
@@ -296,10 +299,10 @@ def http_date_ms(text: str | None) -> int | None:
 
 
 def iso_ms(text: str) -> int:
-    """Epoch ms of an RFC 3339 time; Python 3.10 reads three or six digits of a second only.
+    """Return the epoch ms of an RFC 3339 time. Python 3.10 reads only three or six digits of a second.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not such a time.
     """
     try:
         return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)

@@ -1,8 +1,8 @@
-"""What the backends that speak HTTP through aiohttp have in common.
+"""Connections of the backends that speak HTTP through aiohttp, without hidden re-sends.
 
-A connection belongs to the event loop it was made on and to the process; `PerLoop` keeps one for each. `sends_once`
-takes away aiohttp's own second send, `Refusing` its redirects. `Trip` tells what failed before a request left, and so
-was certainly not done, and keeps the reply that a transport has read.
+A connection belongs to an event loop and to a process; `PerLoop` keeps one for each pair. `sends_once` turns off
+aiohttp's own re-send, and `Refusing` its redirects. `Trip` records whether a request has left, so that an earlier
+failure is certainly not applied, and keeps the reply that a transport has read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fsspec_cas.bridge.drive import close_from_any_thread
 from fsspec_cas.errors import CasError, NotSupported
 
 if sys.version_info >= (3, 11):
-    from asyncio import timeout as within  # `wait_for` made a task of its own for each request before Python 3.12
+    from asyncio import timeout as within  # before Python 3.12 `wait_for` makes a task per request
 else:
     from async_timeout import timeout as within  # comes with aiohttp
 
@@ -39,12 +39,12 @@ AIOHTTP_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, 
 
 
 class Trip:
-    """One request of a backend, from `begin` in the task that makes it; `leave` is called where the request goes out.
+    """State of one request, from `begin` in the task that makes it; the transport calls `leave` when it sends.
 
     Attributes:
-        left: the request has gone out, so nobody knows, until there is a reply.
-        reply: what came back, as it was before the client library read it.
-        patience_s: how long the reply may keep silent.
+        left: the request has been sent, so its outcome is unknown until a reply.
+        reply: the reply, as it was before the client library read it.
+        patience_s: how long the reply may be silent, in seconds.
     """
 
     __slots__ = ("left", "patience_s", "reply")
@@ -58,25 +58,25 @@ class Trip:
 
     @classmethod
     def begin(cls, patience_s: float) -> Trip:
-        """Start; what this task sends from here on belongs to this trip."""
+        """Start a trip and make it the current one of this task; the task's next request belongs to it."""
         trip = cls(patience_s)
         cls._now.set(trip)
         return trip
 
     @classmethod
     def leave(cls) -> Trip:
-        """Note that the request goes out now; this task's trip."""
+        """Mark this task's trip as sent, and return it."""
         trip = cls._now.get() or cls(_LONG_S)
         trip.left, trip.reply = True, None
         return trip
 
 
 class AioBackend(HttpBackend):
-    """Sends by a client that belongs to the running loop, and that `_open` makes.
+    """Backend that sends through a client of the running loop, which `_open` creates.
 
     Attributes:
-        failures: what the client raises for a request that came to nothing.
-        unsent: those of them which say that the request was not sent.
+        failures: the client's exceptions for a failed request.
+        unsent: the exceptions among them that mean the request was not sent.
         hint: the options for trusted certificates.
     """
 
@@ -93,63 +93,65 @@ class AioBackend(HttpBackend):
         await self._connections.close()
 
     async def _open(self) -> Any:
-        """A client as the user's filesystem would make it, but sending once."""
+        """Open a client as the user's filesystem would, without re-sends."""
         raise NotImplementedError
 
     async def _client(self) -> Any:
         return await self._connections.get(self._open)
 
     async def _send(self, client: Any, asked: StoreRequest) -> None:
-        """Send the request; the transport calls `Trip.leave`, and keeps the reply in the trip."""
+        """Send the request; the transport calls `Trip.leave`, and stores the reply in the trip."""
         raise NotImplementedError
 
     def _unsent(self, error: Exception, path: str) -> NotNow:
-        """What getting ready, mostly credentials, came to: nothing was sent.
+        """Return the answer for a failed preparation, mostly of credentials; nothing was sent.
 
         Raises:
-            CasError: no second try mends it.
+            CasError: no second try would change that.
         """
         raise NotImplementedError
 
     async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
+        """Send the request once; return its reply, or what its failure proves."""
         trip = Trip.begin(patience_s(timeout_s, asked))
         try:
-            client = await self._client()  # made once for a loop: a try that is too short must not throw it away
+            client = await self._client()  # outside of the timeout: a short try must not discard the loop's client
             async with within(timeout_s):
                 await self._send(client, asked)
         except CasError:
             raise
-        except Exception as error:  # noqa: BLE001 - what it is none of is raised again
+        except Exception as error:  # noqa: BLE001 - `_failed` re-raises unknown errors
             if trip.reply is None:
                 return self._failed(error, asked.path, left=trip.left, timeout_s=timeout_s)
-            error.__traceback__ = None  # an SDK keeps the error in a frame of it: a cycle that would keep the body
+            error.__traceback__ = None  # an SDK's frame holds the error, and the cycle would keep the body
         return trip.reply or NoAnswer("the client library kept the reply to itself")
 
     def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:
+        """Classify an exception of the client by whether the request can have reached the store."""
         if not left and isinstance(error, (*self.failures, asyncio.TimeoutError, ValueError, RuntimeError)):
             return self._unsent(error, path)
         if left and isinstance(error, asyncio.TimeoutError) and not isinstance(error, self.unsent):
             return NoAnswer(f"no answer within {timeout_s:.3g} s")
         if not isinstance(error, self.failures):
             raise error
-        # An SDK says "could not connect" also of a connection that was reset after the request had left.
+        # SDKs also report "could not connect" for a connection that was reset after the request had left.
         why = unreached(error, self.hint, path, proven=self._listener.proven, unsent=self.unsent)
         cause = getattr(error, "inner_exception", None) or error
         return NotNow(why) if why else NoAnswer(f"{type(cause).__name__}: {error}")
 
 
 class Answered(Exception):
-    """The reply was read in the transport, and the client library need not parse it."""
+    """The transport has read the reply, so the client library need not parse it."""
 
 
 class Refusing:
-    """An aiohttp session that follows no redirect: a followed redirect is a second send, and to another host."""
+    """An aiohttp session that follows no redirect: a followed redirect is a second send, to another host."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
 
     def request(self, method: str, **kwargs: Any) -> Any:
-        """As the session's."""
+        """Send a request as the session does, without redirects."""
         return self._session.request(method, **{**kwargs, "allow_redirects": False})
 
 
@@ -161,14 +163,14 @@ class _Opened(Generic[C]):
 
 
 class PerLoop(Generic[C]):
-    """One connection for each event loop and process, closed when this object is garbage."""
+    """One connection per event loop and process, closed when this object is garbage."""
 
     def __init__(self) -> None:
         self._opened: dict[tuple[int, int], _Opened[C]] = {}
         self._opening: dict[tuple[int, int], asyncio.Lock] = {}
 
     async def get(self, open_one: Callable[[], Awaitable[C]]) -> C:
-        """The running loop's connection; `open_one` makes it at the first call."""
+        """Return the running loop's connection; `open_one` opens it at the first call."""
         here = _here()
         if here not in self._opened:
             self._forget_closed_loops()
@@ -178,7 +180,7 @@ class PerLoop(Generic[C]):
         return self._opened[here].connection
 
     async def close(self) -> None:
-        """Close the running loop's connection, if there is one."""
+        """Close the running loop's connection, if it is open."""
         opened = self._opened.pop(_here(), None)
         if opened is not None:
             opened.closer.detach()
@@ -195,12 +197,12 @@ class PerLoop(Generic[C]):
 
 
 def sends_once(session: Any) -> Any:
-    """The aiohttp session, told not to send a PUT or DELETE again when its connection breaks.
+    """Stop the aiohttp session from re-sending a PUT or DELETE whose connection breaks; return the session.
 
     Raises:
-        NotSupported: this aiohttp cannot be told so.
+        NotSupported: this aiohttp has no such switch.
 
-    Source: aiohttp.client, `_retry_connection`; there is no public switch.
+    Source: aiohttp.client, `_retry_connection`; it is not public.
     """
     if not hasattr(session, "_retry_connection"):
         raise NotSupported("this aiohttp re-sends requests unseen and cannot be told not to; use aiohttp >= 3.11")

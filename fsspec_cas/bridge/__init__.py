@@ -1,8 +1,8 @@
-"""Between callers and what runs for them: sync callers and async code, callers and threads.
+"""Bridge between sync callers and async code, and between callers and threads.
 
-    drive       async operations for sync callers, and methods of an async class: each is written once
-    background  calls on threads of this library, begun at once, and their results
-    tasks       blocking calls and methods, for tasks of an event loop
+    drive       runs async operations for sync callers, and derives sync methods from an async class
+    background  runs calls on threads of this library, at once, and returns their results as futures
+    tasks       runs blocking calls and methods for tasks of an event loop
 
-May import: clock, errors and below. Promises that no call that was cancelled looks like one that finished.
+It imports only clock, errors and lower modules. A cancelled call never looks like a finished one.
 """

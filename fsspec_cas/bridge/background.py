@@ -1,17 +1,16 @@
-"""Calls on threads of this library: begun at once, however many are under way.
+"""Threads of this library that run calls at once, whatever their number, and the futures of those calls.
 
-Not on the default executor of asyncio: that has few threads, and names are looked up on them. Not by a
+The default executor of asyncio does not fit: it has few threads and also resolves host names. Nor does a
 `ThreadPoolExecutor`: its futures and semaphores can stay locked after an interrupt (`fsspec_cas.waiting`), and the
-interpreter waits at its end for all calls of all executors.
+interpreter waits at exit for the calls of all executors.
 
-Their results are `Later`, a `concurrent.futures.Future` that an interrupt cannot leave locked. A thread of this library
-sets the result of many callers, one after the other. The future of the standard library keeps its result under a
-`Condition`: a Ctrl-C in a caller that waits for it can leave that locked, and the thread that sets the result stops
-there, with all other callers behind it. A `Later` keeps its result in attributes that one thread writes, behind a
-`Signal` (see `fsspec_cas.waiting` for why that cannot stay locked).
+A `Later` is a `concurrent.futures.Future` that an interrupt cannot leave locked. One thread of this library sets the
+results of many callers in turn. The standard future keeps its result under a `Condition`, which a Ctrl-C in a waiting
+caller can leave locked. The thread that sets the result would then block, and with it all other callers. A `Later`
+keeps its result in attributes that one thread writes, behind a `Signal`.
 
-`concurrent.futures.wait` and `as_completed` lock the future's `Condition` all the same. The thread that sets the result
-tries for a second to lock it, and wakes those callers on a new thread.
+`concurrent.futures.wait` and `as_completed` still lock the future's `Condition`. The thread that sets the result tries
+for one second to lock it, and wakes those callers on a new thread.
 """
 
 from __future__ import annotations
@@ -34,51 +33,51 @@ from fsspec_cas.waiting import SLICE_S, Signal, Worker
 T = TypeVar("T")
 
 _LOG = logging.getLogger("fsspec_cas")
-_RUNNING, _CANCELLED, _FINISHED = "RUNNING", "CANCELLED_AND_NOTIFIED", "FINISHED"  # those of the standard library
+_RUNNING, _CANCELLED, _FINISHED = "RUNNING", "CANCELLED_AND_NOTIFIED", "FINISHED"  # as the standard library
 
 
 class Later(Future[T]):
-    """The result of a call that is made later, or on another thread."""
+    """The future of a call that runs later, or on another thread."""
 
     def __init__(self) -> None:
         super().__init__()
         self._over = Signal()
-        self._decided = threading.Lock()  # taken once, for good: by who makes the call, or by who cancels it
+        self._decided = threading.Lock()  # taken once and never released, by the thread that runs or cancels the call
         self._calls: deque[Callable[[Future[T]], object]] = deque()
 
     def __repr__(self) -> str:
         return f"<Later, {self._state.lower()}>"
 
     def cancel(self) -> bool:
-        """Drop the call, if it is not begun; whether it is dropped."""
+        """Cancel the call unless it has begun; return whether it is cancelled."""
         if self._decided.acquire(blocking=False):
             self._end(_CANCELLED)
         return self.cancelled()
 
     def cancelled(self) -> bool:
-        """Whether the call was dropped."""
+        """Whether the call was cancelled."""
         return self._state == _CANCELLED
 
     def running(self) -> bool:
-        """Whether the call is begun and not over."""
+        """Whether the call has begun and not ended."""
         return self._state == _RUNNING
 
     def done(self) -> bool:
-        """Whether there is a result, or the call was dropped."""
+        """Whether the call has ended or was cancelled."""
         return self._over.is_set()
 
     def result(self, timeout: float | None = None) -> T:
-        """The result, once it is there, or what the call raised."""
+        """Wait for the call to end; return its result or raise its error."""
         error = self.exception(timeout)
         if error is None:
-            return self._result  # type: ignore[return-value] # there is one
+            return self._result  # type: ignore[return-value] # set before the state
         try:
             raise error
         finally:
-            del error, self  # the traceback leads back here
+            del error, self  # the traceback refers to this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the call raised, once it is over."""
+        """Wait for the call to end; return its error, or None."""
         if not self._over.wait(timeout):
             raise NotYet
         if self.cancelled():
@@ -86,31 +85,32 @@ class Later(Future[T]):
         return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Call it with this once there is a result: on the thread that sets it, or at once."""
+        """Call `fn` with this future once the call has ended: on the thread that sets the result, or at once."""
         self._calls.append(fn)
         if self._over.is_set():
             self._call_back()
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Begin the call, unless it was dropped."""
+        """Mark the call as begun, unless it was cancelled; return whether it may run."""
         if self._decided.acquire(blocking=False):
             self._state = _RUNNING
             return True
-        if not self._over.is_set():  # whoever cancelled it was interrupted
+        if not self._over.is_set():  # the thread that cancelled it was interrupted
             self._end(_CANCELLED)
         return False
 
     def set_result(self, result: T) -> None:
-        """The call has returned."""
+        """Store the call's result, and wake its waiting callers."""
         self._result = result
         self._end(_FINISHED)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """The call has raised."""
+        """Store the call's error, and wake its waiting callers."""
         self._exception: BaseException | None = exception
         self._end(_FINISHED)
 
     def _end(self, state: str) -> None:
+        """Set the final state, wake the waiting threads, and run the callbacks."""
         self._state = state
         self._over.set()
         self._call_back()
@@ -133,34 +133,34 @@ class Later(Future[T]):
         while self._calls:
             try:
                 call = self._calls.popleft()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread took it
                 return
             try:
                 call(self)
-            except Exception:  # noqa: BLE001 - as the standard library has it
+            except Exception:  # noqa: BLE001 - as the standard library does
                 _LOG.exception("a callback of %r failed", self)
 
 
-_KEPT = 32  # threads without a call; to start one takes as much CPU time as a small request
+_KEPT = 32  # idle threads kept; starting a thread costs as much CPU time as a small request
 _KEPT_S = 2.0
 _AT_EXIT_S = 60.0
 
 
 class Background:
-    """Runs each call on a thread at once. The end of the interpreter waits for calls that were begun by `begin`.
+    """Runs each call on its own thread at once. The interpreter's exit waits for calls started by `begin`.
 
-    Threads without a call wait a little for the next one. The queue and the deque are C code and have no lock that an
-    interrupt could leave taken. Of a thread that is interrupted between two of their calls, a waiting thread is at
-    worst one too many, and ends with its patience.
+    A thread without a call waits `_KEPT_S` for the next one. The queue and the deque are C code without a lock that an
+    interrupt could leave taken. An interrupt between two of their calls leaves at most one waiting thread too many,
+    which ends by itself.
     """
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._waiting: deque[None] = deque()  # one for each thread that waits, and is not meant by a call
+        self._waiting: deque[None] = deque()  # one entry per idle thread to which no queued call is assigned
         self._under_way: set[Later[Any]] = set()
 
     def begin(self, call: Callable[[], T]) -> Later[T]:
-        """The answer of the call, which is under way."""
+        """Start the call on a thread, and return its future."""
         answer: Later[T] = Later()
         answer.set_running_or_notify_cancel()
         self._under_way.add(answer)
@@ -168,9 +168,9 @@ class Background:
         return answer
 
     def run(self, call: Callable[[], object]) -> None:
-        """Make the call, which raises nothing, on another thread; here, if no thread can be started any more.
+        """Run `call`, which must not raise, on another thread; or here, if no more threads can be started.
 
-        The end of the interpreter does not wait for it.
+        The interpreter's exit does not wait for it.
         """
         try:
             self._waiting.pop()
@@ -183,7 +183,7 @@ class Background:
         self._calls.put(call)
 
     def wait(self, timeout_s: float) -> None:
-        """Until the calls are over that are under way, for so long at most for each."""
+        """Wait for the calls under way, each for at most `timeout_s`."""
         for answer in [*self._under_way]:
             with contextlib.suppress(NotYet):
                 answer.exception(timeout_s)
@@ -191,19 +191,20 @@ class Background:
     def _answer(self, answer: Later[T], call: Callable[[], T]) -> None:
         try:
             answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the answer is asked for
+        except BaseException as error:  # noqa: BLE001 - raised where the result is read
             answer.set_exception(error)
         finally:
             self._under_way.discard(answer)
 
     def _live(self) -> None:
+        """Run calls from the queue, until none comes in time or enough other threads wait."""
         while True:
             try:
                 call = self._calls.get(timeout=_KEPT_S)
             except Empty:
                 try:
                     self._waiting.pop()
-                except IndexError:  # a call is about to come
+                except IndexError:  # a queued call is assigned to this thread
                     continue
                 return
             call()
@@ -214,24 +215,24 @@ class Background:
 
 
 def done(call: Callable[[], T]) -> Later[T]:
-    """The answer of the call, which is over; what it raised is for whoever asks for the answer."""
+    """Run the call here, and return its future, which also holds an error of it."""
     answer: Later[T] = Later()
     try:
         answer.set_result(call())
-    except Exception as error:  # noqa: BLE001 - see above
+    except Exception as error:  # noqa: BLE001 - raised where the result is read
         answer.set_exception(error)
     return answer
 
 
 def submit(threads: Executor, call: Callable[[], T]) -> Future[T]:
-    """The answer of the call, which is under way, or over if the interpreter is ending and starts no threads."""
+    """Start the call on an executor, or run it here if the interpreter is ending; return its future."""
     try:
         return threads.submit(call)
     except RuntimeError:
         return done(call)
 
 
-BACKGROUND = Background()  # of this process; in a forked child anew, without the parent's threads
+BACKGROUND = Background()  # one per process; a forked child starts anew, without the parent's threads
 
 atexit.register(BACKGROUND.wait, _AT_EXIT_S)
 if hasattr(os, "register_at_fork"):

@@ -1,8 +1,8 @@
-"""The bridge between sync callers and async code.
+"""Runs async code for sync callers, and derives sync methods from async ones.
 
-`Inline` runs a coroutine that never suspends in the calling thread: local files and memory need no event loop.
-`OnLoop` runs it on fsspec's own loop thread, where the filesystem's connections live. Unlike `fsspec.asyn.sync`, a
-Ctrl-C cancels what is running and a cancelled call never looks like a finished one.
+`Inline` runs a coroutine that never suspends in the calling thread: local files and memory need no event loop. `OnLoop`
+runs a coroutine on fsspec's own loop thread, where the filesystem's connections live. Unlike with `fsspec.asyn.sync`, a
+Ctrl-C cancels the running call, and a cancelled call never looks like a finished one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fsspec_cas.waiting import Signal, WaitStopped
 
 T = TypeVar("T")
 
-_CANCEL_S = 2.0  # for a cancelled call to unwind; it has nothing left to wait for
+_CANCEL_S = 2.0  # time for a cancelled call to unwind
 P = ParamSpec("P")
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
@@ -29,23 +29,23 @@ class Drive(Protocol):
     """Runs a coroutine to its end for a sync caller."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Its result, or what it raised."""
+        """Run the coroutine to its end; return its result or raise its error."""
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run it, but do not wait for what takes time; for cleaning up where nobody listens."""
+        """Run the coroutine without waiting for a network; for clean-up whose result no caller needs."""
 
     async def sleep(self, seconds: float) -> None:
-        """Pause inside such a coroutine."""
+        """Pause inside a coroutine that this drive runs."""
 
 
 class Inline:
-    """Runs coroutines that never suspend."""
+    """Drive that runs coroutines which never suspend in the calling thread."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Step once; it must be done after that."""
+        """Run the coroutine by a single step."""
         try:
             coroutine.send(None)
         except StopIteration as done:
@@ -54,19 +54,19 @@ class Inline:
         raise RuntimeError("a blocking backend suspended")
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run it."""
+        """Run the coroutine to its end."""
         self.run(coroutine)
 
     async def sleep(self, seconds: float) -> None:
-        """Block the thread; nobody else runs on it."""
+        """Block the calling thread."""
         self._world.sleep(seconds)
 
 
 class OnLoop:
-    """Runs coroutines on the loop thread that all sync fsspec filesystems share."""
+    """Drive that runs coroutines on the loop thread that all sync fsspec filesystems share."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Submit and wait."""
+        """Submit the coroutine to the loop and wait for its result; cancel it if this thread is interrupted."""
         loop = _fsspecs_loop()
         try:
             refuse_on_fsspecs_loop()
@@ -74,10 +74,10 @@ class OnLoop:
             coroutine.close()
             raise
         call = _Call(coroutine)
-        try:  # from before the call is submitted: a Ctrl-C may come at any time
+        try:  # begins before the submission, because a Ctrl-C may come at any time
             loop.call_soon_threadsafe(call.begin, loop)
             call.over.wait()
-        except BaseException as stop:  # in this thread: do not let the call go on unseen
+        except BaseException as stop:  # raised in this thread: the call must not go on unobserved
             loop.call_soon_threadsafe(call.cancel)
             if not isinstance(stop, WaitStopped):
                 call.over.wait(_CANCEL_S)
@@ -85,24 +85,24 @@ class OnLoop:
         return call.result()
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Submit."""
+        """Submit the coroutine to the loop without waiting for it."""
         asyncio.run_coroutine_threadsafe(coroutine, _fsspecs_loop())
 
     async def sleep(self, seconds: float) -> None:
-        """Suspend."""
+        """Suspend the coroutine."""
         await asyncio.sleep(seconds)
 
 
 def drive_of(world: World, *, blocking: bool) -> Inline | OnLoop:
-    """What runs the calls of a backend for callers that have no event loop."""
+    """Return the drive that runs a backend's calls for callers without an event loop."""
     return Inline(world) if blocking else OnLoop()
 
 
 class _Call(Generic[T]):
-    """One coroutine on the loop, and the thread that waits for it: one wake-up each way, and no futures between."""
+    """One coroutine on the loop, and the thread that waits for it: one wake-up each way, without futures."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self.error: BaseException | None = None  # what it ended with; a future would forget that of a cancelled one
+        self.error: BaseException | None = None  # a future would forget the error of a cancelled call
         self._answer: T
         self._coroutine = coroutine
         self._task: asyncio.Task[Any] | None = None
@@ -110,49 +110,54 @@ class _Call(Generic[T]):
         self.over = Signal()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On the loop."""
+        """Start the coroutine as a task; runs on the loop."""
         self._begun = True
         loop.create_task(self._run())
 
     def cancel(self) -> None:
-        """On the loop: end the coroutine, or do not begin it."""
+        """End the coroutine, or prevent its start; runs on the loop."""
         self._cancelled = True
         if self._task is not None:
             self._task.cancel()
-        elif not self._begun:  # the caller was interrupted before it was submitted
+        elif not self._begun:  # the caller was interrupted before the submission
             self._coroutine.close()
             self.over.set()
 
     def result(self) -> T:
-        """What it came to; once."""
+        """Return the result or raise the error; may be called once."""
         if self.error is None:
             return self._answer
         try:
             raise self.error
         finally:
-            self.error = None  # its traceback leads back here
+            self.error = None  # its traceback refers to this frame
 
     async def _run(self) -> None:
         self._task = asyncio.current_task()
         if self._task is not None and self._cancelled:
-            self._task.cancel()  # at its first suspension, as if it had come then
+            self._task.cancel()  # takes effect at the first suspension
         try:
             self._answer = await self._coroutine
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             self.error = error
         finally:
             self.over.set()
 
 
 def _fsspecs_loop() -> asyncio.AbstractEventLoop:
-    from fsspec.asyn import get_loop  # noqa: PLC0415 - whoever has a filesystem has imported it
+    from fsspec.asyn import get_loop  # noqa: PLC0415 - already imported with any filesystem
 
     loop: asyncio.AbstractEventLoop = get_loop()
     return loop
 
 
 def refuse_on_fsspecs_loop() -> None:
-    """Raise, where a thread would wait for a loop that it runs itself."""
+    """Raise if a sync call here would wait for the event loop that this thread runs.
+
+    Raises:
+        NotSupported: gevent has patched threads, so a real event loop would never run.
+        CasError: this thread runs fsspec's event loop.
+    """
     patched = sys.modules.get("gevent.monkey")
     if patched is not None and patched.is_module_patched("threading"):
         what = "gevent has patched threads, and this call needs a real event loop"
@@ -170,13 +175,13 @@ def _running() -> asyncio.AbstractEventLoop | None:
 
 
 def close_from_any_thread(loop: asyncio.AbstractEventLoop, resource: Any) -> None:
-    """Leave an async context on the loop it belongs to; garbage may be collected in any thread."""
+    """Close an async resource on its event loop; garbage may be collected in any thread."""
     if loop.is_running():
         asyncio.run_coroutine_threadsafe(resource.__aexit__(None, None, None), loop)
 
 
 class Twin(Protocol[A_co]):
-    """A sync class over an async one, whose methods are written once: `read = sync(AsyncStore.read)`."""
+    """A sync class over an async one; its methods are derived: `read = sync(AsyncStore.read)`."""
 
     @property
     def _async(self) -> A_co: ...
@@ -186,7 +191,7 @@ class Twin(Protocol[A_co]):
 
 
 def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Twin[A], P], T]:
-    """The same method, driven to its end: with its arguments, errors and docstring, whose example awaits nothing."""
+    """Derive the sync form of an async method, with its arguments, errors and docstring."""
 
     @wraps(method)
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -197,7 +202,7 @@ def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callabl
 
 
 def without_await(doc: str | None) -> str:
-    """The docstring of an async method for its sync twin, whose example awaits nothing."""
+    """Return the docstring of an async method for its sync form, without `await` in its examples."""
     return "\n".join(
         line.replace("async ", "").replace("await ", "") if line.lstrip().startswith((">>> ", "... ")) else line
         for line in (doc or "").split("\n")

@@ -5,9 +5,9 @@
     class AsyncQueue:
         stat = threaded(Queue.stat)
 
-A task that is cancelled ends at once. Its call is told so: every wait in it raises `WaitStopped`, as a Ctrl-C does in a
-thread. What the call brings all the same goes to `undo`, on a thread, also when the loop is gone. A call that
-`goes_on` is not told, and comes to its end unseen. The call sees the task's context variables.
+A cancelled task ends at once. Every wait in its call then raises `WaitStopped`, as a Ctrl-C does in a thread. If the
+call still returns a result, `undo` gets it on a thread, even when the loop is closed. A call with `goes_on` is not
+interrupted and runs to its end unobserved. The call sees the task's context variables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _END: Any = object()
 
 
 class Leaves(Protocol):
-    """What `with` leaves."""
+    """A context manager's exit."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -46,7 +46,10 @@ Entered = TypeVar("Entered", bound=Leaves)
 
 
 async def on_thread(call: Callable[[], T], *, undo: Callable[[T], object] | None = None, goes_on: bool = False) -> T:
-    """What the call returns or raises."""
+    """Run `call` on a thread; return its result or raise its error.
+
+    `undo` gets the result if the task was cancelled; `goes_on` lets the call of a cancelled task run to its end.
+    """
     one = _Call(call, undo)
     BACKGROUND.run(one.run)
     try:
@@ -57,7 +60,7 @@ async def on_thread(call: Callable[[], T], *, undo: Callable[[T], object] | None
 
 
 class _Call(Generic[T]):
-    """One call. Its end and the cancellation of its task meet on the loop."""
+    """One call on a thread. Its end and the cancellation of its task are ordered by the event loop."""
 
     def __init__(self, call: Callable[[], T], undo: Callable[[T], object] | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -68,13 +71,13 @@ class _Call(Generic[T]):
         self._context = contextvars.copy_context()
 
     def run(self) -> None:
-        """On the thread."""
+        """Run the call and report its result to the loop; runs on the thread."""
         result: Any = _END
         error: BaseException | None = None
         try:
             with ends_with(self._stop):
                 result = self._context.run(self._call)
-        except BaseException as raised:  # noqa: BLE001 - it is raised where the call is awaited
+        except BaseException as raised:  # noqa: BLE001 - raised where the call is awaited
             error = raised
         try:
             self._loop.call_soon_threadsafe(self._tell, result, error)
@@ -82,11 +85,11 @@ class _Call(Generic[T]):
             self._drop(result)
 
     def abandon(self, *, goes_on: bool) -> None:
-        """On the loop: nobody waits for it any more."""
+        """Stop the call of a cancelled task, or undo its result if it has one; runs on the loop."""
         if not goes_on:
             self._stop.set()
         if self.came.done() and not self.came.cancelled() and self.came.exception() is None:
-            BACKGROUND.run(partial(self._drop, self.came.result()))  # it was on its way to the task
+            BACKGROUND.run(partial(self._drop, self.came.result()))  # the task was cancelled before it got the result
 
     def _tell(self, result: Any, error: BaseException | None) -> None:
         if self.came.done():  # cancelled
@@ -98,21 +101,21 @@ class _Call(Generic[T]):
 
     def _drop(self, result: Any) -> None:
         if self._undo is not None and result is not _END and result is not None:
-            with contextlib.suppress(Exception):  # nobody is there to hear of it
+            with contextlib.suppress(Exception):  # no caller is left to get the error
                 self._undo(result)
 
 
 class ForTasks(Generic[S]):
-    """A class for tasks over one for threads, whose promises it has."""
+    """Base of a class for tasks over a class for threads, with the same promises."""
 
     def __init__(self, sync: S) -> None:
         self._sync = sync
 
     @classmethod
     def _over(cls: type[Made], sync: Any) -> Made:
-        """One over what was made elsewhere."""
+        """Return an instance over an existing sync object."""
         found = cls.__new__(cls)
-        found._sync = sync  # noqa: SLF001 - its own
+        found._sync = sync  # noqa: SLF001 - same class
         return found
 
     def __repr__(self) -> str:
@@ -120,7 +123,7 @@ class ForTasks(Generic[S]):
 
 
 class EnteredByTasks(ForTasks[Entered]):
-    """The same over a class with `with`: to be left by `async with`. What a cancelled end has begun goes on."""
+    """Base of a class for tasks over a context manager, for use by `async with`. A cancelled exit runs to its end."""
 
     async def __aenter__(self: Made) -> Made:
         return self
@@ -134,7 +137,7 @@ class EnteredByTasks(ForTasks[Entered]):
 def threaded(
     method: Callable[Concatenate[S, P], T], *, goes_on: bool = False
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """The same method for tasks, with its arguments, errors and promises. See `on_thread`."""
+    """Derive the form for tasks of a blocking method, with its arguments, errors and promises (see `on_thread`)."""
     return converted(method, lambda result: result, goes_on=goes_on)
 
 
@@ -145,7 +148,7 @@ def converted(
     undo: Callable[[T], object] | None = None,
     goes_on: bool = False,
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, U]]:
-    """The same, but that its result becomes what is for tasks, too."""
+    """Derive the form for tasks of a blocking method, and pass its result through `into`."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> U:
@@ -158,7 +161,10 @@ def converted(
 def awaited(
     method: Callable[Concatenate[S, P], T], begin: Callable[Concatenate[S, P], Future[T]]
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """The same as `method`, without a thread: `begin` gives its future, which a cancellation cancels."""
+    """Derive the form for tasks of `method` without a thread.
+
+    `begin` returns its future, which a cancellation cancels.
+    """
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -171,7 +177,7 @@ def awaited(
 def iterated(
     method: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[ForTasks[S], P], AsyncIterator[T]]:
-    """The same method of an iterator for tasks, to be used with `async for`."""
+    """Derive the form for tasks of a method that returns an iterator, for use by `async for`."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
@@ -184,6 +190,6 @@ def iterated(
 
 
 def _for_tasks(method: Callable[..., Any]) -> str:
-    """The docstring of a method for tasks: that of the method for threads, without its example."""
+    """Return the docstring of a method for threads without its example, marked as the form for tasks."""
     text = (method.__doc__ or "").partition(">>> ")[0].rstrip()
     return f"{text}\n\n        This is `{method.__qualname__}` for tasks.\n        "

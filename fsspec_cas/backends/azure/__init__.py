@@ -1,7 +1,7 @@
-"""Azure Blob Storage.
+"""Azure Blob Storage, through its SDK.
 
     client   sends requests through the SDK, with the account and credential of an adlfs filesystem
-    answers  what the store says; pure
+    answers  interprets the replies; no I/O
 
-May import: what vendors share, one level up.
+It imports only the modules that vendors share, one level up.
 """

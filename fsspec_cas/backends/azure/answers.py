@@ -1,6 +1,6 @@
-"""What Azure Blob Storage says. Pure.
+"""Interpretation of replies of Azure Blob Storage. No I/O.
 
-The proof is `x-ms-request-id`, which is documented for every answer; Azurite sends it, too.
+The proof is `x-ms-request-id`, which is documented for every answer; Azurite also sends it.
 
 Sources: Blob Storage REST reference, "Troubleshooting API operations", "Status and error codes", "Specifying
 conditional headers for Blob service operations", "List Blobs", "Put Block List".
@@ -34,8 +34,8 @@ from fsspec_cas.outcome import Version
 _ID = "x-ms-request-id"
 _CODE = "x-ms-error-code"
 _META = "x-ms-meta-"
-BLOB_ID_KEY = "cas_id"  # Azure wants names of metadata to be C# identifiers, so no hyphen
-_FOLDER_MARK = "hdi_isfolder"  # how an account with a hierarchical namespace marks its directories
+BLOB_ID_KEY = "cas_id"  # Azure requires names of metadata to be C# identifiers, so no hyphen
+_FOLDER_MARK = "hdi_isfolder"  # marks directories in an account with a hierarchical namespace
 
 AZURE_STATUSES = MappingProxyType(
     {
@@ -67,12 +67,12 @@ _ADVICE = MappingProxyType(
 
 
 class AzureDialect:
-    """The Blob API."""
+    """Interpretation of the Blob API's replies."""
 
     vendor = "Azure"
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """What the store said. It always gives request ids."""
+        """Interpret a reply: return what the store proved to say, or what would confirm it. `signs` is ignored."""
         del signs
         status, headers = reply._status, reply._headers
         if wrong := header_flaw(headers, reading=asked.verb in (Verb.HEAD, Verb.GET) and status == 200):
@@ -85,11 +85,12 @@ class AzureDialect:
         return _refusal(asked, reply, spoken)
 
     def challenges(self, reply: HttpReply) -> bool:
-        """Whether the store itself, proven, names the tenant whose token it wants."""
+        """Whether the store itself, proven, names the tenant whose token it requires."""
         return reply._status == 401 and _ID in reply._headers and "www-authenticate" in reply._headers
 
 
 def _success(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
+    """Return the statement of a success status."""
     headers = reply._headers
     upload = asked.upload
     if asked.verb is Verb.LIST:
@@ -110,6 +111,7 @@ def _success(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
 
 
 def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
+    """Return the statement of a reply that is not a success."""
     status, headers = reply._status, reply._headers
     code = one(headers, _CODE) or ""
     why = f"{status} {code}".strip()
@@ -129,7 +131,10 @@ def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
 
 
 def _listed(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
-    """A page, in which `NextMarker` must stand, if only empty. It cannot start after a name: what comes before goes."""
+    """Return the page of a listing, which must have a `NextMarker`, possibly empty.
+
+    Azure cannot start after a name, so earlier entries are dropped here.
+    """
     container = asked.path.partition("/")[0]
     after = (asked.start_after or "").partition("/")[2]
     try:
@@ -157,5 +162,5 @@ def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
 
 
 def block_id(upload: Upload) -> str:
-    """The id of the next block. All ids of one blob must have the same length."""
+    """Return the id of the next block. All ids of one blob must have the same length."""
     return f"{upload.write.write_id}-{len(upload.tags):05d}"

@@ -1,19 +1,20 @@
-"""Azure Blob Storage, with the account and credential of the given adlfs filesystem.
+"""Azure Blob Storage, with the account and credential of an adlfs filesystem.
 
-Every layer that would send again by itself is off: azure-core's retries are set to none, and aiohttp's re-send of a PUT
-whose connection broke is switched off on the session of the transport that this module makes. Each reply is read in
-that transport, below the SDK, which would take a gateway's page for an answer.
+Every layer that would re-send is off: azure-core makes no retries, and aiohttp's re-send of a PUT with a broken
+connection is switched off on the transport's session. Each reply is read in that transport, below the SDK, which would
+take a gateway's page for an answer.
 
-The version is the ETag, which Azure makes anew with every write. Promised only for block blobs written as a whole, up
-to the service's 5000 MiB for one Put Blob.
+The version is the ETag, which Azure makes anew with every write. The promises hold only for block blobs written as a
+whole, up to the service's 5000 MiB for one Put Blob.
 
-Uploads are staged blocks: they go without conditions, the block list with If-None-Match: *. Staged blocks belong to the
-blob's name, so their ids carry the identity of the write. Whoever commits the blob drops the blocks of all others, who
-then see that it exists, or, if it was deleted since, that their blocks are gone. Blocks that are never committed cannot
-be removed without a blob that readers see; the service drops them with the next commit of that blob, or after a week.
-Until then they are in nobody's way: not in that of `put_if_absent` (see `put`), and other programs' Put Blob goes
-through on Azure, not on Azurite. All ids at one name must have the same length, so only the unfinished upload of
-another program can stop one of ours.
+An upload consists of staged blocks, sent without conditions, and a block list with If-None-Match: *. Staged blocks
+belong to the blob's name, so their ids carry the identity of the write. A commit of the blob drops the blocks of all
+other uploads. Those then find that the blob exists, or, if it was deleted since, that their blocks are gone.
+
+Blocks that are never committed cannot be removed without a blob that readers see. The service drops them with the next
+commit of that blob, or after a week. Until then they do not disturb `put_if_absent` (see `put`). Another program's Put
+Blob succeeds on Azure, but not on Azurite. All ids at one name must have the same length, so only another program's
+unfinished upload can block an upload of this library.
 
 Sources: Azure Blob Storage REST reference, "Specifying conditional headers for Blob service operations", "Put Blob",
 "Get Blob", "Delete Blob", "Put Block", "Put Block List"; "Scalability targets for Blob storage".
@@ -63,19 +64,19 @@ AZURE_RULES = AttributeRules(
     hyphens=False,
     reserved=BLOB_ID_KEY,
 )
-_ONE_REQUEST_BYTES = 5000 * 1024 * 1024  # the most that one Put Blob takes
+_ONE_REQUEST_BYTES = 5000 * 1024 * 1024  # limit of one Put Blob
 _DIALECT = AzureDialect()
 
 
 class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so mypy sees no type
-    """Sends once, and keeps each reply for the trip, unread by the SDK.
+    """Transport that sends once, and stores each reply in the trip, unread by the SDK.
 
-    A 401 in which the store itself names a tenant goes on to the SDK, which asks for that one's token and sends again.
+    A 401 in which the store itself names a tenant goes on to the SDK, which gets that tenant's token and sends again.
     """
 
     async def open(self) -> None:
         await super().open()
-        sends_once(self.session)  # aiohttp would send a PUT or DELETE again, unseen, when its connection breaks
+        sends_once(self.session)  # aiohttp would silently re-send a PUT or DELETE when its connection breaks
 
     async def send(self, request: Any, **kwargs: Any) -> Any:
         trip = Trip.leave()
@@ -97,58 +98,58 @@ class AzureBackend(AioBackend):
     capabilities = _CAPABILITIES
     attribute_rules = AZURE_RULES
     part_rules = PartRules(most_parts=50_000, tail_with_finish=False)
-    failures = (AzureError, aiohttp.ClientError, OSError, ValueError)  # ValueError: what the SDK cannot read
+    failures = (AzureError, aiohttp.ClientError, OSError, ValueError)  # ValueError: a reply that the SDK cannot read
     unsent = (*AIOHTTP_UNSENT, ServiceRequestTimeoutError)
 
     def __init__(self, fs: Any) -> None:
         super().__init__(fs, _DIALECT, signs=True)
-        self._unfinished: set[str] = set()  # where a create was refused though no blob is there
+        self._unfinished: set[str] = set()  # paths where a create was refused although no blob exists
 
     def _form(self, path: str, condition: Condition) -> str:
         return path if isinstance(condition, Absent) else ""
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Put Blob with If-None-Match: * or If-Match; see `_create_in_a_block` for the other way to create."""
+        """Send Put Blob with If-None-Match: * or If-Match; a create may need `_create_in_a_block` instead."""
         if isinstance(write.condition, Absent) and write.path in self._unfinished:
             self._unfinished.discard(write.path)
             return await self._create_in_a_block(Upload(write, write.write_id), data, timeout_s)
         return await super().put(write, data, timeout_s=timeout_s)
 
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
-        """Put Block and Put Block List with If-None-Match: *, which looks at nothing but committed blobs.
+        """Create the blob by Put Block and Put Block List with If-None-Match: *, which checks only committed blobs.
 
-        Azurite takes a blob's staged blocks for the blob and refuses Put Blob while an upload is open, or was left. The
-        blocks of that upload are dropped with the commit; whoever still sends it sees that the blob exists.
+        Azurite takes a blob's staged blocks for the blob, and refuses Put Blob while an upload is open or was left
+        behind. The commit drops the blocks of that upload; a client that still sends it finds that the blob exists.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
         staged = await self.add(upload, data, timeout_s=timeout_s)
         if isinstance(staged, (NotNow, NoAnswer)):
-            return NotNow(staged.why, staged.retry_after_s)  # a staged block is nobody's to see
+            return NotNow(staged.why, staged.retry_after_s)  # a staged block is not visible
         if isinstance(staged, Denied):
             return replace(staged, dialect=upload.write.path)
         answer = await self.finish(staged, b"", timeout_s=deadline - clock())
         if isinstance(answer, Gone):
-            return NotNow(answer.why)  # another commit dropped my block before mine
+            return NotNow(answer.why)  # another commit dropped the block first
         return replace(answer, dialect=upload.write.path) if isinstance(answer, Denied) else answer
 
     def adapt(self, refused: str = "") -> bool:
-        """Create at the path `refused` by a block next time; conditions have one dialect."""
+        """Create at the path `refused` by a block next time; conditions have a single dialect."""
         if refused:
             self._unfinished.add(refused)
         return bool(refused)
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Nothing to ask for: the first block begins it."""
+        """Return the upload without a request: the first block begins it."""
         del timeout_s
         return Upload(write, write.write_id)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Nothing can be done, nothing is visible, and no other create is in its way."""
+        """Do nothing: staged blocks cannot be removed, are not visible, and disturb no other create."""
         del upload, timeout_s
 
     async def _open(self) -> BlobServiceClient:
-        """A client for the same account and credential, sending once."""
+        """Open a client for the same account and credential, without re-sends."""
         given = self._given.service_client
         return BlobServiceClient(
             given.url,
@@ -166,6 +167,7 @@ class AzureBackend(AioBackend):
         raise AccessDenied(f"no usable Azure credentials for {path!r}, nothing was sent: {error}", path=path) from error
 
     async def _send(self, client: BlobServiceClient, asked: StoreRequest) -> None:
+        """Send the request through the SDK."""
         settings = dict(getattr(self._given, "_timeout_kwargs", {}))
         container, _, key = asked.path.partition("/")
         version = asked.version
@@ -210,12 +212,12 @@ def _condition(version: Version | None, how: MatchConditions) -> dict[str, Any]:
 
 
 def _ask_for_all(request: Any) -> None:
-    """Ask for the whole blob: the SDK would ask for a range, and again without one where a blob is empty."""
+    """Request the whole blob: the SDK would request a range, and for an empty blob request it again without one."""
     request.http_request.headers.pop("x-ms-range", None)
 
 
 def _described(write: Write) -> dict[str, Any]:
-    """What a request that makes a blob says of it."""
+    """Return the parameters of a request that creates a blob, from the write's attributes."""
     more = write.attributes
     own = dict(more.own)
     if more.content_type:

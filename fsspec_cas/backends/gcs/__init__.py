@@ -1,7 +1,7 @@
-"""Cloud Storage, over its JSON API.
+"""Google Cloud Storage, over its JSON API.
 
     client   sends requests, with the credentials and settings of a gcsfs filesystem
-    answers  what the store says; pure
+    answers  interprets the replies; no I/O
 
-May import: what vendors share, one level up.
+It imports only the modules that vendors share, one level up.
 """

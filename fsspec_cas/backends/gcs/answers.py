@@ -1,8 +1,8 @@
-"""What the JSON API of Cloud Storage says. Pure.
+"""Interpretation of replies of Cloud Storage's JSON API. No I/O.
 
-Proofs, of which one is needed: the id `x-guploader-uploadid` in the headers; a JSON document whose `kind` is
+One of these proofs is needed: the id `x-guploader-uploadid` in the headers; a JSON document whose `kind` is
 `storage#object` or `storage#objects`, or whose `error.code` is the status; `x-goog-generation` with the bytes of an
-object. Emulators give no id. There another request decides what only a status says.
+object. Emulators give no id. For them another request confirms a reply that has only a status.
 
 Sources: Cloud Storage documentation, "HTTP status and error codes for JSON", "Performing resumable uploads",
 "Transcoding of gzip-compressed files", "Caching".
@@ -37,10 +37,10 @@ from fsspec_cas.outcome import Version
 _ID = "x-guploader-uploadid"
 _META = "x-goog-meta-"
 _IDENTITY = "cas-id"
-# Old projects get "slow down" as 403 with one of these reasons.
+# Old projects get a throttle as 403 with one of these reasons.
 _THROTTLE_REASONS = ("rateLimitExceeded", "userRateLimitExceeded")
 _NO_BUCKET = "bucket does not exist"
-_PACE_S = 0.5  # half of what has to lie between two writes of one object; GCS says no Retry-After
+_PACE_S = 0.5  # half of the least interval between two writes of one object; GCS sends no Retry-After
 
 GCS_STATUSES = MappingProxyType(
     {
@@ -72,13 +72,16 @@ KINDS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class GcsDialect:
-    """The JSON API. `host` is where requests go: a session of an upload elsewhere needs the id."""
+    """Interpretation of the JSON API's replies.
+
+    `host` is the host of requests: an upload session on another host needs the id as proof.
+    """
 
     host: str = ""
     vendor: str = "GCS"
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """What the store said. It is the same whether it gives ids or not."""
+        """Interpret a reply: return what the store proved to say, or what would confirm it. `signs` is ignored."""
         del signs
         status, headers, body = reply._status, reply._headers, reply._body
         reading = asked.verb is Verb.GET and status == 200
@@ -116,6 +119,7 @@ class GcsDialect:
 
 
 def _media(reply: HttpReply, spoken: Spoken) -> Heard:
+    """Return the object of a successful read, if its generation and length are proven."""
     headers, body = reply._headers, reply._body
     generation = one(headers, "x-goog-generation")
     if not (generation or "").isdigit() or generation is None:
@@ -129,6 +133,7 @@ def _media(reply: HttpReply, spoken: Spoken) -> Heard:
 
 
 def _resource(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
+    """Return the statement of a success with a JSON resource."""
     found = _json(reply._body)
     if found.get("kind") != KINDS[asked.verb]:
         return reply.unproven(f"no {KINDS[asked.verb]}")
@@ -144,7 +149,7 @@ def _resource(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
 
 
 def _page(asked: StoreRequest, found: dict[str, Any]) -> Page:
-    """`startOffset` is inclusive, so the object named by it is dropped."""
+    """Return the page of a listing. `startOffset` is inclusive, so the object named by it is dropped."""
     bucket = asked.path.partition("/")[0]
     after = (asked.start_after or "").partition("/")[2]
     items = [item for item in found.get("items", ()) if item["name"] != after]
@@ -158,6 +163,7 @@ def _entry(bucket: str, item: dict[str, Any]) -> Entry:
 
 
 def _seen(version: Version, found: dict[str, Any], headers: Headers) -> Seen:
+    """Return an object's state from its resource."""
     metadata = dict(found.get("metadata") or {})
     updated = found.get("updated")
     identity = metadata.pop(_IDENTITY, None)
@@ -173,7 +179,7 @@ def _seen(version: Version, found: dict[str, Any], headers: Headers) -> Seen:
 
 
 def _kept(asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool) -> Heard:
-    """A session that goes on: the store names the bytes that it has."""
+    """Return the statement of an upload session that continues; the store names the bytes that it has."""
     upload = asked.upload
     last = (one(reply._headers, "range") or "").rpartition("-")[2]
     if upload is None or not (signed or last.isdigit()):
@@ -185,6 +191,7 @@ def _kept(asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool
 
 
 def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool) -> Heard:
+    """Return the statement of a reply that is not a success, if it is proven."""
     status = reply._status
     error = _json(reply._body).get("error")
     error = error if isinstance(error, dict) else {}

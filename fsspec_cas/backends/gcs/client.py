@@ -1,11 +1,11 @@
-"""Google Cloud Storage through its JSON API, with the credentials and settings of the given gcsfs filesystem.
+"""Google Cloud Storage through its JSON API, with the credentials and settings of a gcsfs filesystem.
 
-gcsfs's own calls are wrapped in a retry loop that repeats a conditional upload and then reports the caller's own object
-as somebody else's, so the requests are made here: one aiohttp session per event loop, each request sent once, with
+gcsfs's own calls have a retry loop. It repeats a conditional upload, and then reports the caller's own object as
+another writer's. So this module sends the requests: one aiohttp session per event loop, each request sent once, with
 gcsfs's endpoint, headers, credentials, requester-pays project, session settings and client certificate.
 
-The version is the generation: it grows with every write and never comes back. A read takes it from the
-`x-goog-generation` header of the response that carries the bytes.
+The version is the generation: it grows with every write and never recurs. A read takes it from the `x-goog-generation`
+header of the response that carries the bytes.
 
 Sources: Cloud Storage documentation, "Request preconditions", "JSON API: Objects", "HTTP status and error codes",
 "Quotas and limits" (one write per second to the same object name).
@@ -69,22 +69,22 @@ class GcsBackend(AioBackend):
     failures = (*_NOT_READY, aiohttp.ClientError, OSError)
 
     def __init__(self, fs: Any) -> None:
-        super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - where gcsfs sends its own requests
+        super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - the endpoint of gcsfs
 
     async def _open(self) -> aiohttp.ClientSession:
-        """A session as gcsfs would make it, but sending once, and leaving bytes as they are stored."""
+        """Open a session as gcsfs would, without re-sends and without decompression."""
         given = self._given
         settings = {**given.session_kwargs, "auto_decompress": False}
         if "connector" in settings:
-            settings["connector_owner"] = False  # the user's own; closing it is not ours to do
+            settings["connector_owner"] = False  # the user's own connector stays open
         elif getattr(given, "_use_client_cert", False) and given._location.startswith("https://"):  # noqa: SLF001
             context = await asyncio.to_thread(gcsfs.core._client_cert_ssl_context)  # noqa: SLF001 - mutual TLS
             settings["connector"] = aiohttp.TCPConnector(ssl=context)
         return sends_once(await gcsfs.core.get_client(**settings))  # type: ignore[no-any-return]
 
     async def _headers(self, request: GcsRequest) -> dict[str, str]:
-        """With credentials; refreshing them blocks, so that is done in a thread."""
-        make = self._given._get_headers  # noqa: SLF001 - how gcsfs signs its own requests
+        """Return the request's headers with credentials; refreshing them blocks, so it runs on a thread."""
+        make = self._given._get_headers  # noqa: SLF001 - as gcsfs signs its requests
         if self._given.credentials.credentials is None:
             return dict(make(request.headers))
         return dict(await asyncio.to_thread(make, request.headers))
@@ -99,6 +99,7 @@ class GcsBackend(AioBackend):
         raise AccessDenied(what, path=path) from error
 
     async def _send(self, client: aiohttp.ClientSession, asked: StoreRequest) -> None:
+        """Send the request through the aiohttp session, and store its reply in the trip."""
         request = _request(asked)
         headers = await self._headers(request)
         query = urlencode(self._given._get_params(request.query))  # noqa: SLF001 - adds userProject
@@ -110,7 +111,7 @@ class GcsBackend(AioBackend):
             headers=headers,
             data=request.body,
             allow_redirects=False,  # a followed redirect is a second send
-            # Half for connecting: then a host that does not answer is known not to have got the request.
+            # Half of the time is for connecting, so that a host that does not answer certainly got no request.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=trip.patience_s / 2),
         )
         async with within(trip.patience_s):
@@ -124,9 +125,9 @@ class GcsBackend(AioBackend):
 
 @dataclass(frozen=True, slots=True)
 class GcsRequest:
-    """One HTTP request. `path` begins after the endpoint and is quoted; `url`, if given, stands for all of it.
+    """One HTTP request. `path` begins after the endpoint and is quoted; `url`, if given, replaces the whole URL.
 
-    `packed`: the reply may be compressed on its way.
+    `packed`: the reply may be compressed in transit.
     """
 
     method: str
@@ -139,6 +140,7 @@ class GcsRequest:
 
 
 def _request(asked: StoreRequest) -> GcsRequest:
+    """Translate a store request into an HTTP request."""
     plain = {"Accept-Encoding": "identity"}
     match asked.verb:
         case Verb.CREATE | Verb.MATCH:
@@ -149,7 +151,7 @@ def _request(asked: StoreRequest) -> GcsRequest:
             query = {"alt": "media"}
             if asked.version is not None:
                 query["ifGenerationNotMatch"] = asked.version.token
-            # With gzip the bytes come as they are stored; an object that is public comes from no cache.
+            # gzip returns the bytes as they are stored; no-cache keeps public objects from caches.
             headers = {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"}
             return GcsRequest("GET", _object(asked.path), query, headers)
         case Verb.DELETE | Verb.DELETE_MATCH:
@@ -167,7 +169,7 @@ def _request(asked: StoreRequest) -> GcsRequest:
 
 
 def _write(asked: StoreRequest) -> GcsRequest:
-    """A multipart upload with ifGenerationMatch; zero stands for "nothing is there"."""
+    """Return a multipart upload with ifGenerationMatch; zero means "only if the path is empty"."""
     bucket, _, key = asked.path.partition("/")
     condition = asked.condition
     generation = "0" if condition is None or isinstance(condition, Absent) else condition.token
@@ -192,10 +194,10 @@ def _list(asked: StoreRequest) -> GcsRequest:
 
 
 def _begin(asked: StoreRequest) -> GcsRequest:
-    """Open a session of a resumable upload, with ifGenerationMatch=0.
+    """Return the request that opens a session of a resumable upload, with ifGenerationMatch=0.
 
-    Chunks go to the session. The store says how far it has got, ignores bytes that it has already, and looks at the
-    condition when the object is made; it may also refuse to open the session.
+    The chunks go to the session. The store reports how many bytes it has, ignores bytes that it already has, and checks
+    the condition when it creates the object. It may also refuse to open the session.
     """
     bucket, _, key = asked.path.partition("/")
     resource, query = _resource(key, asked.the_write())
@@ -215,7 +217,7 @@ def _chunk(upload: Upload, data: bytes, total: str) -> GcsRequest:
 
 
 def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:
-    """The resource of an object that is to be made, and what goes into the query with it."""
+    """Return the resource of a new object, and its parameters for the query."""
     more = write.attributes
     query = {name: str(more.own[name]) for name in _IN_THE_QUERY if name in more.own}
     own = {name: value for name, value in more.own.items() if name not in query}
@@ -224,7 +226,7 @@ def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _multipart(resource: dict[str, Any], data: bytes, boundary: str) -> tuple[str, bytes]:
-    """Content type and body. Lines end in CRLF, as RFC 2046 wants; servers differ in forgiving less."""
+    """Return content type and body. Lines end in CRLF, as RFC 2046 requires; some servers accept nothing else."""
     mark = f"cas-{boundary}"
     while mark.encode() in data:
         mark += "-"

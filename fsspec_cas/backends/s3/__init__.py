@@ -1,9 +1,9 @@
-"""S3 and its kin: what its clients have in common, here and in `backends/obstore`.
+"""S3 and compatible stores: the code shared by the clients, here and in `backends/obstore`.
 
-    client   through aiobotocore, with the settings of an s3fs filesystem
-    answers  what the store says; pure
+    client   sends requests through aiobotocore, with the settings of an s3fs filesystem
+    answers  interprets the replies; no I/O
 
-May import: what vendors share, one level up.
+It imports only the modules that vendors share, one level up.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _AMAZON = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
 
 
 def is_amazon(endpoint: str) -> bool:
-    """Whether this is Amazon's own S3, in any region and through any of its gateways."""
+    """Whether the endpoint is Amazon's own S3, in any region and through any of its gateways."""
     host = urlsplit(endpoint).hostname or ""
     return any(host == amazon or host.endswith(f".{amazon}") for amazon in _AMAZON)
 
 
 class S3Api(HttpBackend):
-    """What both clients of S3 have in common."""
+    """Base of both clients of S3."""
 
     name = "s3"
     capabilities = S3_CAPABILITIES
@@ -50,10 +50,10 @@ class S3Api(HttpBackend):
         super().__init__(fs, S3Dialect())
         self._quoted = True
         self._batches = True
-        self._proved: bool | None = None  # the form in which a condition was last seen to hold
+        self._proved: bool | None = None  # whether the last condition that held was quoted
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """PutObject with If-None-Match: * or If-Match."""
+        """Send PutObject with If-None-Match: * or If-Match."""
         quoted = self._quoted
         answer = await super().put(write, data, timeout_s=timeout_s)
         if isinstance(answer, Applied) and not isinstance(write.condition, Absent):
@@ -61,9 +61,9 @@ class S3Api(HttpBackend):
         return answer
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """DeleteObject, with If-Match where there is a condition.
+        """Send DeleteObject, with If-Match if a condition is given.
 
-        A store without request ids is asked by DeleteObjects: its answer is a document.
+        A store without request ids gets DeleteObjects instead, because its answer is a document.
         """
         if condition is None and self._listener.signs is False and self._batches:
             try:
@@ -73,11 +73,11 @@ class S3Api(HttpBackend):
         return await super().delete(path, condition, timeout_s=timeout_s)
 
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
-        """DeleteObjects; all of one bucket.
+        """Send DeleteObjects; all paths must be in one bucket.
 
         Raises:
-            NotSupported: this store has no such request, or wants it in another form; nothing was deleted.
-            StoreError: the store refused some of them, which are named.
+            NotSupported: this store has no such request, or expects another form; nothing was deleted.
+            StoreError: the store refused some of them, which the message names.
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} takes no DeleteObjects")
@@ -91,9 +91,10 @@ class S3Api(HttpBackend):
         return answer
 
     def adapt(self, refused: str = "") -> bool:
-        """Quote the ETag in If-Match or not: Ceph 16, Spaces and Hetzner accept only the form they did not send.
+        """Switch between a quoted and an unquoted ETag in If-Match.
 
-        Callers share what is learned: the first of many that find out must not be undone by the next.
+        Ceph 16, Spaces and Hetzner accept only the form that they did not send. All callers share the result, so only
+        the first of several concurrent refusals switches it.
         """
         if refused in ("", _form(quoted=self._quoted)):
             known = self._proved
@@ -105,7 +106,7 @@ class S3Api(HttpBackend):
         return "" if isinstance(condition, Absent) else _form(quoted=self._quoted)
 
     def _conditions(self, asked: StoreRequest) -> dict[str, str]:
-        """The condition of a request, by S3's names."""
+        """Return the condition of a request, by S3's names."""
         version = asked.version
         if version is None:
             return {"IfNoneMatch": "*"} if asked.verb in (Verb.CREATE, Verb.FINISH) else {}

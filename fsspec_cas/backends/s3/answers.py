@@ -1,15 +1,15 @@
-"""What an S3 server says, whichever client asked. Pure.
+"""Interpretation of an S3 server's replies, for both clients. No I/O.
 
-Proofs, of which one is needed:
+One of these proofs is needed:
 
-- P1, the request id in the headers. Amazon documents it for every answer; so do SeaweedFS, MinIO, Ceph and others.
-- P2, an XML document whose root is the one that this request is answered with, or `Error` with a `Code`.
-- P3, content that nobody else has: the identity of our write in the metadata, or the MD5 of the bytes that were sent.
+- P1, the request id in the headers. Amazon documents it for every answer; SeaweedFS, MinIO, Ceph and others send it.
+- P2, an XML document whose root is the one expected for this request, or `Error` with a `Code`.
+- P3, content that no other server has: the identity of our write in the metadata, or the MD5 of the bytes sent.
 
-A store that gives no request ids is *bare* (Garage, s3s-fs, S3Mock, moto, nanio). There a success without a document
-needs P3, or is confirmed by another request.
+A store without request ids is called *bare* (Garage, s3s-fs, S3Mock, moto, nanio). Its success without a document needs
+P3, or another request confirms it.
 
-Listings are read here at a tenth of what botocore's parser takes, which builds an object of every field.
+Listings are parsed here in a tenth of the time of botocore's parser, which builds an object for every field.
 
 Sources: Amazon S3 API reference, "Common response headers", "Error responses", HeadObject, GetObject, ListObjectsV2,
 DeleteObjects, CompleteMultipartUpload; Amazon S3 User Guide, "Conditional requests", "Working with delete markers".
@@ -74,7 +74,7 @@ S3_CODES = MappingProxyType(
     }
 )
 _CONDITIONAL = (Verb.CREATE, Verb.MATCH, Verb.DELETE_MATCH, Verb.FINISH)
-# Newer SDKs send one with each body, and some servers take none.
+# Newer SDKs send a checksum with each body, and some servers reject it.
 _NO_CHECKSUM = (
     "if it is the checksum of the body, s3fs leaves it out with "
     "config_kwargs={'request_checksum_calculation': 'when_required'}"
@@ -92,7 +92,7 @@ _ADVICE = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a success looks like: its statuses, the root of its document, and whether its body is empty."""
+    """Form of a success: its statuses, the root of its document, and whether its body is empty."""
 
     statuses: tuple[int, ...]
     root: str = ""
@@ -118,19 +118,19 @@ FORMS = MappingProxyType(
 
 
 class S3Dialect:
-    """The S3 API."""
+    """Interpretation of the S3 API's replies."""
 
     vendor = "S3"
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """What the store said."""
+        """Interpret a reply: return what the store proved to say, or what would confirm it."""
         status, headers, body = reply._status, reply._headers, reply._body
         later = later_s(headers)
         if wrong := header_flaw(headers, reading=asked.verb in (Verb.GET, Verb.HEAD) and status == 200):
             return reply.unproven(wrong)
         signed = any(headers.get(name) for name in _IDS)
         form = FORMS[asked.verb]
-        # The body of a read that succeeded is the object's, whatever it looks like.
+        # The body of a successful read is the object's, even if it looks like an error document.
         root = None if asked.verb is Verb.GET and status in form.statuses else _document(body)
         if root is not None and _name(root) == "Error" and (code := _text(root, "Code")):
             return _error(status, code, root, headers, signed=signed, later=later)
@@ -139,7 +139,7 @@ class S3Dialect:
         return _bodiless(asked, reply, signed=signed, signs=signs, later=later)
 
     def names_region(self, reply: HttpReply) -> bool:
-        """Whether the store itself, proven, says in which other region the bucket is."""
+        """Whether the store itself, proven, names another region as the bucket's."""
         if reply._status not in (301, 307, 400):
             return False
         root = _document(reply._body)
@@ -148,14 +148,14 @@ class S3Dialect:
         return (error or signed) and self.region_of(reply) is not None
 
     def region_of(self, reply: HttpReply) -> str | None:
-        """The region that the reply names."""
+        """Return the region that the reply names, or None."""
         named = reply._headers.get("x-amz-bucket-region", [""])[0]
         root = _document(reply._body)
         return named or (_text(root, "Region") if root is not None else "") or None
 
 
 def version_of(etag: str | None) -> Version | None:
-    """The version of an ETag. Some gateways take the quotes off some answers; it is one version all the same."""
+    """Return the version of an ETag, with quotes: some gateways strip them from some answers."""
     return Version("s3", etag if etag.startswith('"') else f'"{etag}"') if etag else None
 
 
@@ -168,13 +168,14 @@ def _error(
     signed: bool,
     later: float | None,
 ) -> Heard:
+    """Return the statement of an error document."""
     says = S3_CODES.get(code)
     if says is None:
         says = Says.FALSE if status == 412 else Says.UNSUPPORTED if status == 501 else Says.OTHER
         says = Says.BUSY if status in (429, 500, 502, 503, 504) else says
         says = Says.FORBIDDEN if status in (401, 403) else says
     if status < 300:
-        says = Says.BUSY  # an error inside a success says nothing of what was done
+        says = Says.BUSY  # an error document with a success status does not show whether the request was applied
     why = f"{status} {code}"
     advice = _ADVICE.get(code, "")
     if says is Says.UNSUPPORTED:
@@ -199,6 +200,7 @@ def _error(
 def _success(
     asked: StoreRequest, form: Form, reply: HttpReply, root: ET.Element | None, *, signed: bool, signs: bool | None
 ) -> Heard:
+    """Return the statement of a success status, if the reply proves it; else a request that would confirm it."""
     status, headers, body = reply._status, reply._headers, reply._body
     why = f"{reply.brief()} without the store's request id"
     if form.root:
@@ -237,6 +239,7 @@ def _success(
 def _read(
     asked: StoreRequest, reply: HttpReply, etag: str, spoken: Spoken, why: str, *, signed: bool, signs: bool | None
 ) -> Heard:
+    """Return the object of a successful read or head, if the reply proves it."""
     headers = reply._headers
     identity = one(headers, _IDENTITY)
     modified = one(headers, "last-modified")
@@ -250,6 +253,7 @@ def _read(
 
 
 def _with_document(asked: StoreRequest, root: ET.Element, status: int, headers: Headers, *, signed: bool) -> Heard:
+    """Return the statement of a success with an XML document."""
     spoken = Spoken(Says.DONE, str(status), str(status), signed=signed, telling=True, date=one(headers, "date"))
     if asked.verb is Verb.LIST:
         return _listed(asked, root, spoken)
@@ -265,6 +269,7 @@ def _with_document(asked: StoreRequest, root: ET.Element, status: int, headers: 
 
 
 def _listed(asked: StoreRequest, root: ET.Element, spoken: Spoken) -> Heard:
+    """Return the page of a listing; it must repeat the prefix asked for and tell whether it is complete."""
     bucket, _, prefix = asked.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
     said = _text(root, "Prefix")
@@ -284,7 +289,7 @@ def _listed(asked: StoreRequest, root: ET.Element, spoken: Spoken) -> Heard:
 
 
 def _bodiless(asked: StoreRequest, reply: HttpReply, *, signed: bool, signs: bool | None, later: float | None) -> Heard:
-    """A status that is no success, without a document."""
+    """Return the statement of a status that is not a success, in a reply without a document."""
     status, headers = reply._status, reply._headers
     why = reply.brief()
     spoken = Spoken(
@@ -309,7 +314,7 @@ def _bodiless(asked: StoreRequest, reply: HttpReply, *, signed: bool, signs: boo
             return replace(spoken, says=Says.UNCHANGED)
         return Confirm("get", why)
     if status == 304 and asked.verb in _CONDITIONAL and signed:
-        return replace(spoken, says=Says.FALSE)  # old MinIO
+        return replace(spoken, says=Says.FALSE)  # old MinIO answers so
     return reply.unproven()
 
 
@@ -324,7 +329,7 @@ def _document(body: bytes) -> ET.Element | None:
     if body.lstrip()[:1] != b"<":
         return None
     try:
-        return ET.fromstring(body)  # noqa: S314 - as botocore does it; expat limits expansion
+        return ET.fromstring(body)  # noqa: S314 - as botocore does; expat limits expansion
     except (ET.ParseError, ValueError):
         return None
 

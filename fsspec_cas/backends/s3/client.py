@@ -1,16 +1,15 @@
-"""S3 and its kin, through aiobotocore, with the credentials and settings of the given s3fs filesystem.
+"""S3 and compatible stores through aiobotocore, with the credentials and settings of an s3fs filesystem.
 
-The client is made as the user's s3fs would make it, but it sends once, and at once. Every layer that would send again
-by itself is off: s3fs's loop is not used, botocore's retries are set to one attempt, aiohttp's re-send of a PUT whose
-connection broke is switched off on the session that is made here, and redirects are not followed. The reply is read in
-the transport, below botocore, which would take a gateway's page for an answer.
+The client is created as the user's s3fs would, but sends each request once and at once. Every layer that would re-send
+is off: s3fs's loop, botocore's retries, aiohttp's re-send of a PUT with a broken connection, and redirects. The reply
+is read in the transport, below botocore, which would take a gateway's page for an answer.
 
-What botocore does for each request, and a small request does not need, is left out: it asks first whether it may send
-a body ("Expect: 100-continue"), a way there and back for every PUT; it puts the same User-Agent together twice; and it
-has a retry handler look at every answer.
+Three steps of botocore are left out, because a small request does not need them. It asks first whether it may send a
+body ("Expect: 100-continue"), a round trip for every PUT. It builds the same User-Agent twice. Its retry handler
+inspects every answer.
 
-What botocore reads from its own files for each session (the model of S3, the endpoints: most of the time that opening a
-store takes) is read once a process.
+botocore reads the model of S3 and the endpoints from its own files for each session. That takes most of the time of
+opening a store. Here they are read once per process.
 
 Sources: Amazon S3 User Guide, "Conditional requests"; API reference of PutObject, GetObject, DeleteObject,
 CreateMultipartUpload, UploadPart, CompleteMultipartUpload ("conditional writes"), AbortMultipartUpload; "Amazon S3
@@ -65,12 +64,12 @@ S3_RULES = AttributeRules(
     refused=dict.fromkeys(("SSECustomerAlgorithm", "SSECustomerKey", "SSECustomerKeyMD5"), _OF_ALL),
 )
 _DIALECT = S3Dialect()
-_SMALL_BYTES = 64 * 1024  # on its way before a server that refuses it could have said so
+_SMALL_BYTES = 64 * 1024  # a body this small is sent before a server could refuse it
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A client, and what s3fs itself would close it with."""
+    """A client, and the s3fs object that closes it."""
 
     client: Any
     creator: Any
@@ -84,7 +83,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user wants of requests: s3fs's `s3_additional_kwargs`, and who pays."""
+    """The user's settings for requests: s3fs's `s3_additional_kwargs`, and the requester-pays flag."""
 
     given: dict[str, Any]
 
@@ -96,9 +95,9 @@ class Settings:
             raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is no dict of names and texts")
 
     def making(self, write: Write) -> dict[str, Any]:
-        """For a request that makes an object: all of them, so that S3's client refuses what it does not know.
+        """Return the parameters of a request that creates an object.
 
-        What one write is given goes before what holds for all.
+        All settings are passed, so that S3's client refuses unknown ones. The write's own attributes override them.
         """
         more = write.attributes
         kind = {"ContentType": more.content_type} if more.content_type else {}
@@ -106,7 +105,7 @@ class Settings:
         return {**self.given, **kind, **more.own, "Metadata": metadata}
 
     def known_to(self, client: Any, operation: str) -> dict[str, Any]:
-        """For any other request: what it knows of them, such as the key without which an object cannot be looked at."""
+        """Return the settings that another operation accepts, such as the key that a head needs."""
         if not self.given:
             return {}
         known = client.meta.service_model.operation_model(operation).input_shape.members
@@ -114,50 +113,51 @@ class Settings:
 
 
 def key_of(path: str) -> dict[str, str]:
-    """An object's bucket and key, as requests name them."""
+    """Return an object's bucket and key as parameters of a request."""
     bucket, _, key = path.partition("/")
     return {"Bucket": bucket, "Key": key}
 
 
 async def connect(given: Any) -> Connection:
-    """A client for the running loop, with the credentials and settings of the s3fs filesystem `given`."""
+    """Create a client for the running loop, with the credentials and settings of the s3fs filesystem `given`."""
     options = {
         "session": _session(given),
         **given.storage_options,
         "config_kwargs": {
-            # aiobotocore fails on a 304 with a checksum, as rclone sends it: it takes the empty body for a stream.
+            # aiobotocore fails on a 304 with a checksum, which rclone sends: it treats the empty body as a stream.
             "response_checksum_validation": "when_required",
             **given.config_kwargs,
             "retries": {"mode": "standard", "total_max_attempts": 1},
             "http_session_cls": _SendsOnce,
         },
-        "asynchronous": True,  # s3fs would close from whatever thread collects garbage
+        "asynchronous": True,  # else s3fs would close from the thread that collects garbage
         "skip_instance_cache": True,
     }
     fs = S3FileSystem(*given.storage_args, **options)
     client = await fs.set_session()
     client.meta.events.register_last("before-call.s3", _send_at_once)
     client.meta.events.register_last("before-sign.s3.PutObject", _sign_no_body_in_a_race)
-    # It would count to one; under another name it stays, and does that.
+    # The retry handler would stop after one attempt anyway; under another id it stays, and does that.
     client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
     _keep_user_agent(client)
-    return Connection(client, fs._s3creator)  # noqa: SLF001 - there is no public way to close a client
+    return Connection(client, fs._s3creator)  # noqa: SLF001 - a client has no public close
 
 
 _loader = cache(botocore.loaders.create_loader)
 
 
 def _session(given: Any) -> Any:
-    """As s3fs would make it. What is read of botocore's files is nobody's in particular: clients only look at it."""
+    """Create a session as s3fs would. Sessions share the data of botocore's files, which clients only read."""
     session = aiobotocore.session.AioSession(**given.kwargs)
     session.lazy_register_component("data_loader", lambda: _loader(session.get_config_variable("data_path")))
     return session
 
 
 class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base
-    """botocore's session over aiohttp sessions that send once; it keeps each reply for the trip, unread by botocore.
+    """botocore's session over aiohttp sessions that send once; it stores each reply in the trip, unread by botocore.
 
-    A reply in which the store itself names the bucket's region goes on to botocore, which sends again there, once.
+    A reply in which the store itself names the bucket's region goes on to botocore, which re-sends to that region,
+    once.
     """
 
     async def _get_session(self, proxy_url: str | None) -> Any:
@@ -176,7 +176,7 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
 
 
 def _send_at_once(params: dict[str, Any], **_: object) -> None:
-    """Send a small body along with its headers. After botocore's handler that has the server asked first."""
+    """Send a small body along with its headers. Runs after botocore's handler that asks the server first."""
     body = params.get("body")
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
@@ -191,7 +191,9 @@ def _sign_no_body_in_a_race(request: Any, **_: object) -> None:
 
 
 def _keep_user_agent(client: Any) -> None:
-    """Build the User-Agent once; it costs a tenth of a small request. A botocore that has none of this is left alone.
+    """Build the User-Agent once; building it costs a tenth of a small request.
+
+    A botocore without this method is left alone.
 
     Source: botocore.useragent, `UserAgentString.to_string`; a fixed text in the config would lose the app id.
     """
@@ -207,7 +209,7 @@ _PASSING = (asyncio.TimeoutError, *_UNREACHED, HTTPClientError, aiohttp.ClientEr
 
 
 class S3Backend(S3Api, AioBackend):
-    """Conditional writes over the S3 API."""
+    """Conditional writes over the S3 API, through aiobotocore."""
 
     attribute_rules = S3_RULES
     failures = (ClientError, BotoCoreError, aiohttp.ClientError, OSError)
@@ -218,7 +220,7 @@ class S3Backend(S3Api, AioBackend):
         self._settings = Settings({**fs.s3_additional_kwargs, **fs.req_kw})
 
     async def endpoint(self) -> str:
-        """The URL that requests go to, as settings, environment and profile have it; nothing is sent."""
+        """Return the URL of requests, from settings, environment and profile; sends nothing."""
         return str((await self._client()).meta.endpoint_url)
 
     async def _open(self) -> Connection:
@@ -231,6 +233,7 @@ class S3Backend(S3Api, AioBackend):
         return client
 
     def _unsent(self, error: Exception, path: str) -> NotNow:
+        """Return the answer to a failure to get credentials; raise if no second try would change it."""
         if isinstance(error, ParamValidationError):
             raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
         said = error.response if isinstance(error, ClientError) else {}
@@ -242,6 +245,7 @@ class S3Backend(S3Api, AioBackend):
         raise AccessDenied(f"{what}; check key, profile, role and token", path=path) from error
 
     async def _send(self, client: Any, asked: StoreRequest) -> None:
+        """Send the request through botocore's client."""
         key, more = {**key_of(asked.path), **self._conditions(asked)}, partial(self._settings.known_to, client)
         match asked.verb:
             case Verb.CREATE | Verb.MATCH:
@@ -263,6 +267,7 @@ class S3Backend(S3Api, AioBackend):
                 await self._sent_of_upload(client, asked)
 
     async def _sent_of_upload(self, client: Any, asked: StoreRequest) -> None:
+        """Send a request of a multipart upload."""
         key, more = {**key_of(asked.path), **self._conditions(asked)}, partial(self._settings.known_to, client)
         upload = asked.upload
         if upload is None:

@@ -1,6 +1,6 @@
-"""What may be done to a state, and what becomes of it. Pure but for the functions that users give.
+"""Changes of a state, and how its writes end. Pure, except for users' functions.
 
-Fences. `epoch` is the newest that was ever given as `fence=`; `edit.epoch` that of the newest held edit. An older one
+Fences. `epoch` is the newest epoch ever given as `fence=`; `edit.epoch` is that of the newest held edit. An older one
 is refused inside the compare-and-set: it is compared with the very document that the write replaces.
 """
 
@@ -32,14 +32,14 @@ class NotChanged:
 
 
 UNCHANGED: Final = NotChanged()
-"""What a function of `update` returns where nothing is to be written."""
+"""Result of an `update` function that writes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A function of the value as it is stored (None: there is no state) that returns the next one, or UNCHANGED.
+    """Replace the stored value (None: no state exists) by the result of `fn`, unless that is UNCHANGED.
 
-    With `serial`, only over that one.
+    With `serial`, only if the state has that serial.
     """
 
     fn: Callable[[Any], Any]
@@ -50,7 +50,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class BeginEdit:
-    """The holder of the lease of this epoch is about to read. `value` is what an edit of no state begins with."""
+    """Begin an edit under the lease of this epoch. `value` is the first value of a state that does not exist."""
 
     epoch: int
     value: Any
@@ -59,7 +59,7 @@ class BeginEdit:
 
 @dataclass(frozen=True, slots=True)
 class EndEdit:
-    """The holder of the lease of this epoch has read `serial`, and writes this; `goes_on`: and edits on."""
+    """Write the value of an edit that has read `serial`, under the lease of this epoch; `goes_on`: it edits on."""
 
     epoch: int
     serial: int
@@ -70,7 +70,7 @@ class EndEdit:
 
 @dataclass(frozen=True, slots=True)
 class StopEdits:
-    """The lease of this epoch was broken by an operator: edits under it, or an older one, are refused from now on."""
+    """Refuse edits up to this epoch from now on: an operator has broken their lease."""
 
     epoch: int
 
@@ -80,7 +80,7 @@ StateChange = Update | BeginEdit | EndEdit | StopEdits
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A state while changes are made to it; `serial` is that of the document that it is made of."""
+    """A state while changes are made to it; `serial` is that of the document it started from."""
 
     value: Any
     epoch: int
@@ -92,25 +92,25 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a batch of changes makes of a document: the draft, and an error or None for each change."""
+    """Result of a batch of changes: the draft, and an error or None for each change."""
 
     draft: Draft
     errors: tuple[Exception | None, ...]
-    locked: tuple[int, ...] = ()  # the places of those that wait for an edit
+    locked: tuple[int, ...] = ()  # indexes of the updates that wait for an edit
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether anything must be written."""
         return self.draft.changed
 
 
 def apply_all(
     base: Document | None, changes: Sequence[StateChange], stamp: Stamp, over: int = 0, *, exclusive: bool = True
 ) -> Changed:
-    """Each change sees what the one before it has made; one that fails fails alone.
+    """Apply changes in order: each sees the result of the one before, and one that fails fails alone.
 
-    `over`: edits up to this epoch have ended, whatever their mark says. With `exclusive`, updates during an edit are
-    not made: they are in `locked`, with the error that they get if it goes on.
+    Edits up to epoch `over` have ended, whatever their mark says. With `exclusive`, updates during an edit are not
+    made. They are in `locked`, with the error that they get if the edit goes on.
     """
     draft = Draft(None, 0, None, 0) if base is None else Draft(base.value, base.epoch, base.edit, base.serial)
     errors: list[Exception | None] = []
@@ -121,7 +121,7 @@ def apply_all(
         except StateLocked as error:
             locked.append(place)
             errors.append(error)
-        except Exception as error:  # noqa: BLE001 - of the user's function; it is raised where it was called
+        except Exception as error:  # noqa: BLE001 - the caller of the user's function raises it
             errors.append(error)
         else:
             errors.append(None)
@@ -129,10 +129,10 @@ def apply_all(
 
 
 def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None) -> Draft:
-    """The draft with one change made.
+    """Return the draft with one change made.
 
     Raises:
-        Fenced, StateConflict, StateLocked, and whatever a user's function raises.
+        Fenced, StateConflict, StateLocked, and what a user's function raises.
     """
     match change:
         case StopEdits(epoch):
@@ -172,7 +172,7 @@ def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None)
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What is new in each write: its identity, whose it is, when (epoch ms), and a lineage if it is the first."""
+    """New fields of each write: its id, its writer, its time (epoch ms), and a lineage if it is the first."""
 
     write: str
     by: str
@@ -181,7 +181,7 @@ class Stamp:
 
 
 def following(base: Document | None, draft: Draft, stamp: Stamp) -> Document:
-    """The revision that the draft becomes: one serial on, or the first of a new lineage."""
+    """Return the revision made of the draft: the next serial, or the first of a new lineage."""
     return Document(
         lineage=stamp.lineage if base is None else base.lineage,
         serial=1 if base is None else base.serial + 1,
@@ -197,7 +197,7 @@ def following(base: Document | None, draft: Draft, stamp: Stamp) -> Document:
 
 
 def must_be_newest(epoch: int, fence: int) -> None:
-    """Refuse an older epoch than the newest that was seen; 0 is no fence.
+    """Check that an epoch is not older than the newest; 0 is no fence.
 
     Raises:
         Fenced: it is older.
@@ -216,7 +216,7 @@ def _why(reason: str) -> str:
 
 
 def epoch_of(fence: Any) -> int:
-    """The epoch of a lease, a term, a job, or the number itself; 0 of None.
+    """Return the epoch of a lease, a term or a job, or the number itself; 0 for None.
 
     Raises:
         TypeError: it has none.
@@ -231,20 +231,20 @@ def epoch_of(fence: Any) -> int:
 
 # One write of a state, until its outcome is known. Pure: no store, no clock.
 #
-# 1. What is about to be overwritten is archived first: serial n *is* committed, so any number of clients may put it
-#    into the history, and "there already" is success. Archived after the write, a crash between the two would leave a
-#    serial nowhere.
+# 1. The current revision is archived before it is overwritten. Serial n is committed then, so any number of clients may
+#    put it into the history, and "exists already" is success. If it were archived after the write, a crash between the
+#    two would lose a serial.
 # 2. The write is conditional on the version that was read.
-# 3. A refusal is never believed without a look: something on the way may have sent the write twice and handed back the
-#    second answer. Mine is told by its identity: at the path while it is current, and in the history after that, as
-#    whoever overwrote it has archived it first.
+# 3. After a refusal the writer always reads the state: a proxy may have sent the write twice and returned the second
+#    answer. It looks for the id of its own write: at the path, and in the history if the state has moved on. A writer
+#    that overwrote it has archived it first.
 
 
 Settled = Literal["mine", "never", "untold"]
 
 
 class Todo(enum.Enum):
-    """What is to be asked of the store."""
+    """The next step against the store."""
 
     ARCHIVE = "put what is there into the history"
     REPLACE = "write mine over it"
@@ -255,12 +255,12 @@ class Todo(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A write of `mine` over `base` (None: nothing is there).
+    """A write of `mine` over `base` (None: no state exists).
 
     Attributes:
-        doubt: a copy of the write may be on its way, or have landed.
-        verdict: once it is DONE. `untold`: what would tell was trimmed or removed.
-        seen: what is there now, as the last look showed it.
+        doubt: a copy of the write may be on its way, or written.
+        verdict: set once it is DONE. `untold`: the revision that would tell was trimmed or removed.
+        seen: the current document, as it was last read.
     """
 
     base: Document | None
@@ -272,44 +272,44 @@ class Turn:
 
     @classmethod
     def begin(cls, base: Document | None, mine: Document) -> Turn:
-        """With nothing to archive, the write comes first."""
+        """Start a write: with the archive, unless no revision exists."""
         return cls(base, mine, Todo.REPLACE if base is None else Todo.ARCHIVE)
 
     @classmethod
     def settling(cls, base: Document | None, mine: Document) -> Turn:
-        """Of a write that somebody else, or this one before a crash, has sent."""
+        """Start from a write that was sent earlier, by this process or another."""
         return cls(base, mine, Todo.LOOK, doubt=True)
 
     def archived(self) -> Turn:
-        """It is in the history, by whomever."""
+        """Note that the current revision is in the history, put there by any client."""
         return replace(self, next=Todo.REPLACE)
 
     def sending(self) -> Turn:
-        """From here on a copy may be on its way."""
+        """Note that a copy of the write may be on its way from now on."""
         return replace(self, doubt=True)
 
     def won(self) -> Turn:
-        """The store took it."""
+        """Finish: the store accepted the write."""
         return self._done("mine", self.mine)
 
     def not_won(self) -> Turn:
-        """The store refused it, or did not answer."""
+        """Read the path next: the store refused the write, or did not answer."""
         return replace(self, next=Todo.LOOK)
 
     def looked(self, now: Document | None) -> Turn:
-        """This is at the path."""
+        """Choose the next step by the document at the path."""
         if now is None:
             return replace(self, next=Todo.REPLACE) if self.base is None else self._done("untold", None)
-        if now.lineage != self.mine.lineage:  # mine would have been the first of its lineage, or that was removed
+        if now.lineage != self.mine.lineage:  # this write would have begun its lineage, or the state was removed
             return self._done("never" if self.base is None else "untold", now)
         if now.serial > self.mine.serial:
             return replace(self, next=Todo.LOOK_BACK, seen=now)
         if now.serial < self.mine.serial:
-            return replace(self, next=Todo.REPLACE)  # the condition still holds: the same bytes again
+            return replace(self, next=Todo.REPLACE)  # the condition still holds, so send the same bytes again
         return self._done("mine" if now.write == self.mine.write else "never", now)
 
     def looked_back(self, then: Document | None) -> Turn:
-        """This is in the history at my serial."""
+        """Decide by the revision that the history has at this write's serial."""
         if then is None:
             return self._done("untold", self.seen)
         return self._done("mine" if then.write == self.mine.write else "never", self.seen)

@@ -1,11 +1,11 @@
-"""What a state's object holds, and what is different between two values. Pure.
+"""Contents of a state's object, codecs of its values, and differences between values. Pure.
 
 {"format": 1, "lineage": uuid, "serial": n, "write": uuid, "epoch": n, "by": "host, pid 7", "at": epoch ms,
  "reason": text | absent, "edit": {"epoch", "by", "since", "open", "reason"} | absent, "value": ...}
 
-`serial` rises by one with each write. `lineage` is of the first write: a state that was removed and made anew has
-another one, so no (lineage, serial) ever has two contents. `write` is the identity of the write, and makes the bytes of
-each differ. Fields that are not known are kept. A format that is not known is refused, and never written over.
+`serial` rises by one with each write. `lineage` is made by the first write. A state that was removed and created again
+has another one, so no (lineage, serial) ever has two contents. `write` is the id of the write, and makes the bytes of
+each write differ. Unknown fields are kept. An unknown format is refused, and never overwritten.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LARGEST = 192 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class EditMark:
-    """The last held edit that began: its lease's epoch, who, since when (epoch ms), why; and whether it goes on."""
+    """Mark of the last held edit: its lease's epoch, client, begin (epoch ms) and reason, and if it is `open`."""
 
     epoch: int
     by: str
@@ -48,7 +48,7 @@ class EditMark:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One revision as it is stored; `value` is what JSON can say."""
+    """One revision as it is stored; `value` is JSON."""
 
     lineage: str
     serial: int
@@ -63,14 +63,14 @@ class Document:
 
     @property
     def editing(self) -> int:
-        """The epoch of the edit that is being made, else 0."""
+        """Epoch of the edit in progress, else 0."""
         return self.edit.epoch if self.edit is not None and self.edit.open else 0
 
     def encode(self) -> bytes:
-        """As JSON.
+        """Encode as JSON.
 
         Raises:
-            TooLarge: nobody could read it again.
+            TooLarge: no client could read it again.
         """
         fields: dict[str, Any] = {
             "format": _FORMAT,
@@ -97,10 +97,10 @@ _KNOWN = {"format", "lineage", "serial", "write", "epoch", "by", "at", "reason",
 
 
 def decode(data: bytes, path: str) -> Document:
-    """The document in these bytes.
+    """Decode a document.
 
     Raises:
-        MalformedObject: they are none, or of a format that is not known.
+        MalformedObject: the bytes are not a state, or of an unknown format.
     """
     with undecodable_as(
         MalformedObject, f"{path!r} is no state file, and is left as it is", "give the state another path"
@@ -134,12 +134,12 @@ class _Absent:
 
 
 NOT_THERE = _Absent()
-"""What stands for one side of a difference where there is nothing."""
+"""A side of a `Difference` that has no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """At `where` (`/a/0/b`; "" is all of it) there was `before`, and is `after`.
+    """Two values differ at `where` (`/a/0/b`; "" is the whole value): `before`, and `after`.
 
     >>> state = lockprovider.state.open("memory://docs/orders.json")
     >>> first, second = state.put({"a": [1]}), state.put({"a": [2]})
@@ -153,7 +153,7 @@ class Difference:
 
 
 def difference(before: Any, after: Any, where: str = "") -> Iterator[Difference]:
-    """The innermost places at which two JSON values differ, in order."""
+    """Yield the innermost places at which two JSON values differ, in order."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
             yield from difference(before.get(key, NOT_THERE), after.get(key, NOT_THERE), f"{where}/{key}")
@@ -166,19 +166,19 @@ def difference(before: Any, after: Any, where: str = "") -> Iterator[Difference]
         yield Difference(where, before, after)
 
 
-# Values of a program as what JSON can say, and back.
+# Codecs: convert a program's values to JSON, and back.
 #
-# JSON as it is; `bytes` (in base64); a pydantic model, by its class; or anything with `encode` and `decode`.
+# A codec is JSON itself; `bytes` (as base64); a pydantic model, by its class; or an object with `encode` and `decode`.
 
 
 V = TypeVar("V")
 
 LARGEST_STATE = 176 << 20
-"""Bytes of a value as it is stored."""
+"""Largest size of a value as it is stored, in bytes."""
 
 
 class Codec(Protocol[V]):
-    """Both directions; each gives a value of its own, that shares nothing with what it was made of.
+    """Converts values to JSON, and back. Each result shares nothing with the argument.
 
     >>> class Words:
     ...     def encode(self, value):
@@ -193,20 +193,20 @@ class Codec(Protocol[V]):
     """
 
     def encode(self, value: V) -> Any:
-        """What JSON can say.
+        """Convert a value to JSON.
 
         Raises:
-            InvalidInput: this value cannot be kept.
+            InvalidInput: this value cannot be stored.
 
         >>> codec.encode("two words")
         ['two', 'words']
         """
 
     def decode(self, stored: Any) -> V:
-        """The value.
+        """Convert JSON to a value.
 
         Raises:
-            MalformedObject: what is stored is something else.
+            MalformedObject: the stored JSON is something else.
 
         >>> codec.decode(["two", "words"])
         'two words'
@@ -214,7 +214,7 @@ class Codec(Protocol[V]):
 
 
 class Json:
-    """Values as JSON has them: dicts with text as keys, lists, text, numbers, true and false. Not None alone."""
+    """Codec of JSON values: dicts with text as keys, lists, text, numbers, true and false. None alone is refused."""
 
     def encode(self, value: Any) -> Any:
         """See `Codec`."""
@@ -228,7 +228,7 @@ class Json:
 
 
 class Raw:
-    """Bytes."""
+    """Codec of bytes."""
 
     def encode(self, value: bytes) -> dict[str, str]:
         """See `Codec`."""
@@ -247,7 +247,7 @@ class Raw:
 
 
 class Model(Generic[V]):
-    """A pydantic model (version 2); its errors at reading are pydantic's own."""
+    """Codec of a pydantic model (version 2); reading raises pydantic's own errors."""
 
     def __init__(self, model: type[V]) -> None:
         self._model: Any = model
@@ -266,7 +266,7 @@ class Model(Generic[V]):
 
 
 class Checked(Generic[V]):
-    """A codec of the caller's, whose results are checked: what JSON cannot say fails the one who gave it alone."""
+    """A caller's codec with its results checked: a result that is not JSON fails that caller alone."""
 
     def __init__(self, codec: Codec[V]) -> None:
         self.codec = codec
@@ -281,10 +281,10 @@ class Checked(Generic[V]):
 
 
 def codec_of(given: Any) -> Codec[Any]:
-    """The codec that a user means by `codec=`.
+    """Return the codec for a `codec=` argument.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is not a codec.
     """
     if given is None:
         return Json()

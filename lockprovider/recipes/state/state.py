@@ -1,18 +1,18 @@
-"""`State`: one document that many read, change and edit, with a history.
+"""`State`: one document that many clients read, change and edit, with a history.
 
     state = lockprovider.state.open("s3://bucket/pipelines/orders.json", default=dict)
     state.update(lambda s: {**s, "day": new} if new > s.get("day", "") else UNCHANGED)
     with state.edit(reason="migration 12") as doc:
         doc["schema"] = 12
 
-Promised. No update is lost: a function of `update` gets the value that its result replaces. Every revision that ever
-was current is at the path or in the history, but for those that were trimmed. Whether a write was done can be told also
-after others have written since; `OutcomeUnknown` is raised only if more than `keep` did meanwhile, or the store did not
-answer. An edit overwrites nothing that was written after it has read. An older `fence` than the newest is refused
-within the compare-and-set. What is read was current between call and return.
+Promised. No update is lost: the function of `update` gets the value that its result replaces. Every revision that was
+ever current is at the path or in the history, until it is trimmed. The outcome of a write can be found later too.
+`OutcomeUnknown` means that more than `keep` writes followed, or that the store did not answer. An edit overwrites no
+write made after it has read. A `fence` older than the newest is refused within the compare-and-set. A read returns a
+value that was current during the call.
 
-Not promised: that an edit is let finish (a newer holder of the lock goes first); anything about objects that others
-write or remove past this library; that the history of a state that was removed is found again.
+Not promised: that an edit can finish (a newer holder of the lock goes first); objects that other programs write or
+remove; the history of a state that was removed.
 """
 
 from __future__ import annotations
@@ -41,20 +41,17 @@ from lockprovider.storage_lock.inspect import break_lock, look
 from lockprovider.storage_lock.lease import Lease
 from lockprovider.storage_lock.status import LockStatus
 
-# What a state's callers get: revisions, an edit, and who edits.
-
-
 V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
 class Revision(Generic[V]):
-    """The state at one serial. Serial 0 is a state that is not there, with the default as its value.
+    """The state at one serial. Serial 0: the state does not exist, and `value` is the default.
 
     Attributes:
-        by, at_ms, reason: who wrote it, when by that one's clock (epoch ms), and why, if that was said.
-        epoch: the newest that was given as `fence` until then.
-        lineage: the same for all revisions of one state, another if it was removed and made anew.
+        by, at_ms, reason: its writer, the time by the writer's clock (epoch ms), and the reason, if one was given.
+        epoch: the newest `fence` given until then.
+        lineage: the same for all revisions of one state; another if it was removed and created again.
 
     >>> revision = lockprovider.state.open("memory://docs/orders.json", default=dict).read()
     >>> revision.serial, revision.value
@@ -72,7 +69,7 @@ class Revision(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Who may edit now: what the lock of edits says, and the mark of the last edit in the state.
+    """Holder of the lock of edits, with the reason from the mark of the last edit.
 
     >>> lockprovider.state.open("memory://docs/orders.json").who().state
     'absent'
@@ -83,11 +80,11 @@ class Editor:
     since_ms: int
     reason: str
     status: LockStatus
-    valid_until_ms: int = 0  # the edit is over then, if its lock is not renewed; by the holder's clock
+    valid_until_ms: int = 0  # when the edit is over, unless its lock is renewed; by the holder's clock
 
 
 class Edit(Generic[V]):
-    """A held edit: change `value`, or set another. It is written at the end of the `with`, if nobody came between.
+    """A held edit: change `value`, or set another. The end of the `with` writes it, if no other write came between.
 
     >>> state = lockprovider.state.open("memory://docs/orders.json", default=dict)
     >>> with state.edit() as edit:
@@ -101,7 +98,7 @@ class Edit(Generic[V]):
         self.lease = lease
         self.begun = begun
         self.value = begun.value
-        self.revision: Revision[V] | None = None  # what it was written as, once it is
+        self.revision: Revision[V] | None = None  # set once it is written
 
     def __repr__(self) -> str:
         return f"<Edit of serial {self.begun.serial}, {'not ' if self.revision is None else ''}written>"
@@ -119,25 +116,25 @@ class Edit(Generic[V]):
         return key in value
 
 
-_UPDATED: ContextVar[frozenset[object]] = ContextVar("_UPDATED", default=frozenset())  # by functions that run here
+_UPDATED: ContextVar[frozenset[object]] = ContextVar("_UPDATED", default=frozenset())  # states being updated here
 
 _TIMEOUT_S = 60.0
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 
 
 class State(Recipe, Generic[V]):
-    """A state file. Thread-safe; many threads share its writes.
+    """A state file. Thread-safe: the threads of a process share its writes.
 
     Args:
-        store: the store, and `path` the object below its root; `State.open` takes a URL.
+        store: the store, with the object at `path` below its root; `State.open` takes a URL.
         codec: none for JSON, `bytes`, a pydantic model's class, or an object with `encode` and `decode`.
-        default: makes the value of a state that is not there yet.
+        default: makes the value of a state that does not exist yet.
         keep: how many revisions before the current one are kept.
-        edits: "exclusive": no update while somebody edits (`StateLocked`); "advisory": an update goes through, and the
-            edit gets `StateConflict`.
+        edits: "exclusive": an update during an edit raises `StateLocked`; "advisory": it succeeds, and the edit gets
+            `StateConflict`.
         timeout: seconds for an update with all its tries.
         pace_s: seconds between two writes; the default is 1 on GCS, else 0.
-        lock_settings: of the lock of edits.
+        lock_settings: settings of the lock of edits.
 
     >>> state = lockprovider.state.open("memory://docs/orders.json", default=dict)
     >>> state.update(lambda old: {**old, "day": "mon"}).value
@@ -177,28 +174,28 @@ class State(Recipe, Generic[V]):
         self._file = StateFile(self._store, self.path, self._timeout_s, self.world)
         self._writer = StateWriter(self._file, edits == "exclusive", self.keep, self._timeout_s, lock_settings)
         self._place = (store.place, self.path)
-        self._calls_since_s: float | None = None  # the function of an update
+        self._calls_since_s: float | None = None  # when the running `update` function began
 
     @property
     def store(self) -> Store:
-        """Where it is."""
+        """Store of the state."""
         return self._store
 
     @property
     def lock_path(self) -> str:
-        """Where the lock of edits is, below the store's root."""
+        """Path of the lock of edits, below the store's root."""
         return self._file.lock_path
 
     @property
     def lock_settings(self) -> LockSettings | None:
-        """Those of the lock of edits."""
+        """Settings of the lock of edits."""
         return self._writer.lock_settings
 
     def read(self, *, max_age_s: float = 0.0) -> Revision[V]:
-        """The state as it is; one conditional GET for all who read at once. `max_age_s`: see `Cached.get`.
+        """Read the state by one conditional GET, shared by concurrent readers. `max_age_s`: see `Cached.get`.
 
         Raises:
-            MalformedObject: the object there is no state.
+            MalformedObject: the object is not a state.
             StoreError: the store did not answer.
 
         >>> now = state.read()
@@ -208,18 +205,18 @@ class State(Recipe, Generic[V]):
         return self._revision(self._file.read(max_age_s=max_age_s)[0])
 
     def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
-        """Replace the value by what `fn` makes of it, or leave it, if that is `UNCHANGED`; the revision that it is in.
+        """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return the revision with it.
 
-        Updates of many threads share a write: each sees what the one before it made, one that raises fails alone, and
-        the revision has the value after the last of them. `fn` may be called several times, on another thread; it must
-        have no side effects. `fence`: a lease, or its epoch; an older one than the newest that was given is refused.
+        Concurrent updates share a write: each sees the result of the one before, and one that raises fails alone. The
+        returned revision has the value after the last of them. `fn` may be called several times, on another thread, so
+        it must have no side effects. `fence` is a lease or its epoch; one older than the newest is refused.
 
         Raises:
             Fenced: `fence` is over.
-            StateLocked: somebody edits it.
+            StateLocked: another client edits the state.
             NestedUpdate: it is called by `fn` of another update of the same state.
-            OutcomeUnknown: nobody can tell whether it was written; `settle` asks again.
-            Unavailable: others were faster until the timeout, or the store failed; nothing was written.
+            OutcomeUnknown: it is not known whether it was written; `settle` asks again.
+            Unavailable: other writers were faster until the timeout, or the store failed; nothing was written.
 
         >>> state.update(lambda old: {**old, "day": "tue"}).value["day"]
         'tue'
@@ -230,7 +227,7 @@ class State(Recipe, Generic[V]):
         return self._do(self._updating(fn, fence, reason))
 
     def put(self, value: V, *, expected: int | None = None, fence: Any = None, reason: str = "") -> Revision[V]:
-        """Replace the value, whatever it is, or only if its serial is `expected` (0: there is none).
+        """Replace the value; with `expected`, only if its serial is that one (0: the state does not exist).
 
         Raises:
             StateConflict: it has another serial.
@@ -243,13 +240,14 @@ class State(Recipe, Generic[V]):
 
     @contextlib.contextmanager
     def edit(self, *, reason: str = "", timeout: float | None = None) -> Iterator[Edit[V]]:
-        """Hold the lock of edits, change the value, and write it at the end; after an exception, nothing.
+        """Hold the lock of edits, and write the changed value at the end; after an exception, write nothing.
 
-        Two writes, and the lock's. `timeout`: how long to wait for the lock. `edit.lease.check()` tells of its loss.
+        It takes two writes, and those of the lock. `timeout` is how long to wait for the lock. `edit.lease.check()`
+        raises once the lock is lost.
 
         Raises:
-            NotAcquired: others edited it until the timeout.
-            LeaseLost, Fenced: another has begun an edit since; nothing was written.
+            NotAcquired: other clients edited it until the timeout.
+            LeaseLost, Fenced: another client has begun an edit since; nothing was written.
             StateConflict: it was changed since it was read; nothing was written.
             OutcomeUnknown, Unavailable: as `update`.
 
@@ -266,7 +264,7 @@ class State(Recipe, Generic[V]):
             edit.revision = self._do(self._ending(edit, reason))
 
     def history(self, limit: int = 20) -> list[Revision[V]]:
-        """The newest revisions, the current one first; one GET each.
+        """Return the newest revisions, the current one first; one GET each.
 
         Raises:
             StoreError: the store did not answer.
@@ -283,10 +281,10 @@ class State(Recipe, Generic[V]):
         return found
 
     def at(self, serial: int) -> Revision[V]:
-        """The revision of that serial.
+        """Return the revision of a serial.
 
         Raises:
-            NoRevision: there is none, or it was trimmed.
+            NoRevision: it does not exist, or was trimmed.
 
         >>> state.at(1).value
         {'day': 'mon'}
@@ -306,7 +304,7 @@ class State(Recipe, Generic[V]):
         )
 
     def diff(self, before: int, after: int) -> list[Difference]:
-        """The places at which two revisions differ, as they are stored.
+        """Return the places at which two revisions differ, as they are stored.
 
         Raises:
             NoRevision: as `at`.
@@ -317,7 +315,7 @@ class State(Recipe, Generic[V]):
         return list(difference(*(self.codec.encode(self.at(serial).value) for serial in (before, after))))
 
     def rollback(self, serial: int, *, fence: Any = None, reason: str = "") -> Revision[V]:
-        """Write the value of an earlier revision again, as the next one; no serial is ever used twice.
+        """Write the value of an earlier revision as the next one; no serial is ever used twice.
 
         Raises:
             NoRevision: as `at`.
@@ -326,13 +324,13 @@ class State(Recipe, Generic[V]):
         >>> state.rollback(1).value
         {'day': 'mon'}
         """
-        then = self._at(serial).value  # as it is stored, also where the state was empty
+        then = self._at(serial).value  # as stored, because the state may have been empty
         return self._do(
             Update(lambda _: then, epoch_of(fence), check_text(reason or f"rollback to {serial}", "reason"))
         )
 
     def who(self) -> Editor:
-        """Who edits the state, as the lock of edits shows it.
+        """Return the holder of the lock of edits.
 
         >>> with state.edit(reason="migration 13"):
         ...     who = state.who()
@@ -351,7 +349,7 @@ class State(Recipe, Generic[V]):
         return Editor(status.state, by, since_ms, reason, status, until_ms)
 
     def unlock(self, shown: Editor) -> None:
-        """Break the lock of edits, if its record still is the one that was shown; its holder's edit is refused then.
+        """Break the lock of edits, if its record is still the one in `shown`; its holder's edit is then refused.
 
         Raises:
             StateConflict: it has changed since; nothing was broken.
@@ -370,11 +368,11 @@ class State(Recipe, Generic[V]):
         self._do(StopEdits(shown.status.record.epoch))
 
     def settle(self, error: OutcomeUnknown) -> Revision[V] | None:
-        """What a write came to that raised this, here or elsewhere; None: it never was, and never will be.
+        """Find the outcome of a write that raised `error`, here or elsewhere; None: it was not done, and never will be.
 
         Raises:
-            OutcomeUnknown: it still cannot be told.
-            InvalidInput: it is of something else.
+            OutcomeUnknown: it is still not known.
+            InvalidInput: the error is not of a write of this state.
 
         >>> try:
         ...     revision = state.update(lambda old: old)
@@ -389,7 +387,7 @@ class State(Recipe, Generic[V]):
         return self._revision(turn.mine) if turn.verdict == "mine" else None
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more updates, and return once those that wait are written.
+        """Take no more updates, and wait until the waiting ones are written, or for `timeout` seconds.
 
         >>> state.close(timeout=10)
         """
@@ -399,10 +397,10 @@ class State(Recipe, Generic[V]):
         return self._writer.commit(changes)
 
     def _submit(self, change: StateChange) -> Later[Document | None]:
-        """Every change goes this way.
+        """Submit a change to the batcher; every change passes here.
 
         Raises:
-            NestedUpdate: it is asked for within a function of `update` of this state.
+            NestedUpdate: it is called within a function of `update` of this state.
         """
         if self._place in _UPDATED.get():
             raise NestedUpdate(
@@ -418,10 +416,10 @@ class State(Recipe, Generic[V]):
                 self._must_come(answer)
             return self._revision(answer.result())
         finally:
-            answer.cancel()  # of one that is done: nothing
+            answer.cancel()  # does nothing once it is done
 
     def _must_come(self, answer: Later[Document | None]) -> None:
-        """Raise, if a function that updates this state has run so long that it may be waiting for this very change."""
+        """Cancel a change and raise NestedUpdate, if an `update` function has run so long that it may wait for it."""
         since_s = self._calls_since_s
         if since_s is not None and self.world.monotonic_s() - since_s > self._timeout_s and answer.cancel():
             raise NestedUpdate(
@@ -430,6 +428,7 @@ class State(Recipe, Generic[V]):
             )
 
     def _updating(self, fn: Callable[[V], V | NotChanged], fence: Any, reason: str) -> Update:
+        """Wrap `fn` as an update: while it runs, it is marked, so that a nested update is found."""
         if not callable(fn):
             raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
 
@@ -477,10 +476,10 @@ class State(Recipe, Generic[V]):
         )
 
 
-# `AsyncState`: the same state for tasks of an event loop.
+# `AsyncState`: a state for tasks of an event loop.
 #
-# It is the very `State` of the threads: an update waits for its write without a thread, any other call has one while it
-# lasts. So every promise is the same. A cancelled update is dropped, if no write has taken it yet; else it goes on.
+# It wraps a `State`, so every promise is the same. An update waits for its write without a thread; any other call has a
+# thread while it runs. A cancelled update is dropped, unless a write has taken it.
 
 
 class AsyncState(RecipeForTasks[State[V]], Generic[V]):
@@ -505,13 +504,13 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
     close = threaded(State.close)
 
     async def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
-        """See `State.update`; `fn` is a plain function, called on another thread.
+        """Update as `State.update` does; `fn` is a plain function, called on another thread.
 
         >>> revision = await state.update(lambda old: {**old, "schema": 12})
         >>> revision.value
         {'day': 'mon', 'schema': 12}
         """
-        return await self._do(self._sync._updating(fn, fence, reason))  # noqa: SLF001 - its twin
+        return await self._do(self._sync._updating(fn, fence, reason))  # noqa: SLF001 - the wrapped class
 
     async def put(self, value: V, *, expected: int | None = None, fence: Any = None, reason: str = "") -> Revision[V]:
         """See `State.put`.
@@ -547,4 +546,4 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
                 state._must_come(answer)  # noqa: SLF001
             return state._revision(coming.result())  # noqa: SLF001
         finally:
-            coming.cancel()  # of one that is done: nothing
+            coming.cancel()  # does nothing once it is done

@@ -1,15 +1,15 @@
-"""A state as a backend of Terraform and OpenTofu: the answers to the requests of their `http` backend.
+"""Terraform and OpenTofu on a state: their `http` backend's requests, and their S3 lock file.
 
-GET, POST and DELETE of the state, LOCK and UNLOCK with their LockInfo. So any store of fsspec becomes a backend whose
-lock lapses when its holder dies, and whose writes are fenced: a run that was paused, and overtaken, is refused (409),
-and its state is left in `errored.tfstate`, as Terraform does where any backend fails.
+The requests are GET, POST and DELETE of the state, LOCK and UNLOCK with their LockInfo. So any store of fsspec becomes
+a backend. Its lock lapses when its holder dies, and its writes are fenced. A run that was paused and overtaken is
+refused (409). Terraform then leaves its state in `errored.tfstate`, as with any backend that fails.
 
-The bytes are kept as they are. A state is refused (409) if its lineage is not that of the stored one, if its serial is
-lower, or if it has the same serial and another content: the rules of `terraform state push`. Terraform's `http`
-backend does not tell the server of `-force`; `force=true` in the query of the address does.
+The bytes of a state are kept as they are. A state is refused (409) if its lineage is not that of the stored one, or if
+its serial is lower. It is also refused if it has the same serial and another content. These are the rules of `terraform
+state push`. Terraform's `http` backend does not send `-force`; add `force=true` to the query of the address.
 
-The answer to a refused request is JSON: {"error": "StateConflict", "message": "..."}; of a lock that another run holds,
-it is that run's LockInfo.
+The answer to a refused request is JSON: {"error": "StateConflict", "message": "..."}. For a lock that another run
+holds, it is that run's LockInfo.
 
 Source: internal/backend/remote-state/http/client.go and internal/states/statemgr/migrate.go of Terraform 1.5 and 1.11.
 """
@@ -53,12 +53,12 @@ from lockprovider.storage_lock.lease import Lease
 
 LARGEST_BODY = 128 << 20
 _LARGEST_INFO = 1 << 16
-_DEEPEST_STATE = 256  # it is stored as text, and read by Go
+_DEEPEST_STATE = 256  # stored as text, and read by Go
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response; `said` is what a person should read of a refusal."""
+    """An HTTP response; `said` is the message of a refusal, for people."""
 
     status: HTTPStatus
     body: bytes = b""
@@ -66,7 +66,7 @@ class Reply:
 
     @classmethod
     def refusal(cls, status: HTTPStatus, error: str, message: str) -> Reply:
-        """A refusal with its reason as JSON."""
+        """Build a refusal with its reason as JSON."""
         return cls(status, json.dumps({"error": error, "message": message}).encode(), message)
 
 
@@ -79,7 +79,7 @@ class TerraformBackend:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
-        """Carry out a request; an error becomes a status and a sentence."""
+        """Carry out a request; an error becomes a status and a message."""
         given = {name: values[0] for name, values in parse_qs(query).items()}
         asked: dict[str, Callable[[], Reply]] = {
             "GET": self._read,
@@ -99,7 +99,7 @@ class TerraformBackend:
             return Reply.refusal(_status(error), type(error).__name__, str(error))
 
     def close(self) -> None:
-        """Release the lock of a run that is gone."""
+        """Release the lock of a run that has ended."""
         held, self._held = self._held, None
         if held is not None:
             held.lease.release()
@@ -109,12 +109,13 @@ class TerraformBackend:
             return carry_out()
 
     def _read(self) -> Reply:
-        stored, _ = self.state._file.read()  # noqa: SLF001 - it is of the state
+        stored, _ = self.state._file.read()  # noqa: SLF001 - part of the state
         if stored is None or stored.value is None:
             return Reply(HTTPStatus.NO_CONTENT)
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
 
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
+        """Store a snapshot, if it comes from the run that holds the lock here, or if no run does."""
         snapshot = TerraformState.decode(body)
         held = self._held
         if held is None and identity:
@@ -133,7 +134,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _put(self, snapshot: TerraformState, *, force: bool) -> None:
-        """Without a lock; compared with the very state that is replaced."""
+        """Store a snapshot without a lock; it is compared with the very state that it replaces."""
         encoded = self.state.codec.encode(snapshot.data)
 
         def next_value(stored: Any) -> Any:
@@ -141,18 +142,19 @@ class TerraformBackend:
                 snapshot.must_follow(None if stored is None else self.state.codec.decode(stored))
             return encoded
 
-        self.state._batcher.do(Update(next_value, reason="without a lock"))  # noqa: SLF001 - it is of the state
+        self.state._batcher.do(Update(next_value, reason="without a lock"))  # noqa: SLF001 - part of the state
 
     def _delete(self) -> Reply:
-        self.state._batcher.do(Update(lambda _: None, reason="deleted"))  # noqa: SLF001 - it is of the state
+        self.state._batcher.do(Update(lambda _: None, reason="deleted"))  # noqa: SLF001 - part of the state
         return Reply(HTTPStatus.OK)
 
     def _lock(self, info: dict[str, Any]) -> Reply:
+        """Acquire the lock of edits for a run, and begin an edit with its LockInfo as the reason."""
         if self._held is not None:
-            same = self._held.info.get("ID") == info.get("ID")  # its answer was lost, and it was sent again
+            same = self._held.info.get("ID") == info.get("ID")  # a repeated request whose answer was lost
             return Reply(HTTPStatus.OK, json.dumps(info).encode()) if same else _locked(self._held.info)
         try:
-            lease = self.state._writer.new_lock().acquire(0.0)  # noqa: SLF001 - it is of the state
+            lease = self.state._writer.new_lock().acquire(0.0)  # noqa: SLF001 - part of the state
         except NotAcquired as refusal:
             return self._locked_by_another(str(refusal))
         try:
@@ -164,7 +166,7 @@ class TerraformBackend:
 
     def _unlock(self, identity: str | None) -> Reply:
         held = self._held
-        if held is None and not identity:  # force-unlock sends no more than that
+        if held is None and not identity:  # force-unlock sends no ID
             self.state.unlock(self.state.who())
         elif held is None or identity not in (None, held.info.get("ID")):
             said = f"the lock {identity} is not held here: nothing was unlocked"
@@ -186,7 +188,7 @@ class TerraformBackend:
 
 @dataclass(frozen=True, slots=True)
 class TerraformState:
-    """A state of Terraform or OpenTofu, also one that OpenTofu has encrypted: its lineage and serial stay readable."""
+    """A state of Terraform or OpenTofu. One encrypted by OpenTofu works too: lineage and serial stay readable."""
 
     data: bytes
     lineage: str
@@ -195,10 +197,10 @@ class TerraformState:
 
     @classmethod
     def decode(cls, data: bytes) -> TerraformState:
-        """Read lineage and serial of a state.
+        """Decode the lineage and serial of a state.
 
         Raises:
-            MalformedObject: it is no state.
+            MalformedObject: it is not a state.
         """
         with undecodable_as(MalformedObject, "this is no state of Terraform or OpenTofu; nothing was written"):
             content = parse_object(data, most=LARGEST_BODY, deepest=_DEEPEST_STATE)
@@ -238,18 +240,18 @@ class TerraformState:
 
 @dataclass(slots=True)
 class _Held:
-    """A lock that Terraform holds by us: a held edit, which may be written many times."""
+    """A lock that this process holds for a run of Terraform: a held edit, which may be written many times."""
 
     lease: Lease
     info: dict[str, Any]
-    edit: Edit[bytes] | None  # None: it is not known what is stored, as the answer to the last write was lost
+    edit: Edit[bytes] | None  # None after a lost answer: the stored state is not known
 
     @classmethod
     def begin(cls, state: State[bytes], lease: Lease, info: dict[str, Any]) -> _Held:
         return cls(lease, info, _begun(state, lease, info))
 
     def stored(self, state: State[bytes]) -> bytes | None:
-        """What is stored now."""
+        """Return the stored state; after a lost answer, begin the edit again to read it."""
         if self.edit is None:
             self.edit = _begun(state, self.lease, self.info)
         return self.edit.begun.value
@@ -258,12 +260,12 @@ class _Held:
         edit, self.edit = self.edit or _begun(state, self.lease, self.info), None
         edit.value = body
         reason = str(self.info.get("Operation") or "")
-        done = state._batcher.do(state._ending(edit, reason, goes_on=True))  # noqa: SLF001 - it is of the state
+        done = state._batcher.do(state._ending(edit, reason, goes_on=True))  # noqa: SLF001 - part of the state
         self.edit = Edit(self.lease, state._revision(done))  # noqa: SLF001
 
 
 def _begun(state: State[bytes], lease: Lease, info: dict[str, Any]) -> Edit[bytes]:
-    begun = state._batcher.do(state._beginning(lease.epoch, json.dumps(info)))  # noqa: SLF001 - it is of the state
+    begun = state._batcher.do(state._beginning(lease.epoch, json.dumps(info)))  # noqa: SLF001 - part of the state
     return Edit(lease, state._revision(begun))  # noqa: SLF001
 
 
@@ -291,7 +293,7 @@ def _status(error: Exception) -> HTTPStatus:
 
 
 def _info(body: bytes) -> dict[str, Any]:
-    """A LockInfo, of which only the ID means something here."""
+    """Parse a LockInfo; this backend uses only its ID."""
     if not body.strip():
         return {}
     with undecodable_as(ValueError, "this is no LockInfo"):
@@ -300,14 +302,14 @@ def _info(body: bytes) -> dict[str, Any]:
 
 # Terraform's and OpenTofu's own S3 lock file (`use_lockfile = true`): `<key>.tflock`, with their LockInfo.
 #
-# Promised. Who holds it excludes every run of theirs that locks the same key, and is excluded by it. A lock whose
-# answer was lost is known as one's own (theirs names itself as the one that is in its way). `unlock` removes the very
-# file that was shown, and no newer one: theirs looks, and then removes whatever is there.
+# Promised. The holder excludes every run of theirs that locks the same key, and is excluded by it. After a lost answer,
+# the holder recognizes its own lock (their client reports itself as the blocker). `unlock` removes exactly the file
+# that was shown, never a newer one; their client reads, and then removes any file.
 #
-# Needed: a store that keeps the condition of a delete; MinIO and Ceph do not, so the lock is refused there.
+# Needed: a store that keeps the condition of a delete. MinIO and Ceph do not, so they refuse the lock.
 #
-# Not promised. It has no lease: of a holder that died it stays until somebody unlocks it. Their write of the state
-# stays unconditional, so nothing stops a run whose lock was removed under it; `lockprovider state run` does.
+# Not promised. The file has no lease: after its holder died, it stays until a person unlocks it. Their write of the
+# state stays unconditional, so nothing stops a run whose lock was removed. `lockprovider state run` does.
 #
 # Source: internal/backend/remote-state/s3/client.go, internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu
 # 1.10).
@@ -320,7 +322,7 @@ _LARGEST = 1 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class TfLockFile:
-    """A lock file as it was seen. What is no LockInfo has an empty `id`; it locks all the same, as it does for them.
+    """A lock file as it was read. A file that is not a LockInfo has an empty `id`, and locks nevertheless.
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
     >>> mine = lock.acquire(operation="apply")
@@ -337,7 +339,7 @@ class TfLockFile:
 
 
 class TfLock:
-    """The lock file of one state. Thread-safe. `path` is the state's, `timeout` (s) for each request with its tries.
+    """The lock file of one state. Thread-safe. `path` is the state's; `timeout` (s) limits each request with its tries.
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
     >>> mine = lock.acquire(operation="apply", timeout=60)
@@ -354,7 +356,7 @@ class TfLock:
 
     @classmethod
     def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> TfLock:
-        """That of the state at a URL: `bucket` and `key` of their configuration; nothing is asked of the store yet.
+        """Return the lock of the state at a URL (`bucket` and `key` of its configuration). No request is sent yet.
 
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
@@ -368,7 +370,7 @@ class TfLock:
         return repr_at(self, self._store, self.path)
 
     def shown(self) -> TfLockFile | None:
-        """Who has it; None: nobody.
+        """Read the lock file; None: the state is not locked.
 
         Raises:
             StoreError: the store did not answer.
@@ -380,12 +382,12 @@ class TfLock:
         return None if content is None else _decoded(content.data, content.version)
 
     def acquire(self, *, operation: str = "", info: str = "", timeout: float = 0.0) -> TfLockFile:
-        """Take it, waiting `timeout` seconds for others; `operation` and `info` are shown to those who wait.
+        """Create the lock file, waiting up to `timeout` seconds; other clients see `operation` and `info`.
 
         Raises:
-            StateLocked: others had it until then; `reason` says what for.
-            OutcomeUnknown: the store was silent, and the file may yet come to be: look with `shown`, and unlock it.
-            NotSupported: this store deletes whatever the version is, so that the lock could not be given back safely.
+            StateLocked: another client had it until then; `reason` is its operation.
+            OutcomeUnknown: the store was silent, and the file may still appear: look with `shown`, and unlock it.
+            NotSupported: this store deletes any version, so the lock could not be released safely.
             StoreError: it was not taken.
 
         >>> lock.acquire()
@@ -396,7 +398,7 @@ class TfLock:
         check_text(operation, "operation")
         check_text(info, "info")
         self._proof.require()
-        self._proof.store.require_conditional_delete(timeout=self._timeout_s)  # else it could not be given back
+        self._proof.store.require_conditional_delete(timeout=self._timeout_s)  # else it could not be released
         deadline_s, tries = self.world.monotonic_s() + seconds(timeout), 0
         mine = self.world.new_id()
         data = self._encoded(mine, operation, info)
@@ -415,7 +417,7 @@ class TfLock:
                         outcome.unwrap()
                     raise _taken(self.path, there)
                 self.world.sleep(min(left_s, delay_s(tries, self.world.random())))
-        except KeyboardInterrupt:  # it has no lease: what was taken would stay
+        except KeyboardInterrupt:  # without a lease, a lock that was taken would stay
             with contextlib.suppress(CasError, StateConflict):
                 there = self.shown()
                 if there is not None and there.id == mine:
@@ -423,10 +425,10 @@ class TfLock:
             raise
 
     def unlock(self, shown: TfLockFile) -> bool:
-        """Remove the very file that was shown; False: it was gone already.
+        """Remove the file that was shown; return False if it was gone already.
 
         Raises:
-            StateConflict: another has it by now; it was left.
+            StateConflict: another client has it now; it was left.
             NotSupported, StoreError: it was not removed.
 
         >>> lock.unlock(mine), lock.shown()
@@ -442,7 +444,7 @@ class TfLock:
                 return True
             there = self.shown()
             if there is None:
-                return isinstance(outcome, Unknown)  # it was there, and who removed it cannot be told
+                return isinstance(outcome, Unknown)  # it existed, and it is not known which client removed it
             if there.version != shown.version:
                 raise StateConflict(f"{self.path!r} is not what was shown: {_words(there)} has it; look again")
             tries += 1
@@ -451,7 +453,7 @@ class TfLock:
             self.world.sleep(delay_s(tries, self.world.random()))
 
     def _looked(self, outcome: Outcome) -> TfLockFile | None:
-        """A refusal is never believed without a look: it may be of the own second copy."""
+        """Read the lock file after a refusal: the refusal may be of the request's own second copy."""
         try:
             return self.shown()
         except StoreError:

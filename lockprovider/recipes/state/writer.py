@@ -1,4 +1,4 @@
-"""The one who writes a state for all callers of this process: changes in, the revision or an error for each out."""
+"""Writer of a state for all callers of a process."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from lockprovider.recipes.state.document import Document, decode
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.lock import Lock
 
-# A state's objects in a store, and one write of it, until its outcome is known.
+# Objects of a state in a store, and one write of it, until its outcome is known.
 #
 # orders.json                             the current revision (`document.py`)
-# orders.json.d/history/<lineage>/<n>     the ones before
+# orders.json.d/history/<lineage>/<n>     earlier revisions
 # orders.json.d/lock                      the lock of held edits
 
 
-TRIM_EVERY = 16  # writes
+TRIM_EVERY = 16  # writes between two trims
 
 
 class StateFile:
-    """The path, its history, and what this process knows of it."""
+    """The object of a state and its history, with this process's cache of it."""
 
     def __init__(self, store: Store, path: str, timeout_s: float, world: World) -> None:
         self.store = store
@@ -54,26 +54,26 @@ class StateFile:
 
     @property
     def lock_path(self) -> str:
-        """Where the lock of held edits is."""
+        """Path of the lock of held edits."""
         return f"{self.path}.d/lock"
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Document | None, Content | None]:
-        """What is there; with `max_age_s`, see `Cached.get`."""
+        """Read the state; None: it does not exist. For `max_age_s` see `Cached.get`."""
         content = self._object.get(max_age_s=max_age_s)
         return (None if content is None else self._document(content)), content
 
     def at(self, lineage: str, serial: int) -> Document | None:
-        """An earlier revision."""
+        """Read an earlier revision; None: the history does not have it."""
         path = self._history(lineage, serial)
         content = self.store.read_or_none(path, timeout=self._timeout_s)
         return None if content is None else decode(content.data, path)
 
     def finish(self, turn: Turn, base: Content | None, deadline_s: float) -> Turn:
-        """Take a write to its end.
+        """Carry out a write until its outcome is known.
 
         Raises:
             StoreError: the store failed, and nothing was written.
-            OutcomeUnknown: it failed, or what would tell is gone, after a copy may have been written.
+            OutcomeUnknown: a copy may have been written, and the store failed, or the revision that would tell is gone.
         """
         data = turn.mine.encode()
         failures = 0
@@ -82,7 +82,7 @@ class StateFile:
                 self.world.sleep(delay_s(failures, self.world.random()))
             try:
                 turn = self._step(turn, base, data)
-                failed = turn.next is Todo.REPLACE and turn.doubt  # not yet there, and may come: the same once more
+                failed = turn.next is Todo.REPLACE and turn.doubt  # may still be written: send it again
             except StoreError as error:
                 if not turn.doubt:
                     raise
@@ -97,10 +97,10 @@ class StateFile:
         return turn
 
     def settle(self, unknown: Unknown, deadline_s: float) -> Turn:
-        """What such a write came to; it may be sent again, under its own condition.
+        """Find the outcome of an unknown write; it may be sent again, under its own condition.
 
         Raises:
-            MalformedObject: it is no write of a state.
+            MalformedObject: it is not a write of a state.
             OutcomeUnknown, StoreError: see `finish`.
         """
         mine = decode(unknown.data or b"", unknown.write.path)
@@ -110,21 +110,23 @@ class StateFile:
 
     @staticmethod
     def may_trim(now: Document, keep: int) -> bool:
-        """Once in a while."""
+        """Return whether a trim is due: every 16 writes."""
         return now.serial > keep and now.serial % TRIM_EVERY == 0
 
     def trim(self, now: Document, keep: int) -> None:
-        """Remove what is older than the newest `keep` before this one; it may be repeated by anybody."""
+        """Remove revisions older than the newest `keep` before this one. Any client may repeat it."""
         folder, first = self._history(now.lineage, 0).rpartition("/")[0], self._history(now.lineage, now.serial - keep)
-        with contextlib.suppress(CasError):  # the next one takes it
+        with contextlib.suppress(CasError):  # the next trim removes them
             self.store.delete_all([one.path for one in self.store.list(f"{folder}/", stop_at=first)])
 
     def _step(self, turn: Turn, base: Content | None, data: bytes) -> Turn:
+        """Take the next step of a write: archive, replace, or read."""
         match turn.next:
             case Todo.ARCHIVE:
-                assert turn.base is not None and base is not None  # noqa: S101, PT018 - else there is nothing to archive
+                assert turn.base is not None and base is not None  # noqa: S101, PT018 - only a base is archived
                 path = self._history(turn.base.lineage, turn.base.serial)
-                # create_once: it never has other bytes. One that a trim removed may come back, with the same.
+                # create_once: this path only ever has these bytes. A revision that a trim removed may come back, with
+                # the same bytes.
                 outcome = self.store.put_if_absent(path, base.data, create_once=True, timeout=self._timeout_s)
                 if isinstance(outcome, Unknown):
                     raise Unavailable(
@@ -169,8 +171,8 @@ class StateWriter:
     """Writes batches of changes, one at a time.
 
     Attributes:
-        exclusive: no update while somebody edits.
-        keep: how many revisions before the current one.
+        exclusive: refuse updates during an edit.
+        keep: how many revisions before the current one are kept.
         timeout_s: for a batch with all its tries.
     """
 
@@ -181,14 +183,14 @@ class StateWriter:
     lock_settings: LockSettings | None = None
 
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
-        """What becomes of each change: the document that it is in (None: there is none), or its error.
+        """Carry out changes; return for each the document that includes it (None: no state exists), or its error.
 
         Raises:
             OutcomeUnknown, StoreError, MalformedObject: for all of them.
         """
         world, failures = self.file.world, 0
         deadline_s = world.monotonic_s() + self.timeout_s
-        max_age_s, over = _EVER, 0  # what this process knows will do: the write is conditional on it
+        max_age_s, over = _EVER, 0  # the cached state is enough: the write is conditional on its version
         holder: NotAcquired | None = None
         while True:
             base, content = self.file.read(max_age_s=max_age_s)
@@ -209,12 +211,12 @@ class StateWriter:
                 if failures > 1:
                     world.sleep(delay_s(failures - 1, world.random()))
             elif max_age_s:
-                max_age_s = 0.0  # nothing is to be written, as far as is known: that has to be what is so
+                max_age_s = 0.0  # by the cached state nothing is to be written, so check the current one
             else:
                 return _answers(base, done, holder)
 
     def new_lock(self) -> Lock:
-        """A client of the lock of edits."""
+        """Return a new client of the lock of edits."""
         return Lock(self.file.store, self.file.lock_path, self.lock_settings, world=self.file.world)
 
     def _write(self, base: Document | None, content: Content | None, mine: Document, deadline_s: float) -> Turn:
@@ -225,7 +227,10 @@ class StateWriter:
         return turn
 
     def _editor(self) -> NotAcquired | None:
-        """Who holds the lock of edits; None: nobody, so whoever has put its mark there has died or was stopped."""
+        """Acquire and release the lock of edits; return its holder's refusal, or None if it was free.
+
+        If it was free, the client whose mark is in the state has died or was stopped.
+        """
         try:
             self.new_lock().acquire(0.0).release()
         except NotAcquired as refusal:

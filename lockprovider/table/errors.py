@@ -1,17 +1,17 @@
-"""What can go wrong with a table, grouped by what the caller would do about it.
+"""Errors of tables, grouped by what the caller does about them.
 
     TableError
-    |-- TableNotFound        look at the path, or create the table
+    |-- TableNotFound        check the path, or create the table
     |-- TableExists          open it instead
     |-- TableReplaced        another table is at the URL now; open it again
     |-- UnsupportedTable     change the table (or use another engine), then open again
     |-- UnsupportedSchema    cast the named column
     |-- InvalidRecords       fix the rows
-    |   `-- DoesNotFit       cast, rename or drop the named field (it is an UnsupportedSchema, too)
+    |   `-- DoesNotFit       cast, rename or drop the named field (also an UnsupportedSchema)
     |-- WriteConflict        read a fresh snapshot and do the work again
     |-- Aborted              this attempt is over; begin a new one
-    |-- AlreadyCommitted     go on with the next batch
-    |-- WrongCheckpoint      start the query with the checkpoint that it had, or as a new stream
+    |-- AlreadyCommitted     continue with the next batch
+    |-- WrongCheckpoint      start the query with its former checkpoint, or as a new stream
     |-- HistoryGone          ask for a later time
     `-- Corrupt              repair or restore the named file
 
@@ -26,48 +26,48 @@ from typing import Any
 
 
 class TableError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base class of the errors that this package raises on purpose."""
 
 
 class TableNotFound(TableError):
-    """There is no table at this path."""
+    """No table exists at this path."""
 
 
 class TableExists(TableError):
-    """There is a table at this path already."""
+    """A table already exists at this path."""
 
 
 class TableReplaced(TableError):
-    """The table was removed, and another one made at its URL, since this handle was opened; nothing was changed."""
+    """The table was removed and another was made at its URL since this handle was opened; nothing was changed."""
 
 
 class UnsupportedTable(TableError):
-    """The table uses a feature that is not safe or not possible here (version, type, metadata table, ...)."""
+    """The table uses a feature that is unsafe or impossible here (version, type, metadata table, ...)."""
 
 
 class UnsupportedSchema(TableError):
-    """A column has a type that cannot be stored, or the schema changed in a way that is not allowed."""
+    """A column has a type that cannot be stored, or the schema change is not allowed."""
 
 
 class InvalidRecords(TableError):
     """The rows cannot be written: a null key, a duplicate key, a missing column."""
 
 
-_SHOWN = 80  # characters of a value
-_LISTED = 20  # names, or misfits
+_SHOWN = 80  # characters of a value in a message
+_LISTED = 20  # names or misfits in a message
 _ADVICE = {("double", "float"): 'astype("float32") says that rounding is meant'}
 
 
 @dataclass(frozen=True)
 class Misfit:
-    """One field, or one value of it, that does not fit the table.
+    """A field, or a value of a field, that does not fit the table.
 
     Attributes:
-        path: where it is: `column.field`, `.element` of a list, `.key` and `.value` of a map.
-        given: its type; empty for a field that is missing.
+        path: the field: `column.field`, `.element` of a list, `.key` and `.value` of a map.
+        given: the field's type; empty for a missing field.
         wanted: the table's type; empty for a field that the table does not have.
-        text: what is wrong and what to do, with `{at}` where the value and the row go.
-        row: the number of the first row that does not fit; None if the types alone tell.
+        text: the fault and the next step; `{at}` marks the place for the value and the row.
+        row: the number of the first row that does not fit; None if the types alone show the misfit.
         value: the value that does not fit.
     """
 
@@ -80,31 +80,34 @@ class Misfit:
 
     @classmethod
     def types(cls, path: str, given: str, wanted: str, advice: str) -> Misfit:
-        """A type that does not fit the column's, or, with `at`, a value of it."""
+        """Build the misfit of a type that does not fit the column's type; `at` adds a value of that type."""
         return cls(path, given, wanted, f"{path}: {given} does not fit {wanted}{{at}}; {advice}")
 
     @classmethod
     def of_value(cls, path: str, given: str, wanted: str) -> Misfit:
-        """A value that would change."""
+        """Build the misfit of a value that a cast would change."""
         return cls.types(path, given, wanted, _ADVICE.get((given, wanted), "cast it, or give it a wider column"))
 
     @classmethod
     def repeated(cls, path: str, kind: str) -> Misfit:
-        """A key that comes twice in one map."""
+        """Build the misfit of a key that one map has twice."""
         return cls(
             path, kind, kind, f"{path}: equal keys in one map{{at}}; many readers keep one of them: drop the other"
         )
 
     @classmethod
     def missing(cls, path: str, wanted: str) -> Misfit:
-        """A field that the rows do not have."""
+        """Build the misfit of a field that the rows lack."""
         return cls(
             path, "", wanted, f"{path} is missing, of type {wanted}; add it, with nulls if that is what is meant"
         )
 
     @classmethod
     def stranger(cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None) -> Misfit:
-        """A field that the table does not have, whose own fields are `names`; `near` differs by case alone."""
+        """Build the misfit of a field that the table lacks.
+
+        `names` are the fields of the table's column `parent`; `near` is one that differs only by case.
+        """
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         there = (
@@ -116,16 +119,16 @@ class Misfit:
 
     @classmethod
     def null(cls, path: str, wanted: str) -> Misfit:
-        """A null where the table takes none."""
+        """Build the misfit of a null in a field that must not be null."""
         return cls(path, wanted, wanted, f"{path}: null does not fit {wanted} not null{{at}}; give it a value")
 
     @classmethod
     def twice(cls, path: str) -> Misfit:
-        """A name that two fields have."""
+        """Build the misfit of two fields with one name."""
         return cls(path, "", "", f"{path} comes twice; rename one")
 
     def at(self, row: int, value: object) -> Misfit:
-        """The same of a value in a row."""
+        """Return this misfit with the row and the value where it was found."""
         return replace(self, row=row, value=value)
 
     def __str__(self) -> str:
@@ -146,7 +149,7 @@ class DoesNotFit(InvalidRecords, UnsupportedSchema):
     """Rows that do not fit the table's columns; nothing was written.
 
     Attributes:
-        misfits: all that do not fit by their types, or the first value that does not.
+        misfits: all misfits of types, or the first value that does not fit.
         path, given, wanted, row, value: those of the first misfit.
     """
 
@@ -157,7 +160,7 @@ class DoesNotFit(InvalidRecords, UnsupportedSchema):
         self.row, self.value = misfits[0].row, misfits[0].value
 
     def __str__(self) -> str:
-        """A sentence for each misfit."""
+        """One sentence per misfit."""
         if len(self.misfits) == 1:
             return str(self.misfits[0])
         more = [f"and {len(self.misfits) - _LISTED} more"] if len(self.misfits) > _LISTED else []
@@ -172,10 +175,10 @@ class WriteConflict(TableError):
     """Another commit changed the same file groups first; nothing of this instant is visible.
 
     Attributes:
-        instant: begin time of the instant that gave way.
-        lost_to: file name of the instant it lost to: a completed one, a planned clustering, or a restore.
-        file_groups: the (partition, file id) pairs both had written; none after a restore, or when columns were added.
-        keys: the record keys both had inserted, where keys are checked; empty otherwise.
+        instant: begin time of the instant that lost.
+        lost_to: file name of the instant that won: a completed one, a planned clustering, or a restore.
+        file_groups: the (partition, file id) pairs that both wrote; empty after a restore or added columns.
+        keys: the record keys that both inserted, if keys are checked; empty otherwise.
     """
 
     def __init__(
@@ -185,7 +188,7 @@ class WriteConflict(TableError):
         self.lost_to = lost_to
         self.file_groups = file_groups
         self.keys = keys
-        # All of them go to BaseException, so that a worker process can pickle the error to its parent.
+        # BaseException gets all arguments, so that a worker process can pickle the error to its parent.
         super().__init__(instant, lost_to, file_groups, keys)
 
     def __str__(self) -> str:
@@ -206,11 +209,11 @@ class WriteConflict(TableError):
 
 
 class AlreadyCommitted(TableError):
-    """This batch of this stream is in the table already; nothing was written again."""
+    """The table already contains this batch of this stream; nothing was written again."""
 
 
 class WrongCheckpoint(TableError):
-    """A stream goes on from another checkpoint than the table's commits say; nothing was written."""
+    """The stream continues from another checkpoint than the table's commits record; nothing was written."""
 
 
 class Aborted(TableError):
@@ -218,17 +221,17 @@ class Aborted(TableError):
 
 
 class PropertiesChanged(Aborted):
-    """They are not what a transaction went by that has not written anything yet: with the new ones it may go on."""
+    """The table's properties changed before the transaction wrote anything; it may go on with the new ones."""
 
 
 class HistoryGone(TableError):
-    """The table cannot be read at that time: its files were cleaned, or it was not there yet."""
+    """The table cannot be read at that time: its files were cleaned, or it did not exist yet."""
 
     @classmethod
     def with_file(cls, path: str) -> HistoryGone:
-        """A reader's file is not there any more."""
+        """Build the error of a reader whose file was removed."""
         return cls(f"{path!r} was cleaned before it was read; read again, from a fresh snapshot")
 
 
 class Corrupt(TableError):
-    """A metadata file cannot be understood; the message names the file."""
+    """A metadata file cannot be parsed; the message names the file."""

@@ -1,4 +1,4 @@
-"""What tables need besides the distribution's own requirements; imported first, so that who lacks it is told so."""
+"""Check that the packages of the extra `table` are installed; `lockprovider.table` imports this module first."""
 
 from importlib.util import find_spec
 

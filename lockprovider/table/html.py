@@ -1,4 +1,4 @@
-"""Tables for notebooks: what `_repr_html_` shows. Plain HTML, every text escaped."""
+"""HTML tables for `_repr_html_` in notebooks; every text is escaped."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from html import escape
 
 
 def facts(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """Names and what they are."""
+    """Render name and value pairs, one per line."""
     body = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows)
     return f"<table><caption>{escape(title)}</caption><tbody>{body}</tbody></table>"
 
 
 def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns and lines."""
+    """Render lines under column headings."""
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join("<tr>" + "".join(f"<td>{escape(str(one))}</td>" for one in row) + "</tr>" for row in rows)
     table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"

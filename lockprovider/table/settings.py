@@ -1,6 +1,6 @@
-"""How a writer of a table behaves, by our names or by Hudi's own keys.
+"""Settings of a table's writers, by the names of this library or by Hudi's keys.
 
-Relations between settings are checked here, naming both sides.
+Errors about two settings that contradict each other name both.
 
 Source: Hudi `HoodieWriteConfig`, `HoodieCleanConfig`, `HoodieLockConfig`.
 """
@@ -40,7 +40,8 @@ from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVe
 from lockprovider.table.timeline.rewrite_plan import LOG_COMPACTION_KEYS, ClusterEvery, CompactEvery
 
 CARRIED_KEY = "hoodie.write.meta.key.prefixes"
-_CARRIED_KEYS = CARRIED_KEY, "hoodie.write.rolling.metadata.keys"  # of Hudi before 1.1, and of 1.2
+# the first is of Hudi before 1.1, the second of Hudi 1.2
+_CARRIED_KEYS = CARRIED_KEY, "hoodie.write.rolling.metadata.keys"
 RESOLUTION_KEY = "hoodie.write.lock.conflict.resolution.strategy"
 _POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
 _RETAINED: Mapping[type[KeepCommits | KeepHours | KeepVersions], tuple[str, ...]] = {
@@ -72,7 +73,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 class Mode(str, Enum):
-    """How many writers the table has; Hudi's own words."""
+    """How many writers the table has, in Hudi's words."""
 
     SINGLE_WRITER = "single_writer"
     OPTIMISTIC = OPTIMISTIC
@@ -80,10 +81,10 @@ class Mode(str, Enum):
 
 
 class FailedWrites(str, Enum):
-    """When what a failed writer left is rolled back.
+    """When the files of a failed writer are rolled back.
 
-    LAZY: once its heartbeat is too old, by any other writer. EAGER: at the next write, whether its writer lives or not,
-    which is right only when there is no other writer.
+    LAZY: any other writer rolls them back once the heartbeat is too old. EAGER: the next write rolls them back, whether
+    their writer lives or not; right only if no other writer exists.
     """
 
     LAZY = "LAZY"
@@ -92,10 +93,10 @@ class FailedWrites(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """What a writer was given about the table's index; a table keeps to its own, so this can only agree with it.
+    """The index settings given to a writer; they must agree with the table's own index, which counts.
 
     Attributes:
-        kind: `hoodie.index.type`, upper case; all but BUCKET look keys up, which is done here in one way.
+        kind: `hoodie.index.type`, upper case. Every kind but BUCKET looks keys up, always in the same way here.
         buckets: `hoodie.bucket.index.num.buckets`; None if not given.
         fields: `hoodie.bucket.index.hash.field`; empty if not given.
     """
@@ -105,10 +106,10 @@ class IndexSettings:
     fields: tuple[str, ...] = ()
 
     def check(self, config: TableConfig) -> None:
-        """Refuse to write with other settings than the table's.
+        """Raise if these settings differ from the table's index.
 
         Raises:
-            InvalidSettings: naming both.
+            InvalidSettings: the message names both.
         """
         index = config.bucket_index
         if (index is None) == (self.kind == BUCKET):
@@ -129,39 +130,43 @@ class IndexSettings:
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """How a writer behaves; all writers of a table should agree on all of it but `resolution`.
+    """Settings of a writer. All writers of a table should agree on all of them but `resolution`.
 
-    Also with `single_writer` a commit takes the lock and checks for conflicts: should there be a second writer after
-    all, nothing that it committed is lost. What is NOT promised then: that its pending writes live, as `failed_writes`
-    is EAGER by default.
+    With `single_writer`, too, a commit takes the lock and checks for conflicts: if a second writer exists after all,
+    none of its commits is lost. NOT promised: that its pending writes survive, as `failed_writes` is then EAGER by
+    default.
 
     Attributes:
         lock: the lease of the table lock.
         heartbeat: when a writer counts as dead.
-        mode: `hoodie.write.concurrency.mode`. With `non_blocking_concurrency_control`, for merge-on-read tables with
-            buckets and an ordering column, writes that read nothing conflict with no others. NOT promised: which of two
-            rows with equal ordering values wins, and that a delete outlasts a compaction. The README has its limits.
+        mode: `hoodie.write.concurrency.mode`. `non_blocking_concurrency_control` is for merge-on-read tables with
+            buckets and an ordering column. Writes that read nothing then conflict with no others. NOT promised: which
+            of two rows with equal ordering values wins, and that a delete outlasts a compaction. The README has its
+            limits.
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
-        resolution: which others a write loses to (see `conflict`).
-        retention: what a clean keeps, unless it is given another.
-        archival: how many commits an archival leaves on the timeline, unless it is given another.
-        archive_automatically: whether a commit is followed by an archival once there is something to archive
-            (`hoodie.archive.automatic`; not by default here: it lists all files).
-        compaction: after how many commits a writer that commits compacts a merge-on-read table, too; None: never.
-        clustering: the same of clustering, on tables without buckets. None of the three fails a commit.
-        index: what is known of the table's index; None: whatever it has.
-        check_keys: whether new keys are compared at the commit with those that others have inserted meanwhile (see
-            `KeyCheck`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
+        resolution: the rule for which other writes a write loses to (see `conflict`).
+        retention: the default for what a clean keeps.
+        archival: the default for how many commits an archival leaves on the timeline.
+        archive_automatically: whether an archival follows a commit once instants are due (`hoodie.archive.automatic`).
+            Off by default here, as it lists all files.
+        compaction: the number of commits after which a committing writer also compacts a merge-on-read table; None:
+            never.
+        clustering: the same for clustering, on tables without buckets. A failed archival, compaction or clustering
+            fails no commit.
+        index: the expected index of the table; None: any.
+        check_keys: whether a commit compares its new keys with keys that others inserted since its snapshot (see
+            `KeyCheck`). It helps only if all writers of the table do so. A table with a bucket index does not need it.
         carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`, and in Hudi 1.2
-            `hoodie.write.rolling.metadata.keys`, whose names count as prefixes here). Each commit takes the
-            keys that begin so from the last commit that has some, under the lock: so a HudiStreamer finds its
-            checkpoint in the last commit, though it was another's. Such commits are not decided with those of others.
-        read_from_metadata: whether reads of a table that has a metadata table take its word for which files there are,
-            as JVM Hudi does, and list no folders. Worth having from some 50,000 files on.
-        write_metadata: whether writes keep its listing of files (`hoodie.metadata.enable`); None: if the table says so.
+            `hoodie.write.rolling.metadata.keys`, whose names count as prefixes here). Each commit copies these keys,
+            under the lock, from the last commit that has some. So a HudiStreamer finds its checkpoint in the last
+            commit, even if another writer made it. Such commits do not join a group commit.
+        read_from_metadata: whether reads take the list of files from the table's metadata table, as JVM Hudi does,
+            instead of listing folders. Worthwhile from about 50,000 files on.
+        write_metadata: whether writes maintain the listing of files in the metadata table (`hoodie.metadata.enable`);
+            None: as the table's properties say.
 
     Raises:
-        InvalidSettings: EAGER together with several writers, or nothing to be kept by an archival.
+        InvalidSettings: EAGER together with several writers, or an archival that would keep nothing.
 
     >>> settings = TableSettings(mode="single_writer", retention=KeepCommits(24))
     """
@@ -206,10 +211,10 @@ class TableSettings:
             raise InvalidSettings(self.archival.fault)
 
     def check(self, config: TableConfig) -> None:
-        """Refuse a table that cannot be written so.
+        """Raise if the table cannot be written with these settings.
 
         Raises:
-            InvalidSettings: naming what it has, or lacks.
+            InvalidSettings: the message names the feature that the table has or lacks.
         """
         if self.index is not None:
             self.index.check(config)
@@ -218,17 +223,17 @@ class TableSettings:
 
     @property
     def is_eager(self) -> bool:
-        """Whether every pending write of others is taken for failed."""
+        """Whether every pending write of others counts as failed."""
         return self.mode is Mode.SINGLE_WRITER and self.failed_writes in (None, FailedWrites.EAGER)
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, object]) -> TableSettings:
-        """The settings that a JVM writer with this configuration has, which may be whole; see `LockSettings.from_hudi`.
+        """Read the settings of a JVM writer from its configuration, which may be whole; see `LockSettings.from_hudi`.
 
-        The default mode is Hudi's own, `single_writer`.
+        The default mode is Hudi's, `single_writer`.
 
         Raises:
-            InvalidSettings: naming key and value, of another lock provider, a misspelt key, or what cannot be had here.
+            InvalidSettings: another lock provider, a misspelt key, or an unsupported feature; names key and value.
 
         >>> TableSettings.from_hudi({"hoodie.cleaner.commits.retained": "24"}).retention
         KeepCommits(commits=24)
@@ -257,10 +262,10 @@ class TableSettings:
 
 
 def checked_table_settings(settings: object) -> TableSettings:
-    """Settings as they were given; the defaults for None.
+    """Return the settings unchanged, or the defaults for None.
 
     Raises:
-        InvalidSettings: it is something else.
+        InvalidSettings: `settings` is something else.
     """
     if settings is None:
         return TableSettings()
@@ -270,10 +275,10 @@ def checked_table_settings(settings: object) -> TableSettings:
 
 
 def check_retention(policy: Policy) -> None:
-    """Refuse to keep nothing.
+    """Raise if `policy` would keep nothing.
 
     Raises:
-        InvalidSettings: naming the policy.
+        InvalidSettings: the message names the policy.
     """
     match policy:
         case KeepCommits(least) | KeepVersions(least):
@@ -335,7 +340,7 @@ def _index(options: Mapping[str, str]) -> IndexSettings | None:
 
 
 def _retention(options: Mapping[str, str]) -> Policy:
-    """As Hudi infers it: by the policy's name, else by the one number that is given."""
+    """Read the retention as Hudi infers it: by the policy's name, else by the single number given."""
     given = {kind: _first(options, keys) for kind, keys in _RETAINED.items()}
     name = _first(options, _POLICY_KEYS) or next((kind.name for kind in given if given[kind]), KeepCommits.name)
     kind = next((kind for kind in given if kind.name == name.strip().upper()), None)
@@ -362,7 +367,7 @@ def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
 
 
 def _clustering(options: Mapping[str, str]) -> ClusterEvery | None:
-    """With Hudi's own sizes, unless others are given."""
+    """Read the clustering settings; the default sizes are Hudi's."""
     inline, commits, columns, target, small = _CLUSTER_KEYS
     every = ClusterEvery(
         _number(options, commits, 4, int),

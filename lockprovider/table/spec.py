@@ -1,4 +1,4 @@
-"""`TableSpec`: what a new table is, said by who makes it."""
+"""`TableSpec`: the definition of a new table."""
 
 from __future__ import annotations
 
@@ -27,28 +27,31 @@ from lockprovider.table.settings import IndexSettings
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """What a new table is.
+    """Definition of a new table: columns, keys, partitions, storage.
 
     Attributes:
         name: the table's name, for people and catalogs.
-        schema: its columns, without Hudi's meta columns; or rows that have them: a DataFrame, a pyarrow Table.
-        record_keys: the columns that together name a row; a text is one column, here and below.
+        schema: the columns, without Hudi's meta columns. Rows that have them (a DataFrame, a pyarrow Table) work, too.
+        record_keys: the columns that together identify a row. A single text names one column, here and below.
         partition_by: the columns whose values make the folders; empty for none.
-        ordering: of two rows with one key the one with the higher value here wins; None: the later commit.
-        hive_style: `month=1` instead of `1` as folder name.
-        url_encode: write characters that are not safe in a folder name as `%2F` there (Hudi's
-            `hoodie.datasource.write.partitionpath.urlencode`), so that nearly any text can be a partition value. Values
-            that would be lost or misread without it are refused. It cannot be changed later.
-        buckets: how many file groups each partition has; a row's key tells its own (Hudi's bucket index). Then nothing
-            is looked up, and two writers that insert the same new key conflict. It cannot be changed later. None: a
-            new key goes into a new file group, and keys are looked up.
-        bucket_by: the columns of the record key that tell the bucket; empty for all.
-        table_type: `copy_on_write`, where a change rewrites the files of its file groups, or `merge_on_read`, where it
-            goes into log files, which readers merge until a compaction does. It cannot be changed later.
-        version: of the table, 8 or 9. Hudi 1.0 cannot open 9, and no JVM writer has to upgrade it.
-        visibility: `"ordered"`, or `"unordered"`: more commits a second where many write, and all readers of this
-            library stay exact. JVM Hudi's incremental queries, and all else that takes the largest completion time
-            that it lists for its checkpoint, MAY MISS COMMITS then. `Table.set_visibility` changes it.
+        ordering: the column that decides between two rows with one key: the higher value wins. None: the later commit
+            wins.
+        hive_style: name folders `month=1` instead of `1`.
+        url_encode: write unsafe characters of a folder name as `%2F` (Hudi's
+            `hoodie.datasource.write.partitionpath.urlencode`), so that nearly any text can be a partition value.
+            Without it, values that would be lost or misread are rejected. It cannot be changed later.
+        buckets: the number of file groups in each partition; a row's key selects its file group (Hudi's bucket index).
+            Keys are then never looked up, and two writers that insert the same new key conflict. It cannot be changed
+            later. None: a new key goes into a new file group, and keys are looked up.
+        bucket_by: the columns of the record key that select the bucket; empty for all.
+        table_type: `copy_on_write` or `merge_on_read`. With the former, a change rewrites the files of its file groups.
+            With the latter, a change goes into log files, which readers merge until a compaction does. It cannot be
+            changed later.
+        version: the table version, 8 or 9. Hudi 1.0 cannot open 9; no JVM writer has to upgrade a table of version 9.
+        visibility: `"ordered"` or `"unordered"`. The latter allows more commits a second with many writers, and all
+            readers of this library stay exact. But JVM Hudi's incremental queries MAY THEN MISS COMMITS. So may every
+            other reader that takes the largest completion time in a listing as its checkpoint. `Table.set_visibility`
+            changes it.
 
     >>> rows = pa.table({"id": [1], "city": ["ulm"]})
     >>> spec = TableSpec("trips", rows, record_keys="id", partition_by="city")
@@ -91,13 +94,13 @@ class TableSpec:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets: how many file groups a partition has")
 
     def with_index(self, index: IndexSettings | None) -> TableSpec:
-        """With a bucket index if only the settings have one, as for a JVM writer."""
+        """Return this spec, with the bucket index of `index` if this spec has none, as a JVM writer does."""
         if self.buckets is not None or index is None or index.kind != BUCKET:
             return self
         return replace(self, buckets=index.buckets or DEFAULT_BUCKETS, bucket_by=index.fields)
 
     def config(self) -> TableConfig:
-        """The table's properties.
+        """Build the table's properties.
 
         Raises:
             UnsupportedSchema: a column's type cannot be stored, or cannot order deletes in log files.
@@ -136,10 +139,10 @@ def _check_visibility(given: object) -> None:
 
 
 def _schema(given: Any) -> pa.Schema:
-    """A schema, or that of rows: a pyarrow Table, a pandas or polars DataFrame. A pandas index is no column.
+    """Return the schema itself, or the schema of rows (a pyarrow Table, a DataFrame). A pandas index is no column.
 
     Raises:
-        InvalidRecords: it is neither.
+        InvalidRecords: neither a schema nor rows.
         UnsupportedSchema: a column has no Arrow type.
     """
     if isinstance(given, pa.Schema):
@@ -152,10 +155,10 @@ def _schema(given: Any) -> pa.Schema:
 
 
 def named_columns(what: str, given: object) -> tuple[str, ...]:
-    """Names of columns; one may stand for itself.
+    """Check a list of column names; a single text is one name.
 
     Raises:
-        InvalidRecords: they are no names, or one comes twice.
+        InvalidRecords: not names, or a name comes twice.
     """
     names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else (given,)
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):

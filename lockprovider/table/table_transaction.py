@@ -1,13 +1,13 @@
-"""`TableTransaction`: reads and changes of one table that are visible together, or not at all.
+"""`TableTransaction`: reads and changes of one table that become visible together, or not at all.
 
     with table.transaction() as txn:
         late = txn.to_pandas(filter="fare is null")
         txn.upsert(late.assign(fare=0.0))
         txn.delete("city = 'ulm'")
 
-Promised: what it reads is of one moment, and what it writes is committed at a clean end of the block, all of it, if
-nobody else has changed the same file groups since; after an exception nothing is. NOT promised: that a row which was
-read, and not written, is still so at the commit; that it reads what it has changed itself.
+Promised: all reads are of one moment. A clean end of the block commits all changes, unless another writer has changed
+the same file groups since; an exception discards them. NOT promised: that a row which was only read is unchanged at the
+commit; that a transaction reads its own changes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 
 class TableTransaction(TransactionHandle):
-    """A transaction with the verbs of `Table`; not thread-safe, and good for one commit.
+    """A transaction with the methods of `Table`; not thread-safe, and for one commit only.
 
-    The functions of engines take it too: `engines.spark.write(txn, df)`.
+    The functions of the engines accept it, too: `engines.spark.write(txn, df)`.
 
     Attributes:
-        extra: texts by name that go into the commit's metadata.
+        extra: texts by name, stored in the commit's metadata.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -59,7 +59,7 @@ class TableTransaction(TransactionHandle):
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
     ) -> Scan:
-        """A read of the rows as this transaction began; arguments and errors are those of `Table.scan`.
+        """Describe a read of the rows as of the transaction's begin; arguments and errors are those of `Table.scan`.
 
         >>> txn.scan(["id"], "city = 'ulm'").to_arrow().to_pylist()
         [{'id': 1}]
@@ -73,7 +73,7 @@ class TableTransaction(TransactionHandle):
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def append(self, rows: Rows) -> None:
-        """Add rows at the commit, as `Table.append`; more appends may follow, and nothing else.
+        """Add rows at the commit, like `Table.append`; only more appends may follow.
 
         Raises:
             InvalidRecords, UnsupportedSchema: the columns do not fit.
@@ -86,11 +86,11 @@ class TableTransaction(TransactionHandle):
         self._take("append", as_table(rows, lambda: self._schema), "null")
 
     def upsert(self, rows: Rows, *, deletes: Rows | None = None) -> None:
-        """Insert or replace rows at the commit, as `Table.upsert`; upserts and then deletes may follow.
+        """Insert or replace rows at the commit, like `Table.upsert`; upserts and then deletes may follow.
 
         Raises:
-            InvalidRecords, UnsupportedSchema: the columns do not fit; or a delete came before, as a key that is in both
-                is deleted.
+            InvalidRecords, UnsupportedSchema: the columns do not fit; or a delete came before, as a key in both is
+                deleted.
 
         >>> with txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
@@ -105,7 +105,7 @@ class TableTransaction(TransactionHandle):
             self.delete(deletes)
 
     def delete(self, keys: Rows | Where) -> None:
-        """Delete rows by key, or those for which a condition is true as this transaction began, as `Table.delete`.
+        """Delete rows at the commit, like `Table.delete`: by key, or those that match a condition at its begin.
 
         Raises:
             InvalidRecords, InvalidInput: a column is missing, or the condition does not fit.
@@ -123,10 +123,10 @@ class TableTransaction(TransactionHandle):
         self._keys.append(gone)
 
     def overwrite(self, rows: Rows, partitions: Iterable[str] | None = None) -> None:
-        """Put rows in place of all there are, in the table or in these partitions, as `Table.overwrite`; once.
+        """Replace all rows of the table, or of `partitions`, at the commit, like `Table.overwrite`; once a transaction.
 
         Raises:
-            InvalidRecords, UnsupportedSchema: the columns do not fit, or something else was written.
+            InvalidRecords, UnsupportedSchema: the columns do not fit, or the transaction has other writes.
 
         >>> with txn:
         ...     txn.overwrite(rows.slice(0, 1))
@@ -143,7 +143,7 @@ class TableTransaction(TransactionHandle):
         return self._inner.table.schema(self.timeline)
 
     def _take(self, kind: str, rows: pa.Table, missing: OnMissing) -> None:
-        """Convert each frame when it is given, so that what does not fit is refused here and all are of one schema."""
+        """Convert a frame when it is given, so that a misfit raises here and all frames have one schema."""
         stored = planner_of(self._inner).plan(rows.schema, missing)(rows)
         self._begin(kind)
         self._rows.append(stored)
@@ -156,12 +156,13 @@ class TableTransaction(TransactionHandle):
     # -- its end -------------------------------------------------------------------------------------------------------
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
-        """Write what was given, and make it visible, all of it, for good; `conflicts` before it are told in the result.
+        """Write all changes and make them visible for good; `conflicts`, the number before, goes into the result.
 
         Raises:
-            WriteConflict: a commit that completed since this began touched the same file groups; `rollback` then.
-            Aborted: others took this writer for dead, or the table changed; `rollback` then.
-            InvalidRecords: nothing was written, or a row cannot be.
+            WriteConflict: a commit that completed since the begin changed the same file groups; call `rollback`.
+            Aborted: the heartbeat expired, another writer rolled this write back, or the table changed; call
+                `rollback`.
+            InvalidRecords: nothing was written, or a row is invalid.
 
         >>> txn.append(pa.table({"id": [3], "city": ["ulm"]}))
         >>> txn.commit().inserted
@@ -172,7 +173,7 @@ class TableTransaction(TransactionHandle):
 
     @property
     def result(self) -> CommitResult | None:
-        """What the commit came to; None before it."""
+        """The result of the commit; None before it."""
         return self._inner.result
 
     def _write(self) -> None:

@@ -294,10 +294,20 @@ def config_to_begin_with(table: TableContext) -> TableConfig:
     seen = table.knowledge.config
     if seen is None:
         return writable_config(table)
-    if not reasons(seen, keeps_listing=keeps_listing(table, seen)):
+    if _is_writable(table, seen):
         return seen
     # List the table, so that the cached view gets these properties: the start compares them with that view.
     return writable_config(table, table.now(listed=True).config)
+
+
+def view_to_begin_with(table: TableContext) -> TableView:
+    """Return the table now. List it if the properties last seen refuse a write: they may have changed since."""
+    seen = table.now()
+    return seen if seen.listed or _is_writable(table, seen.config) else table.now(listed=True)
+
+
+def _is_writable(table: TableContext, config: TableConfig) -> bool:
+    return not reasons(config, keeps_listing=keeps_listing(table, config))
 
 
 def keeps_listing(table: TableContext, config: TableConfig) -> bool:

@@ -31,7 +31,7 @@ from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.services import anchors, checkpoint
 from lockprovider.table.settings import Mode
 from lockprovider.table.state.as_of import is_stale
-from lockprovider.table.state.context import config_to_begin_with, writable_config
+from lockprovider.table.state.context import config_to_begin_with, view_to_begin_with, writable_config
 from lockprovider.table.state.fence import BatchId, batches_back, with_fence
 from lockprovider.table.state.key_spelling import spelled
 from lockprovider.table.timeline.conflict import (
@@ -66,7 +66,7 @@ class Transaction:
     def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
         table.lock.require_safe_store()  # the begin is a conditional create
         self.table = table
-        now = table.now() if pinned else None
+        now = view_to_begin_with(table) if pinned else None
         config = config_to_begin_with(table) if now is None else writable_config(table, now.config)
         self.config: TableConfig = spelled(table, config)
         self._timeline: Timeline | None = None if now is None else now.timeline

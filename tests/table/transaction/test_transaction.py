@@ -370,8 +370,9 @@ def test_handle_that_saw_an_unwritable_table_writes_it_once_it_is_writable(tmp_p
     assert content(table) == {(1, "a", 1)}
 
 
-def test_append_begins_once_by_properties_that_changed_within_a_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("verb", ["append", "upsert", "transact"])
+def test_write_begins_once_by_properties_that_changed_within_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     """A log keeps the view of a handle, and the start of a write compares its properties with those of the view."""
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
@@ -393,7 +394,8 @@ def test_append_begins_once_by_properties_that_changed_within_a_log(
         return real(*given)
 
     monkeypatch.setattr(start, "_take", take)
-    mine.append(rows((2, "a", 1)))
+    more = rows((2, "a", 1))
+    getattr(mine, verb)((lambda txn: txn.append(more)) if verb == "transact" else more)
     assert len(takes) == 1
     assert content(table) == {(1, "a", 1), (2, "a", 1)}
 

@@ -1,15 +1,16 @@
-"""Who may lead, and for how long it may believe so: every decision of an election. Pure.
+"""Decisions of an election: which candidate may lead, and for how long it may believe so. Pure.
 
-1. Who looks on leaves a term alone until its record was not seen to change for the validity that it names, by the
-   onlooker's own monotonic clock. Nobody's wall clock is asked.
-2. Who sees a record for the first time may take its age from the store, which says when it was written and when it was
-   asked by one clock of its own; less a second, as both stamps are cut to whole ones.
-3. To stand is to replace the very version that was looked at, by the next epoch. If its leader renewed meanwhile, that
-   is refused.
-4. A leader believes in its term until the validity after it SENT its last write that was done, less a margin. Counted
-   from the answer, two would believe.
-5. To resign is to write, not to delete: an epoch is given once.
-6. Mine is told by its identity, never by an answer: a write whose answer is lost may be there, or come later.
+1. A candidate leaves a term alone until its record did not change for the validity that it names. It measures that by
+   its own monotonic clock. No wall clock is used.
+2. A candidate that reads a record for the first time may take its age from the store. The store reports by one clock
+   when the record was written, and when it answered. A second is subtracted, since both times are cut to whole seconds.
+3. To be elected, a candidate replaces the very version that it read, with the next epoch. If the leader has renewed
+   since, the write is refused.
+4. A leader believes in its term until the validity after it SENT its last successful write, less a margin. Counted from
+   the answer, two could believe.
+5. A leader resigns by a write, not by a delete: each epoch is given once.
+6. A candidate recognizes its own write by its id, never by an answer: a write whose answer is lost may be done, or come
+   later.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from lockprovider.bounded import LATEST_MS, as_flag, parse_object, text_in, unde
 from lockprovider.recipes.errors import MalformedObject
 from lockprovider.recipes.values import check_format, json_copy
 
-# What an election's object holds. Pure.
+# The object of an election. Pure.
 #
 # {"format": 1, "epoch": n, "owner": uuid, "name": text, "validity_ms": n, "resigned": bool, "heir": text,
 # "since_ms": n, "value": JSON, "write": uuid}
 #
-# `epoch` rises with each term, also over resignations: the object is never deleted. `owner` is the candidate, `name`
-# what people call it. `validity_ms` is the leader's: so long the others leave it alone after each write. `heir`: who
-# shall lead next. `since_ms` is the leader's wall clock when its term began, for people. `write` is of this write
-# alone: it tells mine from another's where an answer was lost, and makes the bytes of each write differ. Fields that
-# are not known are kept. A format that is not known is refused, and never written over.
+# `epoch` rises with each term, also after resignations: the object is never deleted. `owner` is the candidate, `name`
+# its name for people. Other candidates leave the leader alone for `validity_ms` after each write. `heir` is the
+# candidate that is to lead next. `since_ms` is the leader's wall clock when its term began, for people. `write` is the
+# id of this write: it settles a lost answer, and makes the bytes of each write differ. Unknown fields are kept. An
+# unknown format is refused, and never overwritten.
 
 
 _FORMAT = 1
 _LARGEST = 4 << 20  # bytes
-_HEIRS_SHARE = 3  # of the validity: for so long the place is kept for an heir
+_HEIRS_SHARE = 3  # the place is kept for an heir for a third of the validity
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionRecord:
-    """Who leads, or led last."""
+    """The leader's record, or the last leader's."""
 
     epoch: int
     owner: str
@@ -57,21 +58,21 @@ class ElectionRecord:
 
     @property
     def stands_s(self) -> float:
-        """For how long after it was written nobody else may lead, but the heir of one who resigned; seconds."""
+        """Seconds after its write in which no other candidate may lead, except the heir of a leader that resigned."""
         if not self.resigned:
             return self.validity_ms / 1000
         return self.validity_ms / 1000 / _HEIRS_SHARE if self.heir else 0.0
 
     def is_of(self, owner: str, epoch: int) -> bool:
-        """Whether this term, by this candidate, still goes on."""
+        """Return whether the record is of this candidate's term, and the term goes on."""
         return (self.owner, self.epoch, self.resigned) == (owner, epoch, False)
 
     def resign(self, write: str, heir: str) -> ElectionRecord:
-        """The term is over, the epoch stays."""
+        """Return the record that ends the term; the epoch stays."""
         return replace(self, resigned=True, heir=heir, write=write)
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Encode as JSON."""
         fields = {"format": _FORMAT, "epoch": self.epoch, "owner": self.owner, "name": self.name}
         fields |= {"validity_ms": self.validity_ms, "resigned": self.resigned, "heir": self.heir}
         fields |= {"since_ms": self.since_ms, "value": self.value, "write": self.write}
@@ -82,10 +83,10 @@ _KNOWN = {"format", "epoch", "owner", "name", "validity_ms", "write", "resigned"
 
 
 def decode_election(data: bytes, path: str) -> ElectionRecord:
-    """Read it.
+    """Decode a record.
 
     Raises:
-        MalformedObject: it is none, or of a newer format.
+        MalformedObject: the bytes are not an election, or of a newer format.
     """
     said = f"the object {path!r} is no election, and was not written over"
     step = "give the election another path, or, if nothing needs it, remove the object"
@@ -106,13 +107,13 @@ def decode_election(data: bytes, path: str) -> ElectionRecord:
         )
 
 
-STAMPS_S = 1.0  # over HTTP the store's stamps are cut to whole seconds
-_POLL_EVEN = 0.5  # of the pause between two looks is the same for all
+STAMPS_S = 1.0  # over HTTP the store's times are cut to whole seconds
+_POLL_EVEN = 0.5  # this share of the pause between two reads is not random
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateId:
-    """What never changes about one candidate. `margin_s`: how much earlier than others it takes its term for over."""
+    """Constants of a candidate. `margin_s`: how much earlier it considers its own term over than others do."""
 
     owner: str
     name: str
@@ -122,17 +123,17 @@ class CandidateId:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The record as it was last seen. `until_s`: so long, by the own monotonic clock, it keeps others away."""
+    """The record as it was last read. Until `until_s` (this process's monotonic clock) others must leave it alone."""
 
     record: ElectionRecord
     version: Version
     until_s: float
-    gone: bool = False  # somebody has removed it since
+    gone: bool = False  # the object was removed since
 
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """A term of one's own, believed in until `deadline_s` (monotonic)."""
+    """A term of this candidate, which believes in it until `deadline_s` (monotonic)."""
 
     record: ElectionRecord
     version: Version
@@ -142,34 +143,34 @@ class Leading:
 def observe(
     before: Observed | None, record: ElectionRecord, version: Version, now_s: float, age_s: float = 0.0
 ) -> Observed:
-    """What is known after a look that was answered by `now_s`; `age_s` is what the store says of the record's age."""
+    """Return what is known after a read answered by `now_s`; `age_s` is the record's age as reported by the store."""
     if before is not None and before.version == version:
         return replace(before, gone=False)
     return Observed(record, version, now_s + record.stands_s - max(0.0, age_s - STAMPS_S))
 
 
 def vanished(before: Observed | None) -> Observed | None:
-    """The object is not there, or not any more: then the leader that was seen may believe still."""
+    """Return what is known after the object was not found: a leader seen before may still believe that it leads."""
     return None if before is None else replace(before, gone=True)
 
 
 def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
-    """Whether to try to be elected, on what was observed."""
+    """Return whether the candidate may try to be elected."""
     if observed is None or now_s >= observed.until_s:
         return True
     there = observed.record
     if there.resigned:
         return there.heir in ("", me.name)
-    return there.owner == me.owner  # an older write of mine landed late: I do not lead by it, and nobody else does
+    return there.owner == me.owner  # its older write landed late, and elects no candidate
 
 
 def candidacy(
     me: CandidateId, observed: Observed | None, highest: int, *, write: str, now_ms: int, value: object = None
 ) -> ElectionRecord:
-    """The record by which to be elected; `highest` is the highest epoch that was seen here.
+    """Build the record that elects the candidate; `highest` is the highest epoch seen by this process.
 
-    `now_ms` makes the first epoch of an object that was removed and made anew higher than those before, if clocks are
-    right to within its whole life.
+    If the object was removed and created again, the first epoch is at least `now_ms`. It is then higher than the
+    earlier ones, unless a clock is wrong by the object's whole life.
     """
     there = None if observed is None or observed.gone else observed.record
     epoch = max(highest + 1, now_ms) if there is None else max(highest, there.epoch) + 1
@@ -178,7 +179,7 @@ def candidacy(
 
 
 def pause_s(observed: Observed | None, now_s: float, poll_s: float, draw: float) -> float:
-    """Until the next look; `draw` in [0, 1) keeps those apart who wait for the same moment."""
+    """Return the seconds until the next read; `draw` in [0, 1) spreads candidates that wait for the same moment."""
     pause = poll_s * (_POLL_EVEN + (1 - _POLL_EVEN) * draw)
     if observed is None:
         return pause
@@ -186,12 +187,12 @@ def pause_s(observed: Observed | None, now_s: float, poll_s: float, draw: float)
 
 
 def leads_by(me: CandidateId, record: ElectionRecord, version: Version, sent_s: float) -> Leading:
-    """The record was sent at `sent_s`, and is there."""
+    """Return the term after a write that was sent at `sent_s` and is done."""
     return Leading(record, version, sent_s + record.validity_ms / 1000 - me.margin_s)
 
 
 def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, there: Observed | None) -> Leading | None:
-    """What a candidacy came to whose answer says nothing: a look shows what is there."""
+    """Return the term if a read after an unclear answer shows the candidacy; else None."""
     if there is None or there.gone or there.record.write != sent.write:
         return None
     return leads_by(me, sent, there.version, sent_s)
@@ -200,29 +201,29 @@ def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, there: Observe
 def renewed(
     me: CandidateId, leading: Leading, sent: ElectionRecord, sent_s: float, there: Observed | None
 ) -> Leading | None:
-    """The same of a renewal; None: the term is over.
+    """Return the term if a read after an unclear renewal shows that it goes on; None: it is over.
 
-    An earlier write of the same term may be what is there: that prolongs nothing, but the next one must replace it.
+    The object may hold an earlier write of the same term. That prolongs nothing, but the next write must replace it.
     """
     if not goes_on(me, leading, there):
         return None
-    assert there is not None  # noqa: S101 - it goes on
+    assert there is not None  # noqa: S101 - a term that goes on has a record
     if there.record.write == sent.write:
         return leads_by(me, sent, there.version, sent_s)
     return Leading(there.record, there.version, leading.deadline_s)
 
 
 def goes_on(me: CandidateId, leading: Leading, there: Observed | None) -> bool:
-    """Whether what is there is of this very term."""
+    """Return whether the object holds this very term."""
     return there is not None and not there.gone and there.record.is_of(me.owner, leading.record.epoch)
 
 
-# What those are told who ask for the leader.
+# What observers of an election get.
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads: the candidate's name, what it tells of itself, its term. `since_ms` is by its own wall clock.
+    """The leader: its name, the value that it proclaims, and its term. `since_ms` is by its own wall clock.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", value={"port": 80})
     >>> with election.lead() as term:
@@ -239,7 +240,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """This one leads, from now on or already; or tells something else of itself.
+    """The leader leads, from now on or already; or it has proclaimed another value.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a")
     >>> with election.lead():
@@ -253,7 +254,7 @@ class Elected:
 
 @dataclass(frozen=True, slots=True)
 class Resigned:
-    """This one has led, and nobody does.
+    """The leader has resigned, and no candidate leads.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", poll=0.01)
     >>> term, changes = election.lead(), election.watch()
@@ -268,7 +269,7 @@ class Resigned:
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """This one has led, and has not renewed its term in time; or its object is gone.
+    """The leader has not renewed its term in time; or its object is gone.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", poll=0.01)
     >>> term, changes = election.lead(), election.watch()
@@ -285,7 +286,7 @@ LeaderChange = Elected | Resigned | Lapsed
 
 
 def leader_of(observed: Observed | None) -> Leader | None:
-    """As the record names it, whether it still leads or not."""
+    """Return the leader that the record names, whether or not it still leads."""
     if observed is None:
         return None
     there = observed.record
@@ -293,14 +294,14 @@ def leader_of(observed: Observed | None) -> Leader | None:
 
 
 def leads(observed: Observed | None, now_s: float) -> Leader | None:
-    """Who leads as far as an onlooker can know."""
+    """Return the current leader, as far as an observer can know."""
     if observed is None or observed.gone or observed.record.resigned or now_s >= observed.until_s:
         return None
     return leader_of(observed)
 
 
 def change_since(before: Leader | None, observed: Observed | None, now_s: float) -> LeaderChange | None:
-    """What happened to the leader that was seen; what came and went between two looks is not seen."""
+    """Return what happened since `before` led; changes between two reads may be missed."""
     now = leads(observed, now_s)
     if now is not None:
         return None if now == before else Elected(now)

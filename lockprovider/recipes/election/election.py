@@ -1,12 +1,12 @@
-"""`Election`: one of many leads, the others wait.
+"""`Election`: one of many candidates leads, the others wait.
 
-Promised: at most one candidate believes that it leads, whatever the wall clocks say, if clocks go alike (to within a
-tenth of the validity). Epochs rise with each term, also over resignations, crashes and restarts. What takes
-`fence=term` refuses a leader that another has followed.
+Promised: at most one candidate believes that it leads, whatever the wall clocks say. This needs clocks that run at the
+same speed, to within a tenth of the validity. Epochs rise with each term, also after resignations, crashes and
+restarts. An operation with `fence=term` refuses a leader that another has followed.
 
-Not promised: that a leader that stood still does nothing elsewhere before it knows. That two do not believe where the
-store's front ends differ in time by more than a tenth of the validity, or where somebody removed the object. An order
-among those who wait.
+Not promised: that a paused leader does nothing elsewhere before it notices. Two candidates may both believe to lead if
+the object was removed. The same holds if the store's front ends differ in time by more than a tenth of the validity.
+Waiting candidates have no order.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ VALIDITY_S, POLL_S = 30.0, 1.0
 
 
 class Election(Recipe):
-    """An election, and one candidate of it. Thread-safe; `open` it by a URL.
+    """An election, and one candidate of it. Thread-safe; `open` it by its URL.
 
-    `name` is what others call this candidate (default: host and process), `value` what it tells of itself, JSON.
-    `validity` is for how many seconds it leads without renewing, `renew` how often it renews (default: a tenth), `poll`
-    how often it looks while another leads.
+    `name` is the candidate's name for others (default: host and process), `value` the JSON that it proclaims. A leader
+    that does not renew leads for `validity` seconds. `renew` is the time between renewals (default: a tenth), `poll`
+    the time between reads while another candidate leads.
 
     Raises:
-        InvalidInput: an option is not of its kind.
+        InvalidInput: an option has the wrong type.
         InvalidSettings: the times do not fit together.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", validity=60)
@@ -72,11 +72,11 @@ class Election(Recipe):
         self.settings = LockSettings(validity, renew, poll=poll)
         self.name = me() if name is None else name
         self._value = json_copy(value, "value")
-        self._store = store.isolated_connections()  # a busy data path must not starve the renewals
+        self._store = store.isolated_connections()  # a busy data path must not delay the renewals
         self._begin()
 
     def _be_new(self) -> None:
-        """A candidate of its own, that was never elected."""
+        """Reset to a candidate with its own id that was never elected."""
         self._candidate = Candidate(self._store, self.path, self.name, self.settings, self.world)
         self._standing = threading.Lock()
         self._stopping = Signal()
@@ -90,13 +90,13 @@ class Election(Recipe):
     def lead(self, timeout: float | None = None) -> Term:
         """Wait until this candidate is elected (None: for ever); `with election.lead() as term:` resigns at the end.
 
-        Two requests where nobody leads; one conditional GET each `poll` while another does.
+        It takes two requests if no candidate leads, else one conditional GET each `poll`.
 
         Raises:
-            NotElected: another led for `timeout` seconds.
-            MalformedObject: the object there is no election.
-            StoreError: the store failed. While it is merely silent, it is asked until the timeout, and a request that
-                is under way then is waited for: at most 20 s more.
+            NotElected: another candidate led for `timeout` seconds.
+            MalformedObject: the object is not an election.
+            StoreError: the store failed. A store that is merely silent is asked until the timeout. A request under way
+                then may add up to 20 s.
 
         >>> with election.lead(timeout=10) as term:
         ...     term.check()  # before each piece of work
@@ -109,14 +109,14 @@ class Election(Recipe):
             self._stopping.wait(term)
 
     def deadline_s(self, timeout: float | None) -> float:
-        """When `lead` would give up, on the monotonic clock."""
+        """Return the time at which `lead` gives up, on the monotonic clock."""
         return float("inf") if timeout is None else self.world.monotonic_s() + seconds(timeout)
 
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
-        """The term, if nobody else leads; else the seconds to wait before the next try.
+        """Return the term, if this candidate is elected now; else the seconds to wait before the next try.
 
         Raises:
-            NotElected: there is no time left for one.
+            NotElected: no time is left for another try.
             MalformedObject, StoreError: as `lead`.
         """
         if self.stopping:
@@ -148,14 +148,18 @@ class Election(Recipe):
     def run(
         self, main: Callable[[Term], T], *, on_deposed: OnDeposed = "interrupt", grace: float | None = None
     ) -> T | None:
-        """Lead and call `main(term)`, again whenever another has led meanwhile, until `main` returns; what it returns.
+        """Lead and call `main(term)`, again after each lost term, until `main` returns; return its result.
 
-        `main` is called on a thread of its own. When the term is lost, `term.lost` is set, and then, by `on_deposed`:
-        "event": nothing more; "interrupt": `Deposed` is raised in it, each second until it ends; "exit": the same, and
-        after `grace` seconds (default: the margin by which belief ends before others may lead) this process ends with
-        code 123. This candidate does not stand again before `main` has ended. None after `stop`.
+        `main` runs on its own thread. When the term is lost, `term.lost` is set, and `on_deposed` decides what follows:
 
-        Not promised: that "interrupt" ends what blocks in C, or catches `BaseException`.
+        - "event": nothing more.
+        - "interrupt": `Deposed` is raised in `main`, every second until it ends.
+        - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. The default of `grace` is
+          the margin by which a leader stops believing before others may lead.
+
+        This candidate does not stand again before `main` has ended. After `stop` the result is None.
+
+        Not promised: "interrupt" cannot end code that blocks in C, or that catches `BaseException`.
 
         Raises what `main` raised while it led, and what `lead` raises.
 
@@ -177,15 +181,15 @@ class Election(Recipe):
         return None
 
     def ending(self, on_deposed: OnDeposed, grace: float | None) -> Ending:
-        """How `run` ends what goes on after its term.
+        """Return how `run` ends work that goes on after its term.
 
         Raises:
-            InvalidInput: there is no such way, or no such time.
+            InvalidInput: `on_deposed` or `grace` does not fit.
         """
         return Ending(on_deposed, self.settings.margin_s if grace is None else seconds(grace, "grace"))
 
     def stop(self) -> None:
-        """Give up the term, if there is one; let `run` end its `main` and return; let nobody here stand again.
+        """Give up the term, let `run` end its `main` and return, and stand no more.
 
         >>> election.stop()
         >>> election.run(lambda term: "never") is None
@@ -196,7 +200,7 @@ class Election(Recipe):
             self._term.give_up("this candidate was stopped")
 
     def close(self) -> None:
-        """`stop`, and tell the store that the term is over; if the store fails, it lapses.
+        """Stop as `stop` does, and resign the term at the store; if the store fails, the term lapses.
 
         >>> election.close()
         """
@@ -212,13 +216,13 @@ class Election(Recipe):
         return self._stopping.is_set()
 
     def leader(self) -> Leader | None:
-        """Who leads, as far as one who looks on can know; None if nobody does. One conditional GET.
+        """Return the leader, as far as an observer can know; None: no candidate leads. One conditional GET.
 
-        One request more at the first look, where the store tells the record's age. Where it does not (memory, local
-        disk), one who died is taken for the leader until its validity has passed since that look.
+        The first read takes one request more, if the store reports the record's age. If it does not (memory, local
+        disk), a dead leader counts as the leader until its validity has passed since that read.
 
         Raises:
-            MalformedObject: the object there is no election.
+            MalformedObject: the object is not an election.
             StoreError: the store did not answer.
 
         >>> with election.lead():
@@ -230,12 +234,12 @@ class Election(Recipe):
         return leads(self._candidate.look(), self.world.monotonic_s())
 
     def watch(self) -> Iterator[LeaderChange]:
-        """Each change of leader, first who leads now, until `stop`; but for what came and went between two looks.
+        """Yield the current leader, then each change, until `stop`; changes between two reads may be missed.
 
-        One conditional GET each `poll`.
+        It takes one conditional GET each `poll`.
 
         Raises:
-            MalformedObject, StoreError: as `leader`; but while the store is merely silent, it is asked again.
+            MalformedObject, StoreError: as `leader`; but a store that is merely silent is asked again.
 
         >>> with election.lead():
         ...     next(election.watch()).leader.name
@@ -249,7 +253,7 @@ class Election(Recipe):
             self._stopping.wait(wait_s)
 
     def changed(self, before: Leader | None) -> tuple[LeaderChange | None, Leader | None, float]:
-        """What happened since `before` led; who leads now; in how many seconds to look again."""
+        """Read the record; return the change since `before` led, the leader, and the seconds until the next read."""
         try:
             observed = self._candidate.look()
         except Unavailable:
@@ -261,9 +265,9 @@ class Election(Recipe):
         return change_since(before, observed, now_s), leads(observed, now_s), wait_s
 
     def transfer(self, to: str) -> None:
-        """Resign in favour of the candidate of that name: nobody else stands for a third of the validity.
+        """Resign in favour of the candidate of that name: no other one stands for a third of the validity.
 
-        If none of that name stands in that time, anybody leads.
+        If no candidate of that name stands in that time, any candidate may lead.
 
         Raises:
             NotElected: this candidate does not lead.
@@ -284,14 +288,14 @@ class Election(Recipe):
         term.resign(to)
 
 
-# `AsyncElection`: the same election for tasks of an event loop.
+# `AsyncElection`: an election for tasks of an event loop.
 #
-# It is the very `Election` of the threads, so every promise is the same. Each call has a thread while it lasts, and a
-# term the thread that renews it. A term that is won for a task that was cancelled meanwhile is resigned.
+# It wraps an `Election`, so every promise is the same. Each call has a thread while it runs, and each term has the
+# thread that renews it. A term that is won for a cancelled task is resigned.
 
 
 class AsyncTerm(ForTasks[Term]):
-    """A term, for a task; see `Term`. `lost.is_set()` may be asked on the loop, `wait_lost` waits for it.
+    """A term, for a task; see `Term`. `lost.is_set()` may be called on the loop; `wait_lost` waits for it.
 
     >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
     >>> async with election.lead() as term:
@@ -331,7 +335,7 @@ class AsyncTerm(ForTasks[Term]):
         return self.term.since
 
     async def wait_lost(self) -> None:
-        """Return once the term is over.
+        """Wait until the term is over.
 
         >>> async with election.lead() as term:
         ...     await term.resign()
@@ -357,13 +361,13 @@ class AsyncElection(RecipeForTasks[Election]):
 
     @contextlib.asynccontextmanager
     async def lead(self, timeout: float | None = None) -> AsyncIterator[AsyncTerm]:
-        """See `Election.lead`: `async with election.lead() as term:`.
+        """Lead as `Election.lead` does: `async with election.lead() as term:`.
 
         >>> async with election.lead(timeout=10) as term:
         ...     term.check()
         """
         term = await on_thread(lambda: self._sync.lead(timeout), undo=_leave)
-        term.thread = threading.current_thread()  # the term shall lapse if that dies
+        term.thread = threading.current_thread()  # the term must lapse if the loop's thread dies
         try:
             yield AsyncTerm(term)
         finally:
@@ -376,7 +380,7 @@ class AsyncElection(RecipeForTasks[Election]):
         on_deposed: OnDeposed = "interrupt",
         grace: float | None = None,
     ) -> T | None:
-        """See `Election.run`; `main` is a coroutine function, and what interrupts it is a cancellation.
+        """Run as `Election.run` does; `main` is a coroutine function, and is interrupted by a cancellation.
 
         >>> async def main(term):
         ...     return "done"
@@ -405,12 +409,12 @@ class AsyncElection(RecipeForTasks[Election]):
 
 
 def _leave(term: Term) -> None:
-    """As by the end of a `with`."""
+    """Resign the term, as the end of a `with` does."""
     term.__exit__(None, None, None)
 
 
 async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> BaseException | None:
-    """The task to its end, or to that of the term, which it shall not outlive; its error."""
+    """Wait until the task ends, and end it if the term is lost first; return its error."""
     lost = asyncio.ensure_future(term.wait_lost())
     try:
         await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)

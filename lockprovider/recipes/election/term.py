@@ -1,4 +1,4 @@
-"""`Term`: what one who is elected has, until it resigns or another may lead."""
+"""`Term`: the term of an elected candidate; its requests, and the end of its work."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from lockprovider.recipes.values import json_copy
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.heartbeat import Heartbeat
 
-# One candidate at the store: looks, stands, renews, resigns.
-
-
 _REQUEST_S = 20.0  # for one write, with all its tries
-_SENDS = 4  # of one renewal or resignation, each at the version that the look before it has shown
+_SENDS = 4  # tries of one renewal or resignation, each at the version last read
 
 
 class Candidate:
-    """Thread-safe for looks; one thread at a time stands, renews or resigns."""
+    """One candidate's requests: it reads, stands, renews, resigns.
+
+    Reads are thread-safe; one thread at a time may stand, renew or resign.
+    """
 
     def __init__(self, store: Store, path: str, name: str, settings: LockSettings, world: World) -> None:
         self.world = world
@@ -64,16 +64,17 @@ class Candidate:
 
     @property
     def observed(self) -> Observed | None:
-        """As of the last look."""
+        """Result of the last `look`."""
         return self._observed
 
     def look(self) -> Observed | None:
-        """What is there; None: nothing, and nothing was. One conditional GET, shared by all who look at once.
+        """Read the record and cache it; None: the object does not exist, and never did.
 
-        One request more when a term is seen for the first time: its age, where the store tells it by its own clock.
+        It takes one conditional GET, shared by concurrent callers. The first read of a term takes one request more, for
+        its age, if the store reports it by its own clock.
 
         Raises:
-            MalformedObject: the object there is no election.
+            MalformedObject: the object is not an election.
             StoreError: the store did not answer.
         """
         content = self._object.get()
@@ -93,11 +94,11 @@ class Candidate:
             return self._observed
 
     def stand(self, observed: Observed | None, value: Any) -> Leading | None:
-        """Try to be elected, on what was observed; None if another was.
+        """Try to be elected, based on what was observed; return None if another candidate was.
 
         Raises:
-            OutcomeUnknown: nobody can tell; what may have been won lapses, or is won again.
-            NotSupported: the store ignores conditions: there would be two leaders.
+            OutcomeUnknown: the outcome is unknown; a term that was won lapses, or is won again.
+            NotSupported: the store ignores conditions, so two candidates could lead.
             MalformedObject, StoreError: as `look`.
         """
         self._proof.require()
@@ -108,14 +109,14 @@ class Candidate:
         outcome = self._put(record, version, _REQUEST_S)
         if isinstance(outcome, Won):
             return decide.leads_by(self.me, record, outcome.version, sent_s)
-        return decide.elected(self.me, record, sent_s, self.look())  # a refusal is never believed without a look
+        return decide.elected(self.me, record, sent_s, self.look())  # the refusal may be of its second copy
 
     def renew(self, leading: Leading, changes: dict[str, Any] | None = None) -> Leading:
-        """Prolong the term; one write. `changes` are of the record.
+        """Prolong the term by one write, which also applies `changes` to the record.
 
         Raises:
             TermLost: it is over.
-            OutcomeUnknown, StoreError: nobody can tell; the deadline stays, and it may be tried again.
+            OutcomeUnknown, StoreError: the outcome is unknown; the deadline stays, and it may be tried again.
         """
         for _ in range(_SENDS):
             sent_s = self.world.monotonic_s()
@@ -123,7 +124,7 @@ class Candidate:
             if left_s <= 0:
                 raise TermLost(self._over(leading, "it was not renewed in time"), LossReason.LAPSED)
             record = replace(leading.record, **(changes or {}), write=self.world.new_id())
-            # a request that hangs must not keep the news of the end until others may lead
+            # a hanging request must not hide the end of the term until others may lead
             outcome = self._put(record, leading.version, min(_REQUEST_S, max(left_s, self.me.margin_s / 2)))
             if isinstance(outcome, Won):
                 return decide.leads_by(self.me, record, outcome.version, sent_s)
@@ -137,10 +138,10 @@ class Candidate:
         raise Unavailable(f"the term {leading.record.epoch} of {self._path!r} was not renewed", path=self._path)
 
     def resign(self, leading: Leading, heir: str) -> None:
-        """End the term, in favour of `heir` if that is not empty. If it is over already, nothing is done.
+        """End the term, in favour of `heir` if that is not empty. If the term is over already, nothing is written.
 
         Raises:
-            OutcomeUnknown, StoreError: nobody can tell; else it lapses.
+            OutcomeUnknown, StoreError: the outcome is unknown; if it was not done, the term lapses.
         """
         for _ in range(_SENDS):
             record = leading.record.resign(self.world.new_id(), heir)
@@ -164,7 +165,7 @@ class Candidate:
         return known[1]
 
     def _age_s(self, version: Version) -> float:
-        """Of the record at that version, by the store's own clock; 0 if it does not say, or there is a newer one."""
+        """Return the record's age at that version, by the store's own clock; 0 if it is not known."""
         try:
             info = self._store.head(self._path, timeout=_REQUEST_S)
         except ObjectNotFound:
@@ -188,27 +189,28 @@ _LOG = logging.getLogger("lockprovider")
 
 
 class LostEvent(Signal):
-    """Set once the term is over; `is_set` says so also when its time is past and nobody had a chance to set it."""
+    """Set once the term is over. `is_set` is also True when its time has passed and no thread has set it yet."""
 
     def __init__(self, over: Callable[[], bool]) -> None:
         super().__init__()
         self._over = over
 
     def is_set(self) -> bool:
-        """Whether to stop."""
+        """Return whether to stop."""
         return super().is_set() or self._over()
 
 
 class Term:
-    """A term of this candidate's. Leave it (`with`), or `resign`; it is renewed from a thread of its own meanwhile.
+    """A term of this candidate. Leave it with `with`, or `resign`; until then a thread renews it.
 
-    It belongs to the process that was elected: a forked child finds it lost. Not promised: that nobody else leads while
-    this process, or its machine, stands still for longer than the validity. Give it as `fence` to what is written then.
+    It belongs to the process that was elected: a forked child finds it lost. Not promised: if this process or its
+    machine is paused for longer than the validity, another candidate may lead. So give the term as `fence` to what you
+    write.
 
     Attributes:
         epoch: rises with each term: `fence=term`.
-        name: the candidate's.
-        lost: set once another may lead.
+        name: the candidate's name.
+        lost: set once another candidate may lead.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a")
     >>> term = election.lead()
@@ -241,21 +243,21 @@ class Term:
 
     @property
     def value(self) -> Any:
-        """What it tells of itself."""
+        """Value that the leader proclaims."""
         return json_copy(self._leading.record.value, "value")
 
     @property
     def deadline_s(self) -> float:
-        """Until when this process believes in it, on `time.monotonic`'s clock, if it is not renewed."""
+        """Time until which this process believes in the term if it is not renewed, on `time.monotonic`'s clock."""
         return self._leading.deadline_s
 
     @property
     def since(self) -> datetime:
-        """When it began, by this machine's clock, UTC."""
+        """Begin of the term, by this machine's clock, UTC."""
         return datetime.fromtimestamp(self._leading.record.since_ms / 1000, timezone.utc)
 
     def check(self) -> None:
-        """Return if nobody else leads, as far as this process can know, without a request.
+        """Check that no other candidate leads, as far as this process can know without a request.
 
         Raises:
             TermLost: stop.
@@ -273,12 +275,12 @@ class Term:
             raise TermLost(str(why), why.reason)
 
     def proclaim(self, value: Any) -> None:
-        """Tell all who ask for the leader this of oneself, JSON, from now on. One write, which renews the term, too.
+        """Replace the JSON value that clients get with the leader. One write, which also renews the term.
 
         Raises:
-            TermLost: it is over; nothing was told.
-            OutcomeUnknown, StoreError: nobody can tell; do it again.
-            InvalidInput: JSON cannot say it.
+            TermLost: it is over; nothing was written.
+            OutcomeUnknown, StoreError: the outcome is unknown; do it again.
+            InvalidInput: JSON cannot express the value.
 
         >>> term.proclaim({"port": 8080})
         >>> election.leader().value
@@ -290,10 +292,10 @@ class Term:
             self._renew({"value": told})
 
     def resign(self, to: str = "") -> None:
-        """End the term; the next may begin at once. `to`: who shall lead, if it stands within a third of the validity.
+        """End the term; the next may begin at once. `to`: the next leader, if it stands within a third of the validity.
 
         Raises:
-            OutcomeUnknown, StoreError: nobody can tell; if it was not done, the term lapses.
+            OutcomeUnknown, StoreError: the outcome is unknown; if it was not done, the term lapses.
 
         >>> term.resign(to="b")
         >>> election.leader() is None
@@ -303,18 +305,18 @@ class Term:
         if self._pid != os.getpid() or self._resigned:
             return
         self._resigned = True
-        self.give_up("it was resigned")  # before the store hears of it
+        self.give_up("it was resigned")  # before the store learns of it
         self._heartbeat.stop()
         with self._one_write:
             if not self._deposed:
                 self._candidate.resign(self._leading, to)
 
     def give_up(self, why: str) -> None:
-        """Take it for lost; the others are told of that by `resign`, or when it lapses."""
+        """Mark the term as lost, without a request: others learn of it by `resign`, or when it lapses."""
         self._end(TermLost(self._said(why), LossReason.RELEASED))
 
     def when_lost(self, call: Callable[[], object]) -> None:
-        """Call it once the term is over, on whatever thread finds that; at once, if it is.
+        """Call `call` once the term is over, on the thread that notices; at once, if it is over already.
 
         >>> term.when_lost(lambda: print("stop"))
         >>> term.resign()
@@ -333,13 +335,13 @@ class Term:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(CasError):  # it lapses by itself
+        with contextlib.suppress(CasError):  # the term lapses by itself
             self.resign()
 
     # -- for its heartbeat ---------------------------------------------------------------------------------------------
 
     def renew(self) -> bool:
-        """Prolong it once."""
+        """Prolong the term once; for its heartbeat."""
         with self._one_write:
             if not Signal.is_set(self.lost):
                 with contextlib.suppress(TermLost):
@@ -347,7 +349,7 @@ class Term:
         return True
 
     def abandon(self, why: str) -> None:
-        """It is not renewed any more, and nobody asked for that."""
+        """Mark the term as lapsed: it is not renewed any more, and no caller asked for that."""
         self._end(TermLost(self._said(why), LossReason.LAPSED))
 
     def _renew(self, changes: dict[str, Any]) -> None:
@@ -363,7 +365,7 @@ class Term:
             return True
         if self._candidate.world.monotonic_s() < self._leading.deadline_s:
             return False
-        self.abandon("it was not renewed in time")  # for good: an answer that comes now prolongs nothing any more
+        self.abandon("it was not renewed in time")  # for good: a late answer must not prolong the term
         return True
 
     def _said(self, why: str) -> str:
@@ -381,24 +383,24 @@ class Term:
             call()
 
 
-# What is done while one leads, and how it is ended when another may.
+# Work under a term, and how it ends when another candidate may lead.
 
 
 T = TypeVar("T")
 OnDeposed = Literal["event", "interrupt", "exit"]
 
-DEPOSED_CODE = 123  # of a process that had to be ended; as `lockprovider run` has it for a lost lease
-AGAIN_S = 1.0  # between two interrupts of what goes on
-_LOOK_S = 0.2  # so that a Ctrl-C is seen
+DEPOSED_CODE = 123  # exit code of a process that lost its term; `lockprovider run` uses it for a lost lease
+AGAIN_S = 1.0  # between two interrupts of the work
+_LOOK_S = 0.2  # so that a Ctrl-C is noticed
 
 
 class Deposed(BaseException):
-    """Raised in what leads when it does so no more. Not an `Exception`: nobody should go on after it by mistake."""
+    """Raised in work whose term is lost. Not an `Exception`, so that no handler goes on after it by mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How work is ended that goes on after its term: not, by interrupts, or with the process after `grace_s`."""
+    """How work ends that goes on after its term: not at all, by interrupts, or with the process after `grace_s`."""
 
     on_deposed: OnDeposed
     grace_s: float
@@ -410,15 +412,15 @@ class Ending:
 
     @property
     def interrupts(self) -> bool:
-        """Whether it is interrupted, again and again."""
+        """Whether the work is interrupted, every second."""
         return self.on_deposed != "event"
 
     def pause_s(self, waited_s: float) -> float:
-        """Until the next step, for work that went on for so long."""
+        """Return the seconds until the next step, for work that went on for `waited_s`."""
         return min(AGAIN_S, self.grace_s - waited_s) if self.on_deposed == "exit" else AGAIN_S
 
     def end_process(self, waited_s: float, epoch: int) -> None:
-        """At once, with all its threads, if it is time for that."""
+        """Exit the process with all its threads, if `on_deposed` is "exit" and the grace is over."""
         if self.on_deposed == "exit" and waited_s >= self.grace_s:
             sys.stderr.write(f"lockprovider: term {epoch} is lost, and its work goes on: this process ends\n")
             sys.stderr.flush()
@@ -426,17 +428,17 @@ class Ending:
 
 
 def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[bool, T | None]:
-    """Call it on a thread of its own. Whether it ended by itself while it led, and what it returned.
+    """Call `main` on its own thread. Return whether it ended by itself while it led, and its result.
 
     Raises:
-        What it raised, but for what came of the loss.
+        What `main` raised, except errors caused by the loss.
     """
     call = _Call(main, term)
     try:
         while not call.done.wait(_LOOK_S):
             if term.lost.is_set():
                 call.end(ending)
-    except BaseException:  # a Ctrl-C here
+    except BaseException:  # a Ctrl-C in this thread
         term.give_up("its work is being stopped")
         call.end(ending)
         raise
@@ -444,10 +446,12 @@ def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[b
 
 
 def ended_by_itself(error: BaseException | None, term: Term) -> bool:
-    """Whether work ended while it led; False: because it did so no more. If it was refused first, the store is asked.
+    """Return whether work ended while it led; False: it ended because the term was lost.
+
+    After an error that may come from a loss, it renews the term to find out.
 
     Raises:
-        The error, if it did not come of the loss.
+        The error, if the loss did not cause it.
     """
     if error is None:
         return not term.lost.is_set()
@@ -461,7 +465,7 @@ def ended_by_itself(error: BaseException | None, term: Term) -> bool:
 
 
 class _Call:
-    """One call on a thread of its own, that can be interrupted."""
+    """One call on its own thread that can be interrupted."""
 
     def __init__(self, main: Callable[[Term], Any], term: Term) -> None:
         self.done = Signal()
@@ -474,7 +478,7 @@ class _Call:
         self._thread.start()
 
     def end(self, ending: Ending) -> None:
-        """Return once it has ended; else this process does."""
+        """Wait until the call has ended, interrupting it as `ending` says; it may exit the process."""
         waited_s = 0.0
         while True:
             if ending.interrupts:
@@ -486,7 +490,7 @@ class _Call:
             ending.end_process(waited_s, self._term.epoch)
 
     def _interrupt(self) -> None:
-        """Raise `Deposed` in it, between two of its steps; not once it has ended."""
+        """Raise `Deposed` in the call, between two of its steps; not once it has ended."""
         with self._guard:
             if not self._over and self._thread.ident is not None:
                 _raise_in(self._thread.ident, Deposed)
@@ -495,10 +499,10 @@ class _Call:
         try:
             try:
                 self.result = self._main(self._term)
-            except BaseException as error:  # noqa: BLE001 - raised where the work was asked for
+            except BaseException as error:  # noqa: BLE001 - the caller of the work raises it
                 self.error = error
             self._leave()
-        except Deposed as error:  # it came between the end and this
+        except Deposed as error:  # it came between the end and `_leave`
             self.error = self.error or error
             self._leave()
         self.done.set()
@@ -506,7 +510,7 @@ class _Call:
     def _leave(self) -> None:
         with self._guard:
             self._over = True
-            _raise_in(threading.get_ident(), None)  # none that was sent may come later
+            _raise_in(threading.get_ident(), None)  # drops an interrupt that is still on its way
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:

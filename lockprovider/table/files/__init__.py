@@ -1,5 +1,5 @@
-"""Rows in files: base files read, written and merged, keys, buckets; where a table is, and how a file of it is opened.
+"""Rows in data files: read, write and merge base and log files, and open the files of a table.
 
-May import: timeline, format and below. Runs on executors and workers too: it knows no
-lock, and nothing of transactions.
+May import: timeline, format and below. This package also runs on executors and workers, so it uses no lock and no
+transaction.
 """

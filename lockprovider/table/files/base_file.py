@@ -1,6 +1,4 @@
-"""Base files: the keys, partitions and buckets of their rows, and reading them.
-
-Nothing here loops over rows in Python.
+"""Base files: compute the keys, partitions and buckets of rows, and read files. Nothing here loops over rows in Python.
 
 Source: Hudi `HoodieAvroParquetWriter`, and its key generators for keys and partition paths;
 `HoodieSimpleBucketIndex.loadBucketIdToFileIdMappingForPartition`.
@@ -33,27 +31,27 @@ AVRO_KEY = "parquet.avro.schema"
 SPARK_KEY = "org.apache.spark.version"
 LEGACY_KEY = "org.apache.spark.legacyDateTime"
 
-_SECOND = -2_208_988_800  # of 1900: from there on Spark's old time zones are today's, too
+_SECOND = -2_208_988_800  # Spark's old time zones equal today's from 1900 on.
 _EARLIEST = {
-    "DATE": -141_427,  # 1582-10-15
+    "DATE": -141_427,  # 1582-10-15 is the first day of the Gregorian calendar.
     **{f"{unit}seconds": _SECOND * parts for unit, parts in (("milli", 10**3), ("micro", 10**6), ("nano", 10**9))},
 }
 ROW_GROUP_ROWS = 1 << 17
-ROW_GROUP_BYTES = 128 << 20  # of rows in memory, however few they are
+ROW_GROUP_BYTES = 128 << 20  # This limits the rows in memory, however few they are.
 
 
 # --- keys and partitions of rows ------------------------------------------------------------------------------------
 
 
 def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) -> pa.Array:
-    """Every row's record key: the value itself, or `a:1,b:2` of several fields (or of one, when `named`).
+    """Return every row's record key: the value itself, or `a:1,b:2` for several fields (or for one, if `named`).
 
     Dates are ISO, timestamps are microseconds since 1970 (Hudi's default; its Spark row writer may differ), booleans
     are lower case.
 
     Raises:
-        InvalidRecords: a key column is missing, a key is null or empty (with several fields: all of them), or could be
-            that of other values.
+        InvalidRecords: a key column is missing; a key is null or empty (with several fields: all of them); or other
+            values could have the same key.
     """
     texts = [_texts(table, field) for field in fields]
     filled = [_filled(text) for text in texts]
@@ -74,7 +72,7 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
-    """Refuse values whose key could be that of others; `key_of_texts` says so."""
+    """Refuse values whose key other values could have; `key_of_texts` raises the error."""
     words = pa.array([NULL_KEY, EMPTY_KEY])
     for text, field, end in zip(texts, fields, separators(fields), strict=True):
         if not _is_text(table.schema.field(field).type):
@@ -86,7 +84,7 @@ def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequen
 
 
 def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
-    """Every row's partition path, the folders of its values; empty text for an unpartitioned table.
+    """Return every row's partition path, the folders of its values; empty text for an unpartitioned table.
 
     Raises:
         InvalidRecords: a partition column is missing, or a value cannot be a folder.
@@ -106,7 +104,6 @@ def _folders(table: pa.Table, field: str, style: PartitionStyle) -> pa.Array:
 
 
 def _filled(text: pa.Array) -> pa.Array:
-    """Where the text is null or empty."""
     return pc.or_kleene(pc.is_null(text), pc.equal(text, "")).fill_null(True)
 
 
@@ -115,7 +112,7 @@ def _placeheld(text: pa.Array) -> pa.Array:
 
 
 def _texts(table: pa.Table, field: str) -> pa.Array:
-    """One column as Hudi writes keys and partition values."""
+    """Return a column as Hudi writes keys and partition values."""
     if field not in table.column_names:
         raise InvalidRecords(f"column {field!r} is missing; the rows have {table.column_names}")
     column = table.column(field)
@@ -134,7 +131,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def array_of(column: pa.ChunkedArray) -> pa.Array:
-    """All of a column in one piece."""
+    """Return a column in one piece."""
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -144,12 +141,12 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 
 
 def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
-    """A base file whose footer is read, and nothing else.
+    """Open a base file and read only its footer.
 
-    `source` is bytes, an open file, a local path or one in a `filesystem`.
+    `source` is bytes, an open file, a local path or a path in `filesystem`.
 
     Raises:
-        Corrupt: it is not a Parquet file.
+        Corrupt: the file is not a Parquet file.
         UnsupportedTable: see `check_footer`.
     """
     try:
@@ -161,10 +158,10 @@ def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
 
 
 def check_operation(names: Iterable[str], name: str) -> None:
-    """Refuse a file whose rows are a change log of Flink's: some of them are deletes.
+    """Refuse a file whose rows are a Flink change log: some of its rows are deletes.
 
     Raises:
-        UnsupportedTable: it has the column that tells what each row does.
+        UnsupportedTable: the file has the column that states the operation of each row.
     """
     if schema.FLINK_OPERATION in names:
         raise UnsupportedTable(
@@ -174,13 +171,11 @@ def check_operation(names: Iterable[str], name: str) -> None:
 
 
 def check_footer(footer: pq.FileMetaData, name: str) -> None:
-    """Refuse a file whose rows mean something else than they would here.
-
-    Dates that Spark has written as of the Julian calendar would be other days; see `check_operation` for the rest.
+    """Refuse a file whose rows would be misread here: with dates of Spark's Julian calendar, or a change log.
 
     Raises:
-        UnsupportedTable: it has dates before 1582-10-15, or moments before 1900, and Spark's mark of that calendar; or
-            it is a change log.
+        UnsupportedTable: the file has Spark's mark of that calendar, and dates before 1582-10-15 or moments before
+            1900; or see `check_operation`.
     """
     check_operation(footer.schema.names, name)
     if LEGACY_KEY.encode() not in (footer.metadata or {}):
@@ -198,18 +193,18 @@ def check_footer(footer: pq.FileMetaData, name: str) -> None:
 
 
 def _time_unit(column: Any) -> str:
-    """`DATE`, the unit of a timestamp, or empty."""
+    """Return `DATE`, the unit of a timestamp, or another logical type's name."""
     kind = column.logical_type.type
     return str(json.loads(column.logical_type.to_json())["timeUnit"]) if kind == "TIMESTAMP" else str(kind)
 
 
 def _from(statistics: pq.Statistics, limit: int | None) -> bool:
-    """Whether all values are from this one on."""
+    """Whether all values are at least `limit`."""
     return not statistics.num_values or (statistics.has_min_max and statistics.min_raw >= limit)
 
 
 def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:
-    """The same; text columns of few values will be read as dictionaries, which are quicker to move and to write."""
+    """Open a base file like `open_base_file`, and read repetitive text columns as dictionaries, for speed."""
     known = open_base_file(source, filesystem).metadata
     few = [number for number in range(known.num_columns) if _is_of_few_texts(known, number)]
     names = [known.schema.column(number).path for number in few]
@@ -219,7 +214,7 @@ def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:
 
 
 def _is_of_few_texts(known: pq.FileMetaData, number: int) -> bool:
-    """Whether a column is stored in less than a byte a row, as dictionaries of texts."""
+    """Whether a text column is stored as a dictionary, in less than a byte a row."""
     column = known.schema.column(number)
     if column.logical_type.type != "STRING" or column.path != column.name or column.path == schema.RECORD_KEY:
         return False
@@ -228,10 +223,10 @@ def _is_of_few_texts(known: pq.FileMetaData, number: int) -> bool:
 
 
 def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """All rows of an opened base file, with the footer's entries as the schema's metadata.
+    """Read all rows of an opened base file; the schema's metadata has the footer's entries.
 
     Raises:
-        Corrupt: a part of it is damaged.
+        Corrupt: a part of the file is damaged.
     """
     try:
         return file.read(None if columns is None else list(columns))
@@ -240,15 +235,16 @@ def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> 
 
 
 def in_batches(file: pq.ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
-    """All rows of an opened base file, `rows` at a time, or fewer, with about `at_most` bytes in all their columns.
+    """Yield all rows of an opened base file, at most `rows` at a time and about `at_most` bytes in all their columns.
 
-    The rest as of `read_columns`.
+    Raises:
+        Corrupt: a part of the file is damaged.
     """
     groups = list(range(file.num_row_groups))
     known = [file.metadata.row_group(number) for number in groups]
-    # Of a large file one group after the other: all that are asked for at once are fetched before the first is read.
+    # A large file is read by row group, since Arrow fetches all requested groups before it reads the first.
     asked = [groups] if sum(one.total_byte_size for one in known) <= ROW_GROUP_BYTES else [[one] for one in groups]
-    most = max((one.total_byte_size // max(1, one.num_rows) for one in known), default=0)  # bytes of a row
+    most = max((one.total_byte_size // max(1, one.num_rows) for one in known), default=0)
     size = min(rows, max(1, at_most // max(1, most)))
     try:
         for part in asked:
@@ -263,21 +259,21 @@ def _damaged(error: Exception) -> Corrupt:
 
 
 def keys_of(file: pq.ParquetFile) -> pa.Array:
-    """The record keys of an opened base file, in file order."""
+    """Read the record keys of an opened base file, in file order."""
     return array_of(read_columns(file, [schema.RECORD_KEY]).column(0))
 
 
 def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
-    """The least and the greatest record key of a base file; None if its footer does not tell for sure."""
+    """Return the least and the greatest record key of a base file; None if its footer is not reliable."""
     found = footer.metadata or {}
     least, greatest = found.get(MIN_KEY.encode()), found.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():
-        return None  # the JVM orders by UTF-16, Arrow by UTF-8: they differ past ASCII
+        return None  # The JVM orders by UTF-16 and Arrow by UTF-8, which differ beyond ASCII.
     return least.decode(), greatest.decode()
 
 
 def known_filter(footer: pq.FileMetaData) -> bloom.KnownFilter | None:
-    """The bloom filter of a base file."""
+    """Return the bloom filter of a base file; None if it has none of the known type."""
     found = footer.metadata or {}
     text = found.get(BLOOM_KEY.encode())
     if text is None or found.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
@@ -293,32 +289,32 @@ def _name(source: Any) -> str:
     return f"of {len(source)} bytes" if isinstance(source, (bytes, bytearray, memoryview)) else repr(source)
 
 
-_LIKELY = 65_536  # a file id that begins with 8 digits below this is of a bucket: chance makes 2 of 100,000 look so
+_LIKELY = 65_536  # Only about 2 in 100,000 random file ids begin with 8 digits below this number.
 
 
 def index_of(config: TableConfig) -> BucketIndex:
-    """The index of a table that has one."""
+    """Return the bucket index of a table that has one."""
     if config.bucket_index is None:
         raise RuntimeError("a table without a bucket index has no buckets")
     return config.bucket_index
 
 
 def of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
-    """Each key's bucket, in a table that has a bucket index."""
+    """Return each key's bucket, in a table with a bucket index."""
     return index_of(config).of(keys, config.record_keys)
 
 
 def misplaced(config: TableConfig, there: FileSlice, keys: pa.Array) -> int:
-    """How many of a file's keys are of another bucket than it; all, if it is of none."""
+    """Count a file's keys that belong to another bucket; all of them if the file has no bucket."""
     bucket = bucket_of(there.file_id)
     return len(keys) if bucket is None else pc.sum(pc.not_equal(of_keys(config, keys), bucket)).as_py() or 0
 
 
 def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple[str, int], FileSlice]:
-    """The file group of each (partition, bucket).
+    """Return the file group of each (partition, bucket).
 
     Raises:
-        Corrupt: a file group is of no bucket, or two are of the same one.
+        Corrupt: a file group has no bucket, or two have the same one.
     """
     found: dict[tuple[str, int], FileSlice] = {}
     for one in slices:
@@ -331,10 +327,10 @@ def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple
 
 
 def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
-    """Refuse files that would be of no bucket, or the second of one, in a table that has a bucket index.
+    """Refuse written files without a bucket, or two for one bucket, in a table with a bucket index.
 
     Raises:
-        InvalidRecords: naming such a file.
+        InvalidRecords: the message names such a file.
     """
     index = config.bucket_index
     if index is None:
@@ -349,5 +345,5 @@ def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
 
 
 def look_like_buckets(file_ids: Iterable[str]) -> bool:
-    """Whether all are called as file groups of buckets are."""
+    """Whether all file ids look like those of buckets."""
     return all((bucket := bucket_of(one)) is not None and bucket < _LIKELY for one in file_ids)

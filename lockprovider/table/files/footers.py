@@ -1,21 +1,27 @@
-"""What the footers of base files say of keys and columns, remembered: a file never changes, so none is asked twice.
+"""Footer notes: cached key ranges, bloom filters and column ranges of base files, so that no footer is read twice.
 
     others = place.footer_notes.without(place.store, paths, keys)     # files that certainly have none of the keys
-    known = place.footer_notes.ranges(place.store, paths)             # what columns are between, of some of the files
+    known = place.footer_notes.ranges(place.store, paths)             # column ranges of the files with known footers
     guarantee(known[path], [pa.field("day", pa.date32())])            # an expression that is true of all rows of a file
 
-In a process it is what was opened for it or written there. Beside the lock, in `.hoodie/.locks/footers/`, are objects
-of what processes knew: a commit of many files puts one of these, and who writes a checkpoint one of what it knows and
-has not seen there. Who knows nothing of many files reads the objects that it has not read. They say what footers say,
-of files whose names never come again, so they hold for ever, whatever ends the lock's log.
+A process caches the footers that it opened or wrote. It also shares notes through objects in the lock folder
+`.hoodie/.locks/footers/`. A commit of many files puts one object; the writer of a checkpoint puts one with its notes
+that are not there yet. A process without notes of many files reads the objects that it has not read. Data files never
+change and their names never come again, so notes stay valid forever, even if the lock's log ends.
 
-Promised: no file that has one of the keys is left out, and ranges are of all rows of a file; a guarantee is true of
-every row as it is read with these columns, a null included. NOT promised: that all others are left out: of files with
-more than some hundred keys only the range is kept beside the lock, and of too many files no filters at all; of the last
-files that came one by one nothing is there yet. Nor a range of each column: there are none of floats (statistics know
-no NaN), decimals, booleans, binary and nested columns, of texts longer than 64 characters, of more than 32 columns of a
-file, of a column that the file does not have; and of dates and timestamps where Spark may have written them by the
-Julian calendar (see `base_file.check_footer`).
+Promised: `without` never returns a file that has one of the keys. Ranges cover all rows of a file. A guarantee is true
+of every row as read with these columns, nulls included.
+
+NOT promised: that `without` returns every file without the keys. The lock folder has only the key range of files with
+more than some hundred keys, and no filters if there are too many files. Notes of the latest single files may be
+missing.
+
+NOT promised: a range for every column. No range is kept for:
+
+- floats (statistics ignore NaN), decimals, booleans, binary and nested columns;
+- texts longer than 64 characters, and columns after the 32nd with a range in a file;
+- columns that the file does not have;
+- dates and timestamps that Spark may have written in the Julian calendar (see `base_file.check_footer`).
 
 Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
 """
@@ -50,26 +56,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NOTES = ".hoodie/.locks/footers/"
-MANY = 10_000  # keys from which on it is quicker to read all keys of a file than to ask its filter for each
-FEW = 8  # files that nothing is known of are opened rather than looked for beside the lock, or said there
+MANY = 10_000  # For more keys, reading all keys of a file is quicker than asking its filter for each.
+FEW = 8  # For so few unknown files, reading their footers is quicker than using the lock folder.
 _VERSION = 1
-_LEVEL = 1  # filters are random bits
-_ONE_BY_ONE = 64  # files of small commits are said together
-_OBJECTS = 16  # beside the lock; of more one is made
-_MERGED = "m"  # after the newest name
-_KEPT = 2  # of those that it is made of; who reads may have listed just before
-_FILTER_BYTES = 4096  # of base64: of 512 keys
-_FILTERS_BYTES = 4 << 20  # of all filters in one object
+_LEVEL = 1  # Filters are random bits, which compress badly.
+_ONE_BY_ONE = 64  # Files of small commits share one object.
+_OBJECTS = 16  # A merge follows if the lock folder has more objects.
+_MERGED = "m"  # This follows the name of the newest merged object.
+_KEPT = 2  # A merge keeps this many of its sources, for readers that have just listed them.
+_FILTER_BYTES = 4096  # This is the base64 text of a filter of 512 keys.
+_FILTERS_BYTES = 4 << 20  # This limits all filters in one object.
 _MEMORY_BYTES = 64 << 20
 _DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
 class FooterNote:
-    """What the footer of a file says.
-
-    Its least and greatest key, if that is for sure, its bloom filter, if it has one, and what its columns are between.
-    """
+    """Content of a file's footer: its key range and bloom filter, if known, and its column ranges."""
 
     ends: tuple[str, str] | None
     filter: str | None
@@ -77,20 +80,20 @@ class FooterNote:
 
     @classmethod
     def of(cls, footer: pq.FileMetaData) -> FooterNote:
-        """By its footer."""
+        """Extract the note from a footer."""
         known = base_file.known_filter(footer)
         return cls(base_file.key_range(footer), None if known is None else known.text, ranges_of(footer))
 
     @classmethod
     def written(cls, footer: pq.FileMetaData) -> FooterNote:
-        """By the footer of a file that was written here; no more than is said beside the lock."""
+        """Extract the note of a file written here, without a filter that is too long for the lock folder."""
         note = cls.of(footer)
         return note if len(note.filter or "") <= _FILTER_BYTES else replace(note, filter=None)
 
     def may_have(self, least: str, greatest: str, asked: bloom.Asked | None) -> bool:
-        """Whether the file may have one of some keys between these; `asked` are the keys, if they are not too many.
+        """Whether the file may have a key between these; `asked` are the wanted keys, None if they are too many.
 
-        A filter that cannot be read tells nothing.
+        A filter that cannot be read excludes nothing.
         """
         if self.ends is not None and (greatest < self.ends[0] or self.ends[1] < least):
             return False
@@ -102,7 +105,7 @@ class FooterNote:
             return True
 
     def perhaps(self, wanted: pa.Array) -> NDArray[np.bool_]:
-        """Which of these keys the file may have: by range, and of no more than `MANY` by its filter.
+        """Return which of these keys the file may have: by range, and for at most `MANY` keys by the filter.
 
         Raises:
             Corrupt: the filter cannot be read.
@@ -117,25 +120,25 @@ class FooterNote:
 
     @property
     def size(self) -> int:
-        """About so many bytes of memory."""
+        """The approximate size in memory, in bytes."""
         return len(self.filter or "") + 200 * (1 + len(self.ranges))
 
     @property
     def text(self) -> str:
-        """For whoever has not written the file."""
+        """The note as JSON text, for a process that has not written the file."""
         return json.dumps(self.row, separators=(",", ":"))
 
     @property
     def row(self) -> Sequence[Any]:
-        """For JSON."""
+        """The note as JSON values."""
         return self.ends, self.filter, encode_ranges(self.ranges)
 
     @classmethod
     def parse(cls, row: Sequence[Any]) -> FooterNote:
-        """From JSON.
+        """Parse a note from JSON values.
 
         Raises:
-            ValueError, TypeError, IndexError, AttributeError: it is none.
+            ValueError, TypeError, IndexError, AttributeError: the values are no note.
         """
         ends, text, known = row
         if ends is not None:
@@ -144,36 +147,36 @@ class FooterNote:
 
 
 class FooterNotes:
-    """Of the files of one table, as far as one process knows them. Thread-safe.
+    """Cache of one process for the footer notes of one table's files. Thread-safe.
 
-    `beside_the_lock`: what others have said is looked for; not by each of many tasks.
+    With `beside_the_lock` it also reads the lock folder, which each of many tasks should not do.
     """
 
     def __init__(self, *, beside_the_lock: bool = False) -> None:
-        self._has_keys_asked = False  # then long filters are remembered, too
+        self._has_keys_asked = False  # After a key lookup, the cache keeps long filters, too.
         self._notes: dict[str, FooterNote] = {}
         self._size = 0
         self._adding = Lock()
         self._looking = Lock()
         self._may_look = beside_the_lock
-        self._read: set[str] = set()  # objects beside the lock
-        self._said: set[str] = set()  # files that those tell of
-        self._missed: set[str] = set()  # files that they did not tell of when they were read
-        self._one_by_one: list[str] = []  # files written here, not said yet
+        self._read: set[str] = set()  # These objects of the lock folder were read.
+        self._said: set[str] = set()  # These files have notes in the lock folder.
+        self._missed: set[str] = set()  # These files had no notes in the lock folder when it was read.
+        self._one_by_one: list[str] = []  # These files were written here, and are not in the lock folder yet.
 
     def get(self, path: str) -> FooterNote | None:
-        """What is known of one file, in which keys are looked up."""
+        """Return the note of a file for a key lookup, or None; from now on the cache keeps long filters."""
         self._has_keys_asked = True
         return self._notes.get(path)
 
     def opened(self, path: str, footer: pq.FileMetaData) -> None:
-        """Remember what the footer of a file says that was opened."""
+        """Cache the note of a footer that was opened."""
         known = self._notes.get(path)
         if known is None or (known.filter is None and self._has_keys_asked):
             self.add(path, FooterNote.of(footer))
 
     def add(self, path: str, note: FooterNote) -> None:
-        """Remember it, unless as much is known; the first that were remembered are forgotten when there is no room."""
+        """Cache a note unless an equal or better one is known; drop the oldest notes when memory is full."""
         if not self._has_keys_asked and len(note.filter or "") > _FILTER_BYTES:
             note = replace(note, filter=None)
         with self._adding:
@@ -186,12 +189,12 @@ class FooterNotes:
                 self._size -= self._notes.pop(next(iter(self._notes))).size
 
     def ranges(self, store: Store, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """What the columns of these files are between, of those that are known."""
+        """Return the column ranges of these files, as far as they are known; read the lock folder if many are not."""
         self._look(store, paths)
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Those of the files that certainly have none of the wanted keys. What is not known is not among them."""
+        """Return the files that certainly have none of the wanted keys; a file without a note is not among them."""
         self.look_up(store, paths)
         if not len(wanted):
             return {*paths}
@@ -201,12 +204,12 @@ class FooterNotes:
         return {path for path, note in notes.items() if not note.may_have(least, greatest, asked)}
 
     def look_up(self, store: Store, paths: Iterable[str]) -> None:
-        """Keys are looked up in these files: know what others have known, if little is known here."""
+        """Prepare a key lookup in these files: keep long filters; read the lock folder if many notes are missing."""
         self._has_keys_asked = True
         self._look(store, paths)
 
     def _look(self, store: Store, paths: Iterable[str]) -> None:
-        """Read what others have said, if nothing is known of many files and it was not looked for."""
+        """Read the lock folder if many files have no note and were not looked for before."""
         if not self._may_look or len(self._unknown(paths)) <= FEW:
             return
         with self._looking:
@@ -226,7 +229,7 @@ class FooterNotes:
             self._read.add(name)
 
     def written(self, paths: Sequence[str]) -> Sequence[str]:
-        """These were written here by one commit: those that are to be `put` now, if there are enough."""
+        """Record files that one commit wrote here; return those to `put` now, if they are enough."""
         if len(paths) > FEW:
             return paths
         with self._adding:
@@ -237,9 +240,9 @@ class FooterNotes:
             return found
 
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
-        """Put what is known of these files beside the lock, if they are many that nobody has said there.
+        """Put notes of these files in the lock folder, if many are missing there.
 
-        Whether there are too many objects now: see `merge`.
+        Returns True if the lock folder has too many objects now: then call `merge`.
 
         Raises:
             CasError: the store failed.
@@ -251,10 +254,12 @@ class FooterNotes:
         return len(store.list(NOTES)) > _OBJECTS
 
     def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
-        """Make one of all objects beside the lock, with the files that are kept; of several at once one does.
+        """Merge all objects of the lock folder into one, with the files that `is_kept`.
+
+        Of several concurrent merges one wins.
 
         Raises:
-            CasError: the store failed; what is said is still there.
+            CasError: the store failed; the notes are still there.
         """
         found = read_notes(store, ())
         names = sorted(found)
@@ -268,7 +273,7 @@ def _create(store: Store, name: str, notes: Mapping[str, FooterNote]) -> Outcome
 
 
 def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str, FooterNote]]:
-    """What is said beside the lock, by the names of objects that are not `known`.
+    """Read notes from the lock folder, by object name; skip the objects in `known`.
 
     Raises:
         CasError: the store failed.
@@ -280,7 +285,7 @@ def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str
 
 
 def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
-    """As bytes; the largest filters are left out."""
+    """Encode notes as an object of the lock folder; the largest filters are omitted."""
     rows, room = [], _FILTERS_BYTES
     for path, note in sorted(notes.items(), key=lambda one: len(one[1].filter or "")):
         length = len(note.filter or "")
@@ -291,7 +296,7 @@ def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
 
 
 def decode_notes(data: bytes) -> Mapping[str, FooterNote]:
-    """Read it; nothing, if it is none, or one of another version."""
+    """Decode an object of the lock folder; return nothing if it is damaged or of another version."""
     try:
         most = plausible(data)
         said = parse_json(inflate(data, most=most), most=most, items=most)
@@ -303,39 +308,39 @@ def decode_notes(data: bytes) -> Mapping[str, FooterNote]:
 
 
 _MOST_COLUMNS = 32
-_LONGEST = 64  # characters of a text
+_LONGEST = 64  # Longer texts get no range.
 _INTEGERS = {str(kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
-_STORED_AS = {"INT32", "INT64", "BYTE_ARRAY"}  # not INT96, whose statistics have no order
+_STORED_AS = {"INT32", "INT64", "BYTE_ARRAY"}  # INT96 is missing, since its statistics have no order.
 
 
 class Range(NamedTuple):
-    """What all values of a column are between; without ends all of them are null.
+    """Bounds of all values of a column; without bounds all values are null.
 
-    `kind` is Arrow's name of the type that is stored, the ends are as stored: text, a number, days, or units of time.
+    `kind` is Arrow's name of the stored type. Bounds are as stored: text, a number, days, or units of time.
     """
 
     kind: str
     least: int | str | None
     greatest: int | str | None
-    has_nulls: bool  # or may have
+    has_nulls: bool  # True also means that nulls are unknown.
 
 
 Ranges = Mapping[str, Range]
 
 
 def may_have_range(kind: pa.DataType) -> bool:
-    """Whether ranges are kept of columns of this type."""
+    """Whether columns of this type get ranges."""
     return bool(_name_of(kind))
 
 
 def ranges_of(footer: pq.FileMetaData) -> Ranges:
-    """By its footer."""
+    """Extract the column ranges from a footer."""
     fields, found, at = footer.schema.to_arrow_schema(), dict[str, Range](), 0
     is_legacy = LEGACY_KEY.encode() in (footer.metadata or {})
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for name, kind in zip(fields.names, fields.types, strict=True):
         said = "" if name in META_COLUMNS or (is_legacy and _is_time(kind)) else _name_of(kind)
-        if said and fields.get_field_index(name) >= 0:  # once
+        if said and fields.get_field_index(name) >= 0:  # A name that occurs twice gets no range.
             one = _range(said, name, [group.column(at) for group in groups])
             if one is not None:
                 found[name] = one
@@ -346,7 +351,7 @@ def ranges_of(footer: pq.FileMetaData) -> Ranges:
 
 
 def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
-    """What is true of these columns, as they are now, in all rows."""
+    """Return an expression that is true of these columns, with their present types, in all rows."""
     sure = pc.scalar(True)
     for column in columns:
         one = ranges.get(column.name)
@@ -356,15 +361,15 @@ def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
 
 
 def encode_ranges(ranges: Ranges) -> Mapping[str, Sequence[Any]]:
-    """For JSON."""
+    """Convert ranges to JSON values."""
     return {name: list(one) for name, one in ranges.items()}
 
 
 def decode_ranges(said: Mapping[str, Sequence[Any]]) -> Ranges:
-    """From JSON.
+    """Convert ranges from JSON values.
 
     Raises:
-        ValueError, TypeError, AttributeError: it is not what `encode_ranges` makes.
+        ValueError, TypeError, AttributeError: `encode_ranges` did not make the values.
     """
     return {name: _checked(*one) for name, one in said.items()}
 
@@ -377,7 +382,7 @@ def _checked(kind: str, least: int | str | None, greatest: int | str | None, has
 
 
 def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
-    """That of a column's parts in the row groups; None if one of them does not tell for sure."""
+    """Return the range of a column from its chunks in the row groups; None if a chunk's statistics are not reliable."""
     lows, highs, has_nulls = list[Any](), list[Any](), False
     for chunk in chunks:
         if chunk.path_in_schema != name or chunk.physical_type not in _STORED_AS:
@@ -410,13 +415,13 @@ def _value(raw: int | bytes) -> int | str | None:
 
 @lru_cache(1024)
 def _name_of(kind: pa.DataType) -> str:
-    """Arrow's name of a type that ranges are kept of; empty for others."""
+    """Return Arrow's name of a type that gets ranges; empty for other types."""
     return str(kind) if types.is_signed_integer(kind) or types.is_string(kind) or _is_time(kind) else ""
 
 
 @lru_cache(1024)
 def _parts_of(kind: pa.DataType) -> int:
-    """How many columns of the file a column of this type is."""
+    """Return how many columns of the file store a column of this type."""
     return sum(_parts_of(kind.field(number).type) for number in range(kind.num_fields)) or 1
 
 
@@ -429,14 +434,14 @@ def _tells_of(stored: str, now: pa.DataType) -> bool:
 
 
 def _between(value: Any, one: Range, kind: pa.DataType) -> Any:
-    """As Arrow says it of a row group."""
+    """Return the range as an expression in the form that Arrow uses for row groups."""
     if one.least is None or one.greatest is None:
         return value.is_null()
     try:
         least, greatest = pa.scalar(one.least, kind), pa.scalar(one.greatest, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return pc.scalar(True)  # narrower now, or no such values
+        return pc.scalar(True)  # The column's type is narrower now, or has no such values.
     ends = [value == least] if one.least == one.greatest else [value >= least, value <= greatest]
-    if one.has_nulls:  # each by itself: else Arrow cannot go by it
+    if one.has_nulls:  # Arrow cannot use the expression if both ends share one null check.
         ends = [end | value.is_null() for end in ends]
     return reduce(and_, ends)

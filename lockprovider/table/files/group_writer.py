@@ -1,7 +1,7 @@
-"""What every engine does where the rows are: write one file group's next file, read one file.
+"""Writer of a transaction's data files: create the next file of a file group, or a new file group.
 
-It runs on executors and workers, so it is picklable and knows no lock and no timeline. A file is announced by a marker
-before it is written, so that a rollback finds it, and is created, never overwritten.
+It runs on executors and workers: it is picklable, and uses no lock and no timeline. A marker announces each file before
+it is written, so that a rollback finds the file. Files are created, never overwritten.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.schema import with_meta
 from lockprovider.table.timeline.view import FileSlice
 
-_MARKED = 2  # files by as many markers; more by one object, and one that says so
-_FEW = 8  # places are looked at one by one, and more by one listing from the first to the last
+_MARKED = 2  # More files than this share one marker object, plus one that states the type.
+_FEW = 8  # More places than this are read by one listing from the first to the last.
 
 
 class WritesHere(NamedTuple):
-    """What a transaction whose files are all written in its own process is told, and knows."""
+    """State of a transaction whose files are all written in its own process."""
 
-    markers: list[str]  # from before they are written
-    announced: set[str]  # the paths of the files that they announce
-    partitions: set[str]  # those known to have a metafile; to be added to
-    wait_in_flight: Callable[[], object]  # before the first of them
+    markers: list[str]  # Markers are recorded before they are written.
+    announced: set[str]  # These are the paths of announced files.
+    partitions: set[str]  # These partitions have a metafile; the writer adds to the set.
+    wait_in_flight: Callable[[], object]  # This waits for the inflight file; the writer calls it before each data file.
 
 
 class NewGroup(NamedTuple):
-    """The rows of a new file group and their keys; `file_id` is the same in each attempt of a task: see `group_id`."""
+    """Rows of a new file group and their keys; `file_id` is the same in each attempt of a task (see `group_id`)."""
 
     partition: str
     rows: pa.Table
@@ -74,12 +74,12 @@ class NewGroup(NamedTuple):
     file_id: str
 
     def at(self, begin: str) -> tuple[str, BaseFile]:
-        """Its partition, and its file by the instant that began then."""
+        """Return the partition, and the file of the instant that began at `begin`."""
         return self.partition, BaseFile(self.file_id, self.token, begin)
 
 
 class Encoded(NamedTuple):
-    """A file that is ready to be written; `stat` does not say how large it is."""
+    """File that is ready to be written; `stat` does not have its size yet."""
 
     stat: WriteStat
     written: WrittenFile
@@ -87,7 +87,7 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupWriter:
-    """Writes the files of one transaction."""
+    """Writer of one transaction's files."""
 
     place: TablePlace
     begin: str
@@ -101,10 +101,10 @@ class GroupWriter:
         return self.__dict__
 
     def plan(self, given: pa.Schema, missing: OnMissing = "null") -> Plan:
-        """The plan by which rows of `given` become rows of the table; the columns of key and partition are needed.
+        """Return the plan that converts rows of `given` to the table's; it needs the columns of key and partition.
 
         Raises:
-            DoesNotFit: naming every field that does not fit.
+            DoesNotFit: the message names every field that does not fit.
         """
         return compile_plan(given, self.schema, missing, needed=self.config.identifying)
 
@@ -115,22 +115,22 @@ class GroupWriter:
 
         Raises:
             DoesNotFit: a column or a value does not fit the table.
-            InvalidRecords: a key is null; or a row is Hudi's way to say that a key is to be deleted.
+            InvalidRecords: a key is null; or Hudi's delete flag is set in a row.
         """
         return self._keyed(self.plan(rows.schema, missing)(rows))
 
     def keyed_deletes(self, rows: pa.Table, *, valued: bool = False) -> tuple[pa.Table, pa.Array, pa.Array]:
-        """The same of deletes, with the columns alone that tell key and partition; with `valued` the ordering column.
+        """Convert deletes to the columns of key and partition, as `keyed` converts rows.
 
-        Other columns are ignored.
+        With `valued` the result also has the ordering column. Other columns are ignored.
 
         Raises:
-            DoesNotFit, InvalidRecords: as of `keyed`; one of these columns is missing.
+            DoesNotFit, InvalidRecords: as for `keyed`; or one of these columns is missing.
         """
         return self._keyed(self.deletes(rows, valued=valued))
 
     def deletes(self, rows: pa.Table, *, valued: bool = False) -> pa.Table:
-        """The columns of deletes that count, converted; see `keyed_deletes`."""
+        """Convert deletes to the columns that `keyed_deletes` uses."""
         names = [*self.config.identifying, *([self.config.ordering_field] if valued else [])]
         schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(names)])
         rows = rows.select(hudi_schema.present(schema.names, rows.column_names))
@@ -147,16 +147,16 @@ class GroupWriter:
     ) -> WriteStat:
         """Write a new file group; of rows with one key the latest is kept.
 
-        A task that may be run again gives the `file_id`, the same one in each attempt: see `group_id`.
+        A task that may run again gives the same `file_id` in each attempt (see `group_id`).
         """
         return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
 
     def encode(self, group: NewGroup) -> Encoded:
-        """A new file group's file; of rows with one key the latest is kept."""
+        """Encode the file of a new file group; of rows with one key the latest is kept."""
         return next(self.encode_each([group]))
 
     def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
-        """The same of many, which is quicker than one by one where they are small."""
+        """Encode the files of many new file groups, which is quicker than one by one if they are small."""
         once = [self._deduped(group) for group in groups]
         for group, key_filter in zip(once, bloom.encode_filters([group.keys for group in once]), strict=True):
             yield self._encoded(group, key_filter)
@@ -183,7 +183,7 @@ class GroupWriter:
         known: pq.ParquetFile | None = None,
         key_filter: str | None = None,
     ) -> Encoded:
-        """A base file, ready to be written; `stat` gets its path and the number of its rows. See `write_base_file`."""
+        """Encode a base file; `stat` gets its path and number of rows. See `write_base_file`."""
         written = write_base_file(
             parts,
             columns,
@@ -197,16 +197,16 @@ class GroupWriter:
         return Encoded(replace(stat, path=join(stat.partition, base.name), num_writes=len(written.keys)), written)
 
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
-        """Write the markers of many new files, of these partitions, in one object; of few each file's comes with it.
+        """Write the markers of many new files in one object; with few files each `put` writes its own marker.
 
-        A rollback by the JVM reads markers of one kind only, so they are of the same for all files of an instant.
+        A JVM rollback reads markers of one kind only, so all files of an instant use the same kind.
         """
         here = self.here
         if here is not None and (self._marks_in_one if here.markers else len(files) > _MARKED):
             self._mark_in_one(here, [(partition, file.name, MarkerKind.CREATE) for partition, file in files])
 
     def put(self, file: Encoded) -> WriteStat:
-        """Create a new group's file."""
+        """Create a new file group's file, and its partition."""
         self.open_partitions([file.stat.partition])
         return self.put_slice(file, MarkerKind.CREATE)
 
@@ -220,9 +220,9 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write the next slice of a file group, upserts of new keys in it; None if nothing in it changes.
+        """Write the next slice of a file group, including upserts of new keys; return None if nothing changes.
 
-        In a merge-on-read table this is a log file of the slice that is there; see `log` for the values.
+        In a merge-on-read table this writes a log file of the current slice; see `log` for the values.
         """
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         if self.config.is_merge_on_read:
@@ -234,7 +234,7 @@ class GroupWriter:
     def merge(
         self, old: FileSlice, opened: pq.ParquetFile, found: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
-        """Write the next slice of a file group, whose file is open, as planned; None if nothing in it changes."""
+        """Write the next slice of a file group, as planned from its open file; return None if nothing changes."""
         if not found.changed:
             return None
         base = BaseFile(old.file_id, token, self.begin)
@@ -261,14 +261,14 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write a log file of a slice: rows of different keys, and deletes of those keys that it has rows of.
+        """Write a log file of a slice: rows of different keys, and deletes of keys that the slice has rows of.
 
-        A key that is in both is deleted. None if there is nothing to write. With the ordering values of the deletes all
-        of them are written, and nothing is read.
+        A key in both is deleted. Returns None if there is nothing to write. With ordering values for the deletes, all
+        deletes are written and nothing is read.
 
         Raises:
             InvalidRecords: a row has no ordering value.
-            Aborted: an earlier attempt of the same task has written other rows, or see `put_slice`.
+            Aborted: an earlier attempt of the same task wrote other rows, or see `put_slice`.
         """
         kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)
@@ -291,10 +291,10 @@ class GroupWriter:
         return self._unless_rolled_back(stat)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
-        """Create the next file of a group, after its marker; one of that name by an earlier attempt stays.
+        """Create the next file of a group, after its marker; keep a file of that name from an earlier attempt.
 
         Raises:
-            Aborted: that one has other keys; or the instant of a task was rolled back before the task ended.
+            Aborted: that file has other keys; or the task's instant was rolled back before the task ended.
         """
         stat = file.stat
         self._mark(stat.partition, stat.file_name, marker)
@@ -313,8 +313,8 @@ class GroupWriter:
     def _unless_rolled_back(self, stat: WriteStat) -> WriteStat:
         """Return the statistics of a file that was just written.
 
-        The task of another process may outlive its transaction. Its file is removed then: no rollback looks for it
-        again.
+        A task in another process may outlive its transaction. Then this removes the file, since no rollback looks for
+        it again.
 
         Raises:
             Aborted: the instant was rolled back.
@@ -350,9 +350,9 @@ class GroupWriter:
         created.result()
 
     def open_partitions(self, partitions: Iterable[str], each: Callable[..., Iterable[bool]] = map) -> None:
-        """Make these partitions, unless they are there; `each` calls a function with each of many, as `map` does.
+        """Create the metafiles of these partitions, unless they exist; `each` maps a function over many, like `map`.
 
-        Without its metafile a JVM reader takes a partition for none; another writer's serves as well.
+        JVM readers ignore a partition without its metafile; another writer's metafile is as good.
 
         Raises:
             InvalidRecords: a new partition is inside another one, or around one.
@@ -364,7 +364,7 @@ class GroupWriter:
         outer = [join(one, PARTITION_METAFILE) for partition in new for one in outer_of(partition) if self._can_nest]
         self._refuse_nested(new, outer, made=False)
         made = [partition for partition, is_mine in zip(new, each(self._make_partition, new), strict=True) if is_mine]
-        if made and self._can_nest:  # of two writers at once who make one inside the other at least one sees both
+        if made and self._can_nest:  # If two writers create nested partitions at once, at least one of them sees both.
             self._refuse_nested(made, [*outer, *(f"{partition}/" for partition in made)], made=True)
         known.update(new)
 
@@ -378,7 +378,7 @@ class GroupWriter:
         return style.can_nest and types.is_string(self.schema.field(style.fields[0]).type)
 
     def _refuse_nested(self, new: list[str], places: Iterable[str], *, made: bool) -> None:
-        """Refuse new partitions that are in or around one at these places; if they are `made`, they are removed."""
+        """Refuse new partitions inside or around a partition at these places; remove them if they are `made`."""
         there = {*new, *self._partitions_at(sorted(set(places)))}
         pairs = [(inner, outer) for inner in sorted(there) for outer in there.intersection(outer_of(inner))]
         mine = [pair for pair in pairs if not set(new).isdisjoint(pair)]
@@ -388,7 +388,7 @@ class GroupWriter:
             raise nested(*mine[0])
 
     def _partitions_at(self, places: list[str]) -> Iterator[str]:
-        """All partitions whose metafile is at one of these places, given in order; and maybe some between."""
+        """Yield all partitions whose metafile is at one of these sorted places, and maybe some between."""
         store = self.place.store
         if len(places) <= _FEW:
             found = [entry for place in places for entry in store.list(place)]
@@ -400,10 +400,10 @@ class GroupWriter:
                 yield folder
 
     def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
-        """The size of the file that an earlier attempt of the same task wrote; it stays.
+        """Return the size of the file that an earlier attempt of the same task wrote.
 
         Raises:
-            Aborted: it has other rows.
+            Aborted: that file has other rows.
         """
         there = self.place.read(path, [hudi_schema.RECORD_KEY]).column(0)
         if len(there) != len(keys) or pc.all(pc.is_in(keys, value_set=there)).as_py() is False:
@@ -411,7 +411,7 @@ class GroupWriter:
         return self.place.store.head(path).size
 
     def _create(self, path: str, data: bytes) -> bool:
-        """False if it is there already."""
+        """Create an object; return False if it exists."""
         outcome = self.place.store.put_if_absent(path, data, create_once=True)
         if isinstance(outcome, Lost):
             return False
@@ -427,11 +427,12 @@ def _written_twice(path: str) -> Aborted:
 
 
 def group_id(begin: str, *task: object) -> str:
-    """The file id of a new file group, the same in every attempt of one task.
+    """Return the file id of a new file group, the same in every attempt of one task.
 
-    So a second attempt (a retry, a late one, a speculative one) finds the first one's file, and writes no other.
+    So a retry, or a late or speculative attempt, finds the first attempt's file and writes no other.
     """
     text = "/".join(map(str, (begin, *task)))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
-    digest = "abcdef"[int(digest[0], 16) % 6] + digest[1:]  # so that it is never taken for one of a bucket
+    # A leading letter prevents confusion with the file id of a bucket.
+    digest = "abcdef"[int(digest[0], 16) % 6] + digest[1:]
     return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}-0"

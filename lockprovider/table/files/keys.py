@@ -1,16 +1,15 @@
-"""The record keys in base files: what footers say of them, which file has some, and which of its rows.
+"""Lookup of record keys in base files: which file has some of the keys, and in which rows.
 
     match = number_match(keys, "id", stored) or text_match(keys, "id", stored)
     rows, numbers = match.met(batch)        # the rows that have one of the keys, and the number of it
 
-A small file is fetched with one request, of a large one only its footer and the column of keys.
+A small file is fetched with one request. Of a large file, only the footer and the key column are fetched.
 
-In a table with one key column (`TableConfig.key_column`) a record key is the value as text. Of whole numbers the column
-itself is read and compared then, in place of the texts: less to decode, and no text to hash. Of texts it is read in
-place of the record keys, which are the same.
+In a table with one key column (`TableConfig.key_column`) the record key is the column's value as text. If the column
+has whole numbers, they are compared instead of texts: less decoding, and no hashing of texts. If it has texts, it is
+read instead of the equal record keys.
 
-Promised: both matches find the same rows. Keys that are not the text of a number, as that is written, are found by
-texts only.
+Promised: both matches find the same rows. A key that is not the canonical text of a number is found by texts only.
 """
 
 from __future__ import annotations
@@ -39,28 +38,28 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_SLOTS_A_KEY = 16  # so few other values pass for one of the keys, until they are compared
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio: neighbours get slots far apart
+_SLOTS_A_KEY = 16  # Few other values share a slot with a key, and need a comparison.
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # This is 2**64 by the golden ratio: neighbours get distant slots.
 
 
 class KeyMatch(Protocol):
-    """Some keys, all different, that rows are compared with by one of their columns."""
+    """Set of different keys, compared with rows by one of their columns."""
 
     column: str
 
     def met(self, rows: pa.Table) -> Met:
-        """The places of the rows that have one of the keys, rising, and of each the number of the key."""
+        """Return the positions of the rows that have one of the keys, ascending, and the number of the key of each."""
 
 
 class TextMatch:
-    """By record key, or a column of the same texts; each call makes a hash table of the keys."""
+    """Match by record key, or by a column of the same texts; each call builds a hash table of the keys."""
 
     def __init__(self, keys: pa.Array, column: str = RECORD_KEY) -> None:
         self.column = column
         self._keys = keys.cast(pa.string())
 
     def met(self, rows: pa.Table) -> Met:
-        """See `KeyMatch`.
+        """See `KeyMatch.met`.
 
         Raises:
             Corrupt: a row has no key.
@@ -70,7 +69,7 @@ class TextMatch:
 
 
 class NumberMatch:
-    """By a column of whole numbers: a mark at each key's slot rules most rows out, the rest are looked up in order."""
+    """Match by a column of whole numbers: marks at the keys' slots exclude most rows, a binary search the others."""
 
     def __init__(self, numbers: NDArray[np.int64], column: str) -> None:
         self.column = column
@@ -82,7 +81,7 @@ class NumberMatch:
         self._marks[self._slots(numbers)] = True
 
     def met(self, rows: pa.Table) -> Met:
-        """See `KeyMatch`.
+        """See `KeyMatch.met`.
 
         Raises:
             Corrupt: a row has no key.
@@ -96,7 +95,7 @@ class NumberMatch:
 
     def _slots(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         found: NDArray[np.uint64] = (values.view(np.uint64) * _SPREAD) >> self._shift
-        return found.view(np.int64)  # which numpy looks up as it is
+        return found.view(np.int64)  # numpy indexes by this type without a conversion.
 
 
 def _filled(rows: pa.Table, column: str) -> pa.Array:
@@ -107,16 +106,16 @@ def _filled(rows: pa.Table, column: str) -> pa.Array:
 
 
 def text_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> TextMatch:
-    """The match by a column of texts, or by record key if one of these schemas has it not, or not as texts."""
+    """Return the match by a text column, or by record key if one of these schemas has no such text column."""
     if column is None or not all(_is_text(schema, column) for schema in schemas):
         return TextMatch(keys)
     return TextMatch(keys, column)
 
 
 def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> NumberMatch | None:
-    """The match by a column; None if one of these schemas has it not, or not as whole numbers, or a key is no number.
+    """Return the match by a column of whole numbers; None if a schema has no such column or a key is no number.
 
-    The keys are texts, or numbers already. The schemas are the table's, whose types rows have, and that of the file.
+    The keys are texts, or numbers. The schemas are the table's, whose types rows have, and the file's.
     """
     if column is None or not all(is_whole(schema, column) for schema in schemas):
         return None
@@ -125,27 +124,27 @@ def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> Num
 
 
 def numbers_of(keys: pa.Array) -> pa.Array | None:
-    """The keys as numbers; None if one is not the text of a number, as that is written."""
+    """Return the keys as numbers; None if one is not the canonical text of a number."""
     if types.is_int64(keys.type):
         return keys
     try:
         numbers = keys.cast(pa.int64())
     except pa.ArrowInvalid:
         return None
-    return numbers if numbers.cast(pa.string()).equals(keys) else None  # not as of 007
+    return numbers if numbers.cast(pa.string()).equals(keys) else None  # The text 007 is no canonical number.
 
 
 def key_column(column: str | None, *schemas: pa.Schema) -> str:
-    """The column by which rows are matched: this one, if all schemas have it as whole numbers or as texts.
+    """Return the column to match rows by: `column` if all schemas have it as whole numbers, or all as texts.
 
-    Else that of the record keys.
+    Otherwise return the column of record keys.
     """
     alike = (all(fits(schema, column) for schema in schemas) for fits in (is_whole, _is_text) if column is not None)
     return column if column is not None and any(alike) else RECORD_KEY
 
 
 def is_whole(schema: pa.Schema, column: str) -> bool:
-    """Whether there is such a column of whole numbers."""
+    """Whether the schema has this column with whole numbers."""
     kind = schema.field(column).type if column in schema.names else pa.null()
     return bool(types.is_int32(kind) or types.is_int64(kind))
 
@@ -156,7 +155,7 @@ def _is_text(schema: pa.Schema, column: str) -> bool:
 
 @dataclass(frozen=True)
 class KeyFile:
-    """One base file, opened when it is asked."""
+    """Base file that is opened at its first use."""
 
     place: TablePlace
     path: str
@@ -164,16 +163,16 @@ class KeyFile:
 
     @cached_property
     def keys(self) -> pa.Array:
-        """All record keys.
+        """All record keys; the first use reads them.
 
         Raises:
             HistoryGone: the file was cleaned.
-            Corrupt: it is damaged.
+            Corrupt: the file is damaged.
         """
         return base_file.keys_of(self._file)
 
     def shared(self, other: KeyFile) -> pa.Array:
-        """The keys that the other file has, too; nothing but footers is read if their ranges are apart.
+        """Return the keys that the other file has, too; read only footers if the key ranges do not overlap.
 
         Raises:
             HistoryGone, Corrupt: as for `keys`.
@@ -184,7 +183,7 @@ class KeyFile:
         return other.among(self.keys)
 
     def among(self, wanted: pa.Array) -> pa.Array:
-        """Those of the wanted keys that are in the file, each once.
+        """Return the wanted keys that are in the file, each once.
 
         Raises:
             HistoryGone, Corrupt: as for `keys`.
@@ -193,9 +192,9 @@ class KeyFile:
         return each.filter(pa.array(self.has(each)))
 
     def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
-        """Which of some different keys are in the file: by the range of its keys, its bloom filter, then the keys.
+        """Return which of these different keys are in the file: by its key range, its bloom filter, then its keys.
 
-        `by_number` is the match of all of them, if the table has one.
+        `by_number` is the match of all wanted keys, if the table has one.
 
         Raises:
             HistoryGone, Corrupt: as for `keys`.

@@ -1,12 +1,13 @@
-"""The copy-on-write merge of one file group: what becomes of each row first, then the rows, a few at a time.
+"""Copy-on-write merge of one file group: plan the fate of each row, then yield the new rows in parts.
 
-    found = plan(file, upserts, upsert_keys, delete_keys, "ts")
+    found = merge_plan(file, upserts, upsert_keys, delete_keys, "ts")
     data = write_base_file(merged(file, found, upserts, base_file), upserts.schema, keys=found.keys, ...)
 
-Upserts replace the row of their key in place, or are appended. With an ordering field the higher value wins, ties and
-nulls go to the newcomer. A delete carries no ordering value and always wins, over an upsert of its key, too.
+An upsert replaces the row of its key in place, or is appended. With an ordering field the higher value wins; the upsert
+wins ties and nulls. A delete has no ordering value and always wins, even over an upsert of its key.
 
-Memory: of the old file its keys, a number a row, and some rows (`BATCH_ROWS`). Nothing loops over rows in Python.
+Memory: all keys of the old file, a number for each row, and some rows (`BATCH_ROWS`). Nothing loops over rows in
+Python.
 
 Source: Hudi `HoodieMergeHandle`.
 """
@@ -36,15 +37,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _STAYS, _GOES = -1, -2
-_POOL = pa.system_memory_pool()  # keeps what one part has used for the next: pyarrow's own hands large pieces back
+# This pool reuses one part's memory for the next; pyarrow's default pool returns large pieces to the system.
+_POOL = pa.system_memory_pool()
 
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What becomes of the rows of a base file.
+    """Planned fate of each row of a base file.
 
-    `fates` has for each the number of the upsert that replaces it, `_STAYS` or `_GOES`. `met` are the numbers of the
-    upserts whose keys it has, `new` of those to append; `keys` are those of the next file.
+    `fates` has for each row the number of the upsert that replaces it, or `_STAYS`, or `_GOES`. `met` has the numbers
+    of the upserts whose keys the file has, `new` the numbers of those to append. `keys` are the keys of the next file.
     """
 
     keys: pa.Array
@@ -54,26 +56,26 @@ class MergePlan:
 
     @property
     def inserts(self) -> int:
-        """How many rows are appended."""
+        """The number of appended rows."""
         return len(self.new)
 
     @property
     def updates(self) -> int:
-        """How many rows are replaced; not among them: those that won over an upsert by their ordering value."""
+        """The number of replaced rows, without rows that won over an upsert by their ordering value."""
         return int(np.count_nonzero(self.fates >= 0))
 
     @property
     def deletes(self) -> int:
-        """How many rows end."""
+        """The number of deleted rows."""
         return int(np.count_nonzero(self.fates == _GOES))
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether the merge changes anything."""
         return bool(self.inserts or self.updates or self.deletes)
 
     def with_new(self, upsert_keys: pa.Array, delete_keys: pa.Array) -> MergePlan:
-        """The same, and upserts of other keys than the file has are appended."""
+        """Return the plan that also appends upserts of keys that the file does not have."""
         others = np.ones(len(upsert_keys), dtype=np.bool_)
         others[self.met] = False
         if len(delete_keys):
@@ -84,7 +86,7 @@ class MergePlan:
 
 
 def untouched(file: pq.ParquetFile) -> MergePlan:
-    """All rows stay as they are."""
+    """Return the plan that keeps all rows; it reads the keys."""
     keys, nothing = files.keys_of(file), np.zeros(0, dtype=np.int64)
     return MergePlan(keys, np.full(len(keys), _STAYS), nothing, nothing)
 
@@ -96,14 +98,14 @@ def merge_plan(
     delete_keys: pa.Array,
     ordering_field: str | None = None,
 ) -> MergePlan | None:
-    """What changes are for the rows of an opened base file; None if its range of keys tells that none are.
+    """Plan the changes to the rows of an opened base file; return None if its key range excludes all changes.
 
-    Only to delete, pass an empty table of the table's schema as `upserts`.
+    To delete only, pass an empty table of the table's schema as `upserts`.
 
     NOT checked: that `upsert_keys` are unique (see `dedupe`).
 
     Raises:
-        UnsupportedSchema: `upserts` has not all columns of the file.
+        UnsupportedSchema: `upserts` lacks a column of the file.
         InvalidRecords: an old value does not fit the new column.
     """
     _refuse_loss(file, upserts.schema)
@@ -122,8 +124,8 @@ def merge_plan(
 
 
 def merged(file: pq.ParquetFile, found: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
-    """The rows of the next file, in parts (at least one) for `write_base_file`."""
-    stored = file.schema_arrow  # made anew each time
+    """Yield the rows of the next file, in parts (at least one) for `write_base_file`."""
+    stored = file.schema_arrow  # pyarrow builds this schema at each access.
     target = _as_stored(stored, upserts.schema)
     there = schema.present(target.names, stored.names)
     seen = done = 0
@@ -138,14 +140,14 @@ def merged(file: pq.ParquetFile, found: MergePlan, upserts: pa.Table, base_file:
 
 
 def _as_stored(stored: pa.Schema, columns: pa.Schema) -> pa.Schema:
-    """The schema of the parts: text that is read as dictionaries stays so."""
+    """Return the schema of the parts; text that is read as dictionaries stays so."""
     encoded = {field.name: field for field in stored if types.is_dictionary(field.type)}
     own = [pa.field(name, pa.string()) for name in (schema.COMMIT_TIME, schema.COMMIT_SEQNO)]
     return pa.schema([encoded.get(column.name, column) for column in (*own, *columns)])
 
 
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
-    """What some old rows become; `start` is the place of the first in the next file."""
+    """Return the next rows for some old rows; `start` is the position of the first in the next file."""
     places = np.flatnonzero(fates != _GOES)
     changed = np.flatnonzero(fates[places] >= 0)
     if not len(changed) and len(places) == old.num_rows:
@@ -156,7 +158,7 @@ def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_f
 
 
 def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
-    """The numbers of the keys between these."""
+    """Return the numbers of the keys within these bounds."""
     numbers = pa.array(np.arange(len(keys)))
     if ends is None:
         return numbers
@@ -183,13 +185,13 @@ def _old_wins(
 
 
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
-    """One row a key: the highest ordering value, of equals (or without an ordering field) the last; order is kept.
+    """Keep one row for each key, in order: the highest ordering value, and the last of equals (or without a field).
 
     A null ordering value is lower than any other, NaN higher.
 
     Raises:
         UnsupportedSchema: the ordering column cannot be compared.
-        InvalidRecords: there is no such column.
+        InvalidRecords: the column is missing.
     """
     if are_unique(keys):
         return rows, keys
@@ -207,7 +209,7 @@ def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) ->
 
 
 def are_unique(keys: pa.Array | pa.ChunkedArray) -> bool:
-    """Whether no key comes twice; quick where each is longer than the one before, or as long and greater."""
+    """Whether all keys are different; quick if each is longer than the previous one, or as long and greater."""
     before, after = keys[:-1], keys[1:]
     lengths = pc.binary_length(before), pc.binary_length(after)
     rising = pc.or_(pc.less(*lengths), pc.and_(pc.equal(*lengths), pc.less(before, after)))

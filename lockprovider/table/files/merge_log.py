@@ -1,18 +1,19 @@
-"""Merging a file slice: what its logs make of each key, then of the rows of its base file, a few at a time.
+"""Merge of a file slice: fold its logs to one state for each key, then merge them with the base file in batches.
 
     side = fold(events, rule)                     # one state a key: a row, a delete, or a delete without a value
     merge = LogMerge(side, rule, TextMatch(side.keys))  # or a `NumberMatch`
     for batch in base: yield merge.merged(batch)
     yield merge.rest()                            # the rows of keys that the base file does not have
 
-By commit time the later one wins. By event time the higher ordering value wins, of equals the later one, null is the
-lowest and NaN the highest; a delete without a value wins over all before it, and any row wins over it. The base row is
-compared with what the logs came to, and not with each of them: so a row that is lower than it, after a delete without a
-value, lets the base row come back.
+By commit time the later event wins. By event time the higher ordering value wins, and the later of equals; null is the
+lowest value and NaN the highest. A delete without a value wins over all earlier events, and any later row wins over it.
 
-In a slice with partial updates the winner has the columns that it sets, and for the others those of the loser.
+The base row is compared with the folded logs, not with each event. So after a delete without a value, a log row with a
+lower value than the base row lets the base row come back.
 
-Memory: the rows of the logs, one batch. Nothing loops over rows in Python, but for partial updates.
+In a slice with partial updates the winner gives the columns that it sets, and the loser the others.
+
+Memory: the rows of the logs, and one batch. Nothing loops over rows in Python, except partial updates.
 
 Source: Hudi `BufferedRecordMergerFactory`, `KeyBasedFileGroupRecordBuffer`.
 """
@@ -42,12 +43,12 @@ _ALL_BUT_SIGN = np.int64((1 << 63) - 1)
 
 
 def has_deletes(columns: pa.Schema) -> bool:
-    """Whether rows with these columns may say that they are deletes."""
+    """Whether rows with these columns may be deletes."""
     return IS_DELETED in columns.names and bool(types.is_boolean(columns.field(IS_DELETED).type))
 
 
 class LogEventKind(IntEnum):
-    """What a log says of a key: `GONE` is a delete without an ordering value."""
+    """Kind of a log event: `GONE` is a delete without an ordering value."""
 
     ROW = 0
     DELETE = 1
@@ -56,9 +57,9 @@ class LogEventKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
-    """How versions of a row merge. `ordering` are the columns that order them; none: the later one wins.
+    """Rule by which versions of a row merge. `ordering` has the columns that order them; if empty, the later one wins.
 
-    `key` is the column that record keys are the texts of, if there is one (see `keys`).
+    `key` is the column whose values as text are the record keys, if one exists (see `keys`).
     """
 
     ordering: tuple[str, ...] = ()
@@ -66,10 +67,10 @@ class MergeRule:
 
     @classmethod
     def of(cls, config: TableConfig) -> MergeRule:
-        """The rule of a table.
+        """Return the merge rule of a table.
 
         Raises:
-            UnsupportedTable: its rows merge in a way that is not known here.
+            UnsupportedTable: the table has an unknown merge rule.
         """
         if odd := unknown_merge(config):
             raise UnsupportedTable(
@@ -82,11 +83,11 @@ class MergeRule:
 
 @dataclass(frozen=True, slots=True)
 class LogEvents:
-    """All that the logs of a slice say, in the order in which they are merged.
+    """All events of a slice's logs, in merge order.
 
-    `rows` are those of the events that are rows, in their order; `order` has the ordering values of all, a column a
-    field. `partial` has for each row the number of the column set that it has, of `column_sets`; none are partial if it
-    is None.
+    `rows` has the rows of the events of kind `ROW`, in order. `order` has the ordering values of all events, one array
+    for each field. `partial` has for each row the index of its column set in `column_sets`; None means that no row is
+    partial.
     """
 
     keys: pa.Array
@@ -99,9 +100,9 @@ class LogEvents:
 
 @dataclass(frozen=True, slots=True)
 class LogSide:
-    """What the logs of a slice come to: one state a key. `rows` has a row for each; those of deletes mean nothing.
+    """Folded logs of a slice: one state for each key. `rows` has a row for each key; a delete's row has no meaning.
 
-    `lacks` has by column the keys whose rows do not set it; of columns that all set there is none.
+    `lacks` maps a column to a mask of the keys whose rows do not set it; columns that all rows set are missing.
     """
 
     keys: pa.Array
@@ -112,11 +113,11 @@ class LogSide:
 
 
 def fold(events: LogEvents, rule: MergeRule) -> LogSide:
-    """One state a key, of events without partial updates (see `fold_fields`)."""
+    """Fold events without partial updates to one state for each key (see `fold_fields`)."""
     chosen = _chosen(events, rule)
     if len(chosen) == events.rows.num_rows == len(events.keys):
         return LogSide(events.keys, events.kinds, events.order, events.rows, {})
-    numbers = np.cumsum(events.kinds == LogEventKind.ROW) - 1  # of each event's row
+    numbers = np.cumsum(events.kinds == LogEventKind.ROW) - 1  # This is the index of each event's row.
     kinds = events.kinds[chosen]
     rows = pa.array(numbers[chosen], mask=kinds != LogEventKind.ROW)
     taken = pa.array(chosen)
@@ -126,7 +127,7 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
 
 
 def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
-    """The numbers of the events that win, one a key."""
+    """Return the index of the winning event of each key."""
     places = np.arange(len(events.keys))
     codes, count = _codes(events.keys)
     if count == len(codes):
@@ -139,9 +140,9 @@ def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
 
 
 def _codes(keys: pa.Array) -> tuple[NDArray[np.int64], int]:
-    """A number for each key, equal ones for equal keys, and how many different ones there are."""
+    """Return a code for each key, and the number of different keys; equal keys have equal codes."""
     if types.is_int64(keys.type):
-        ranked = np.sort(keys.to_numpy())  # quicker than what hashes them
+        ranked = np.sort(keys.to_numpy())  # Sorting is quicker than hashing.
         if (ranked[1:] != ranked[:-1]).all():
             return np.arange(len(keys)), len(keys)
     encoded = keys.dictionary_encode()
@@ -149,16 +150,15 @@ def _codes(keys: pa.Array) -> tuple[NDArray[np.int64], int]:
 
 
 def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Of each code the last place."""
     found = np.zeros(count, dtype=np.int64)
-    found[codes] = places  # of equal codes the last one stays
+    found[codes] = places  # Of equal codes the last one stays.
     return found
 
 
 def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDArray[np.bool_]:
-    """The events that others are compared with: not what was before a key's last delete without a value.
+    """Mask the events that can win: an event before its key's last delete without a value cannot.
 
-    That one stands only if no row comes after it, and deletes with a value between it and the first such row do not.
+    That delete can win only if no row follows. Deletes with a value between it and the first later row cannot win.
     """
     gone = np.flatnonzero(kinds == LogEventKind.GONE)
     everything = np.ones(len(codes), dtype=np.bool_)
@@ -169,13 +169,13 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
     last[codes[gone]] = gone
     start = last.copy()
     later = np.flatnonzero((kinds == LogEventKind.ROW) & (last[codes] >= 0) & (places > last[codes]))[::-1]
-    start[codes[later]] = later  # the first one stays
+    start[codes[later]] = later  # The order is descending, so the first row stays.
     only = start == last
     return np.where(last[codes] < 0, everything, (places >= start[codes]) & (~only[codes] | (places == last[codes])))
 
 
 def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """Numbers in the order of the values; equal ones for equal values."""
+    """Return the rank of each value; equal values have equal ranks."""
     order = [comparable(column) for column in order]
     columns = {f"{kind}{number}": values for number, column in enumerate(order) for kind, values in _parts(column)}
     keys = [(name, "ascending") for name in columns]
@@ -190,7 +190,7 @@ def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
 
 
 def _parts(column: pa.Array) -> tuple[tuple[str, pa.Array], ...]:
-    """What to sort by so that nulls come first."""
+    """Return the sort columns that put nulls first."""
     return ("filled", pc.is_valid(column)), ("value", column)
 
 
@@ -202,21 +202,22 @@ def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
 
 
 def comparable(values: pa.Array) -> pa.Array:
-    """Values whose order is Hudi's: of floats, as Java and hudi-rs compare them, -0.0 is below 0.0, and NaN above all.
+    """Return values whose order is Hudi's: for floats, as in Java and hudi-rs, -0.0 is below 0.0, and NaN above all.
 
-    Arrow finds NaN neither lower nor higher than anything.
+    In Arrow, NaN is neither lower nor higher than any value.
     """
     if not types.is_floating(values.type):
         return values
     numbers = values.cast(pa.float64()).fill_null(0).to_numpy()
-    bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)  # of NaN there are many
+    # This replaces the many bit patterns of NaN by one.
+    bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
     return pa.array(
         np.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits), mask=values.is_null().to_numpy(zero_copy_only=False)
     )
 
 
 def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np.bool_]:
-    """Where my values, a column a field, are not lower than theirs."""
+    """Return where `mine`, one array for each field, is not lower than `theirs`."""
     found = np.ones(len(mine[0]), dtype=np.bool_)
     for given in zip(reversed(mine), reversed(theirs), strict=True):
         one, other = map(comparable, given)
@@ -228,16 +229,16 @@ def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np
 
 
 def mask_of(values: pa.Array) -> NDArray[np.bool_]:
-    """Booleans as numpy has them."""
+    """Convert an Arrow array of booleans to numpy."""
     found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
     return found
 
 
 class LogMerge:
-    """The merge of one slice's logs with its base file, by a match of their keys.
+    """Merge of one slice's logs with its base file, by a match of their keys.
 
-    Give all batches of the base file, then take the rest. `in_place`: rows of the logs stand where those were that they
-    replace; else all of them come with the rest, which costs less.
+    Pass all batches of the base file to `merged`, then call `rest`. With `in_place` rows of the logs take the positions
+    of the rows that they replace. Otherwise `rest` returns all of them, which costs less.
     """
 
     def __init__(self, side: LogSide, rule: MergeRule, match: KeyMatch, *, in_place: bool = False) -> None:
@@ -246,12 +247,13 @@ class LogMerge:
         self._match = match
         self._in_place = in_place or bool(side.lacks)
         self._met = np.zeros(len(side.keys), dtype=np.bool_)
-        self._replaced = np.zeros(len(side.keys), dtype=np.int64)  # by each how many rows, that come with the rest
+        # For each key this counts the replaced rows that `rest` returns.
+        self._replaced = np.zeros(len(side.keys), dtype=np.int64)
 
     def merged(self, batch: pa.Table) -> pa.Table:
-        """What becomes of these rows of the base file.
+        """Return the merged rows of a base file's batch, and record which keys it had.
 
-        They have the columns of the logs' rows, which are those of the answer, and the one that they are matched by.
+        `batch` has the columns of the logs' rows, which the result has, and the column of the match.
         """
         old, new = self._match.met(batch)
         batch = batch.select(self._side.rows.column_names)
@@ -272,7 +274,7 @@ class LogMerge:
         return pa.concat_tables([batch, rows]).take(pa.array(places[kept]))
 
     def rest(self) -> pa.Table:
-        """The rows of keys that no batch had, and those that do not stand in place."""
+        """Return the rows of keys that no batch had, and rows that are not in place."""
         times = self._replaced + (~self._met & (self._side.kinds == LogEventKind.ROW))
         if (times == 1).all():
             return self._side.rows
@@ -303,20 +305,18 @@ def _without(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
 
 
 def _either(first: pa.Array, one: pa.Array, other: pa.Array) -> pa.Array:
-    """Where `first` is true `one`, else `other`; of nested types, too."""
+    """Return `one` where `first` is true, else `other`; nested types work, too."""
     numbers = np.arange(len(first))
     return pa.concat_arrays([one, other]).take(pa.array(np.where(mask_of(first), numbers, numbers + len(first))))
 
 
-# The fold of a slice's logs where some rows are partial updates: field by field, in order, a key at a time.
-#
-# The winner's fields stand over the loser's. So a late row, with a lower ordering value, only gives what the winner
-# lacks; and a row that is not partial lacks nothing. Written by Spark SQL's `MERGE INTO ... UPDATE SET`.
-#
-# Source: Hudi `PartialUpdateHandler`, `SparkRecordMergingUtils.mergePartialRecords`.
+# Fold of a slice's logs with partial updates: field by field, in order, one key at a time. The winner's fields override
+# the loser's. So a late row with a lower ordering value only fills columns that the winner lacks, and a full row lacks
+# none. Spark SQL's `MERGE INTO ... UPDATE SET` writes partial updates. Source: Hudi `PartialUpdateHandler`,
+# `SparkRecordMergingUtils.mergePartialRecords`.
 @dataclass(slots=True)
 class _State:
-    """Of one key: `fields` has the number of the row that each column's value is of."""
+    """Folded state of one key: `fields` maps each column to the index of the row with its value."""
 
     event: int
     kind: LogEventKind
@@ -324,7 +324,7 @@ class _State:
 
 
 def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
-    """One state a key, whose rows may lack columns."""
+    """Fold events to one state for each key, whose row may lack columns."""
     order = list(zip(*(_sortable(column) for column in events.order), strict=True))
     states: dict[str, _State] = {}
     row = -1
@@ -361,11 +361,12 @@ def _columns_of(events: LogEvents, row: int) -> frozenset[str]:
 
 
 def _sortable(column: pa.Array) -> list[tuple[bool, Any]]:
-    """Null is the lowest."""
+    """Return sort keys with null as the lowest."""
     return [(value is not None, value) for value in comparable(column).to_pylist()]
 
 
 def _side(events: LogEvents, states: list[_State]) -> LogSide:
+    """Build the folded logs from the states of all keys."""
     places = pa.array([state.event for state in states], pa.int64())
     columns, lacks = [], {}
     for name in events.rows.column_names:

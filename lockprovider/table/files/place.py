@@ -1,4 +1,4 @@
-"""Where a table is, and the one way to open a file of it, in whatever process."""
+"""Location of a table, and the way to open its files in any process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files import base_file
 from lockprovider.table.files.footers import FooterNotes, Ranges
 
-WHOLE_BYTES = 8 << 20  # up to here one request for all of it is cheaper than several for its parts
+WHOLE_BYTES = 8 << 20  # Up to this size, one request for the whole file is cheaper than several for its parts.
 _LOCAL = "local"
 
 
 class Source(NamedTuple):
-    """What pyarrow opens: a path in a filesystem, or the bytes (then without a filesystem)."""
+    """Arguments for pyarrow: a path in a filesystem, or the bytes (then without a filesystem)."""
 
     file: Any
     filesystem: arrow_fs.FileSystem | None
@@ -30,7 +30,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class TablePlace:
-    """Where a table is. Picklable; opens its store in whatever process it was sent to."""
+    """Location of a table. Picklable; each process opens its own store."""
 
     url: str
     storage_options: dict[str, Any] | None
@@ -42,12 +42,12 @@ class TablePlace:
 
     @cached_property
     def footer_notes(self) -> FooterNotes:
-        """What this process knows of the keys and columns of the table's files."""
+        """This process's cache of footer notes for the table's files."""
         return FooterNotes()
 
     @classmethod
     def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> TablePlace:
-        """The place of a table whose store is open in this process already."""
+        """Return the location of a table whose store is open in this process; it reads notes in the lock folder."""
         place = cls(url, storage_options)
         place.__dict__["store"] = store
         place.__dict__["footer_notes"] = FooterNotes(beside_the_lock=True)
@@ -57,16 +57,16 @@ class TablePlace:
         return {"url": self.url, "storage_options": self.storage_options}
 
     def ranges(self, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """What the columns of these files are between, of those that this process, or who writes, knows."""
+        """Return the column ranges of these files, as far as this process or the lock folder has them."""
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> Source:
-        """A file of the table for pyarrow: a local path, all of a small file's bytes, or the ranges of a large one.
+        """Return a file for pyarrow: a local path, the bytes of a small file, or ranged reads of a large one.
 
-        Without a `size` it is fetched as a whole.
+        Without a `size` the whole file is fetched.
 
         Raises:
-            FileNotFoundError: it is not there (said now, or when it is read).
+            FileNotFoundError: the file does not exist (raised now, or at the read).
         """
         store = self.store
         if self.is_local:
@@ -77,24 +77,24 @@ class TablePlace:
         return Source(f"{root}/{path}", arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(fs)))
 
     def read(self, path: str, columns: list[str] | None = None) -> pa.Table:
-        """The rows of one base file, meta columns included (or just `columns`).
+        """Read the rows of one base file, with meta columns (or only `columns`).
 
         Raises:
-            HistoryGone: it was cleaned.
+            HistoryGone: the file was cleaned.
         """
         return base_file.read_columns(self.open(path), columns)
 
     def open(self, path: str, size: int | None = None) -> pq.ParquetFile:
-        """One base file whose footer is read; without a `size` it is fetched as a whole.
+        """Open a base file and read its footer; without a `size` the whole file is fetched.
 
         Raises:
-            HistoryGone: it was cleaned.
-            Corrupt: it is no Parquet file.
+            HistoryGone: the file was cleaned.
+            Corrupt: the file is no Parquet file.
         """
         return self._opened(path, size, base_file.open_base_file)
 
     def footer(self, path: str) -> pq.FileMetaData:
-        """What the end of a base file says of it; nothing else is read.
+        """Read only the footer of a base file.
 
         Raises:
             HistoryGone, Corrupt, UnsupportedTable: see `open`, and `base_file.check_footer`.
@@ -103,11 +103,11 @@ class TablePlace:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder of this machine's."""
+        """Whether the table is in a local folder."""
         return self.store.kind == _LOCAL
 
     def open_encoded(self, path: str) -> pq.ParquetFile:
-        """The same, to be merged with changes; see `base_file.open_encoded`."""
+        """Open a base file for a merge; see `base_file.open_encoded`."""
         return self._opened(path, None, base_file.open_encoded)
 
     def _opened(self, path: str, size: int | None, way: Callable[..., pq.ParquetFile]) -> pq.ParquetFile:

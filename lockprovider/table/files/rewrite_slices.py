@@ -1,4 +1,4 @@
-"""What services make of file slices: the base file of the next slice, or sorted rows in new file groups.
+"""Rewrite of file slices by table services: compact a slice, or cluster rows into new file groups.
 
 Source: Hudi `HoodieCompactor`, `FileGroupReaderBasedMergeHandle`; `SparkSortAndSizeExecutionStrategy`,
 `RowCustomColumnsSortPartitioner`.
@@ -34,13 +34,13 @@ _SPILLED = pa.ipc.IpcWriteOptions(compression="lz4")
 def write_clustered(
     writer: GroupWriter, slices: Sequence[FileSlice], sort_by: Sequence[str], file_ids: Sequence[str], token: str
 ) -> list[WriteStat]:
-    """Write all rows of slices of one partition as new file groups, which keep what they say of their commit.
+    """Write all rows of slices of one partition as new file groups; rows keep the time and number of their commit.
 
-    With several file ids each file has a range of the sorted rows, of as many rows as the others; of no rows there is
-    no file. A task that is run again finds the files of its first attempt.
+    With several file ids, each file gets a range of the sorted rows, of about equal size. A file without rows is not
+    written. A task that runs again finds the files of its first attempt.
 
-    Memory: the rows of one of the new files, its bytes, and for several files the sort columns and keys of all rows;
-    their rows wait in temporary files then.
+    Memory: the rows of one new file, and its bytes. For several files also the sort columns and keys of all rows; the
+    rows wait in temporary files.
     """
     rule = MergeRule.of(writer.config) if any(one.logs for one in slices) else MergeRule()
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]
@@ -58,7 +58,7 @@ def write_clustered(
 
 
 def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], rule: MergeRule) -> Iterator[pa.Table]:
-    """The columns of all rows, in parts; at least one."""
+    """Yield these columns of all rows, in parts (at least one)."""
     full = with_meta(writer.schema)
     wanted = dict.fromkeys(names)
     columns = pa.schema([full.field(name) for name in dict.fromkeys([*wanted, *columns_to_merge(full, rule)])])
@@ -70,7 +70,7 @@ def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], ru
 
 
 def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
-    """Which file each row goes to."""
+    """Return the index of the output file of each row."""
     size = max(1, -(-count // files))
     order = _order(rows) if rows.num_columns else np.arange(count)
     found = np.empty(count, np.int64)
@@ -79,7 +79,7 @@ def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
 
 
 def _order(rows: pa.Table) -> NDArray[np.int64]:
-    """The places of the rows, sorted by all columns, nulls first; equal ones stay as they are."""
+    """Return the positions of the rows in sort order by all columns, nulls first; equal rows keep their order."""
     columns = [part for column in rows.columns for part in (pc.is_valid(column), column)]
     names = [f"{number}" for number in range(len(columns))]
     by = [(name, "ascending") for name in names]
@@ -88,7 +88,7 @@ def _order(rows: pa.Table) -> NDArray[np.int64]:
 
 
 def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -> Iterator[pa.Table]:
-    """The rows of each file, one after the other; those of several wait on disk."""
+    """Yield the rows of each output file in turn; with several files the rows wait on disk."""
     if files == 1:
         yield pa.concat_tables(parts)
         return
@@ -120,10 +120,10 @@ def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) 
 
 
 def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteStat:
-    """Write the base file of the writer's instant with all rows of a slice, which keep what they say of their commit.
+    """Write the base file that compacts a slice; rows keep the time and number of their commit.
 
-    It may have no rows: without it those of the base file before would show again. A task that is run again finds the
-    file of its first attempt. Memory: as of `merged_rows`, the keys, the rows of one row group and the file's bytes.
+    The file may have no rows; without it the previous base file's rows would reappear. A task that runs again finds the
+    file of its first attempt. Memory: as for `merged_rows`, the keys, the rows of one row group and the file's bytes.
     """
     rule, full = MergeRule.of(writer.config), with_meta(writer.schema)
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]

@@ -1,10 +1,10 @@
-"""The rows of a file slice with logs: its log files, read, and its base file merged with what they say, batch by batch.
+"""Rows of a file slice: read its log files, and merge them with its base file in batches.
 
-Where the logs are large their keys are taken in parts, by hash: each part reads the logs, and the base file, once more.
+Large logs are processed in parts, by hash of the key. Each part reads the logs and the base file once more.
 
-Promised: all whole blocks of all log files, but those that a command of an older table, or a log compaction, has taken
-back, in the order in which they are merged. Memory: the rows of the columns asked for; of a part of the keys, theirs
-and one log file.
+Promised: all valid blocks of all log files in merge order. A block is not valid if it is torn, or if a rollback command
+or a log compaction replaced it. Memory: the rows of the requested columns; in parts, the rows of one part and one log
+file.
 
 Source: Hudi `HoodieMergedLogRecordReader`.
 """
@@ -72,19 +72,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BATCH_ROWS = ROW_GROUP_ROWS
-_PART_BYTES = 128 << 20  # of log files, as they are stored, whose rows are in memory together
+_PART_BYTES = 128 << 20  # This limits the stored size of log files whose rows are in memory together.
 
 
 def merged_rows(
     place: TablePlace, one: FileSlice, columns: pa.Schema, rule: MergeRule, *, in_place: bool = False
 ) -> Iterator[pa.Table]:
-    """The rows of a slice, in parts; `columns` have all that `columns_to_merge` names.
+    """Yield the rows of a slice, in parts; `columns` must include those of `columns_to_merge`.
 
-    They come in the same order each time; `in_place`: those of the logs where those of the base file were that they
-    replace, for files that are written, which then stay as sorted as they were. Else they come last, which costs less.
+    The order is the same each time. With `in_place` log rows take the positions of the rows that they replace, so that
+    a rewritten file stays as sorted as before. Otherwise log rows come last, which costs less.
 
-    Memory: the rows of the logs, and one batch of the base file: of 131,072 rows, or with many in the logs of 262,144
-    or as many. Of logs with more than 128 MB a part of their rows, and one file.
+    Memory: the rows of the logs, and one batch of the base file (131,072 rows; with many log rows 262,144, or as many
+    as those). For logs above 128 MB: a part of their rows, and one file.
 
     Raises:
         HistoryGone: a file was cleaned.
@@ -108,7 +108,7 @@ def merged_rows(
 
 
 def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeRule) -> tuple[KeyMatch, pa.Schema, int]:
-    """How rows of the base file are found by these keys, the columns of it that are read, and how many rows at once."""
+    """Return the match of base rows with these keys, the base columns to read, and the rows of a batch."""
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
         return by_number, columns, _BATCH_ROWS
@@ -118,17 +118,17 @@ def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeR
 
 
 def _at_once(keys: int) -> int:
-    """How many rows of the base file: each batch makes a hash table of the logs' keys."""
+    """Return the rows of a base batch; it grows with the keys, since each batch hashes all of them."""
     return max(_BATCH_ROWS, keys, min(4 * keys, 2 * _BATCH_ROWS))
 
 
 def log_bytes(one: FileSlice) -> int:
-    """How many bytes the logs of a slice have, as they are stored."""
+    """Return the stored bytes of a slice's logs."""
     return sum(log.size for log in one.logs)
 
 
 def held_bytes(one: FileSlice) -> int:
-    """How many of them have their rows in memory while it is merged."""
+    """Return the stored bytes of the logs whose rows are in memory at once during a merge."""
     return min(log_bytes(one), _PART_BYTES)
 
 
@@ -140,7 +140,7 @@ def _base_rows(opened: pq.ParquetFile, columns: pa.Schema, at_once: int) -> Iter
 
 
 def rows_of_keys(place: TablePlace, one: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array) -> pa.Table:
-    """Of the rows of a slice those with these keys: the key, and the columns that order them.
+    """Return the rows of a slice with these keys: the key, and the columns that order them.
 
     `schema` has the table's columns. Raises as `merged_rows` does.
     """
@@ -156,31 +156,31 @@ def rows_of_keys(place: TablePlace, one: FileSlice, schema: pa.Schema, rule: Mer
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """A part of all keys, by their hash: the number of it, of so many."""
+    """Part of all keys, by hash: part `number` of `parts`."""
 
     number: int = 0
     parts: int = 1
 
     def among(self, keys: pa.Array) -> pa.Array:
-        """Which of these keys are in it."""
+        """Return which of these keys are in this part."""
         return pa.array(hashes(keys) % self.parts == self.number)
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """Those of these rows whose keys are in it."""
+        """Return the rows whose keys are in this part."""
         return rows if self.parts == 1 else rows.filter(self.among(array_of(rows.column(RECORD_KEY))))
 
 
 def read_logs(
     place: TablePlace, paths: Sequence[str], columns: pa.Schema, rule: MergeRule, part: KeyPart = KeyPart()
 ) -> LogSide:
-    """What log files, given in merge order, come to: one state a key of a part, with rows of these columns.
+    """Read log files, given in merge order, and fold them to one state for each key of a part.
 
-    `columns` are among the table's, and have all that `columns_to_merge` names.
+    `columns` are some of the table's, and include those of `columns_to_merge`. Rows have these columns.
 
     Raises:
         HistoryGone: a file was cleaned.
         Corrupt: a file cannot be understood; the message names it.
-        UnsupportedTable: a file has blocks that are not known here.
+        UnsupportedTable: a file has unknown blocks.
     """
     if part.parts == 1:
         found = events_of(((path, _read(place, path)) for path in paths), columns, rule)
@@ -190,7 +190,7 @@ def read_logs(
 
 
 def columns_to_merge(full: pa.Schema, rule: MergeRule) -> list[str]:
-    """The columns that tell what becomes of a row."""
+    """Return the columns that decide the merge of a row."""
     return [*dict.fromkeys([key_column(rule.key, full), *rule.ordering]), *([IS_DELETED] if has_deletes(full) else [])]
 
 
@@ -202,7 +202,7 @@ def _read(place: TablePlace, path: str) -> bytes:
 
 
 def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: MergeRule) -> LogEvents:
-    """All that log files say, given by path and content in merge order; see `read_logs`."""
+    """Return all events of log files, given by path and content in merge order; see `read_logs`."""
     blocks = [(block, path) for path, data in files for block in decode_blocks(data, path)]
     paths = {id(block): path for block, path in blocks}
     counting = effective([block for block, _ in blocks])
@@ -210,7 +210,7 @@ def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: Merg
 
 
 def _one_by_one(paths: Sequence[str], read: Callable[[str], bytes]) -> Iterator[tuple[LogBlock, str]]:
-    """The blocks that count, with their paths; each file is read twice, and no two are in memory."""
+    """Yield the valid blocks and their paths; read each file twice, so that only one is in memory."""
     heads, places = [], {}
     for path in paths:
         for number, block in enumerate(decode_blocks(read(path), path)):
@@ -235,7 +235,7 @@ def _events(blocks: Iterable[tuple[LogBlock, str]], columns: pa.Schema, rule: Me
 
 @dataclass(slots=True)
 class _Gathered:
-    """The events of blocks, as they come. `key` is the column that has their keys."""
+    """Collector of the events of blocks; `key` is the column with their keys."""
 
     columns: pa.Schema
     key: str
@@ -245,9 +245,10 @@ class _Gathered:
     kinds: list[NDArray[np.int8]] = field(default_factory=list)
     order: list[list[pa.Array]] = field(default_factory=list)
     rows: list[pa.Table] = field(default_factory=list)
-    partial: list[frozenset[str] | None] = field(default_factory=list)  # of each of `rows`
+    partial: list[frozenset[str] | None] = field(default_factory=list)
 
     def add(self, block: LogBlock, path: str) -> None:
+        """Decode a block and append its events."""
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block, path)
             return
@@ -268,11 +269,11 @@ class _Gathered:
         self.partial.append(frozenset(given.column_names) if block.is_partial else None)
 
     def _key(self, stored: pa.Schema) -> str:
-        """The column of a block that has the keys."""
+        """Return a block's column with the keys."""
         return key_column(self.key, self.columns, stored)
 
     def _needed(self, stored: pa.Schema) -> list[str]:
-        """The columns of a block that are read."""
+        """Return a block's columns to read."""
         needed = {self._key(stored), IS_DELETED, *self.columns.names}
         return [name for name in stored.names if name in needed]
 
@@ -294,6 +295,7 @@ class _Gathered:
         self.order.append(order)
 
     def events(self) -> LogEvents:
+        """Return all collected events."""
         rows = pa.concat_tables(self.rows or [self.columns.empty_table()]).combine_chunks()
         order = tuple(
             pa.concat_arrays([pa.array([], one.type), *(part[number] for part in self.order)])
@@ -311,6 +313,7 @@ class _Gathered:
 
 
 def _rows(block: LogBlock, path: str, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
+    """Decode the rows of an Avro or Parquet block."""
     if block.kind is BlockKind.AVRO:
         given = decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
         check_operation(given.schema.names, repr(path))

@@ -1,4 +1,4 @@
-"""Base files, written: Parquet with Hudi's five columns and footer, from rows that come in parts.
+"""Writer of base files: Parquet with Hudi's meta columns and footer, from rows in parts.
 
     written = write_base_file(all_fresh(rows, base_file), rows.schema, keys=keys, partition="city=ulm", ...)
 
@@ -28,30 +28,31 @@ from lockprovider.table.format.layout import BaseFile, LogFile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-BATCH_ROWS = 1 << 15  # few enough that memory is used again and again, not given back and taken anew
-BATCH_BYTES = 16 << 20  # likewise, where rows are large
+BATCH_ROWS = 1 << 15  # With so few rows, memory is reused instead of returned and allocated again.
+BATCH_BYTES = 16 << 20  # This does the same for large rows.
 COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
 _PAGE_BYTES = 1 << 20
 _NOT_COMPARED = (schema.COMMIT_SEQNO, schema.PARTITION_PATH, schema.FILE_NAME)
-_DIGITS = 9  # of a row's number in its file
-_FEW_ROWS = 1000  # no smaller by zstd, whose buffers for each column cost more than the rest of such a file
-CALENDAR = "3.5.0"  # from 3.0 on, and without the legacy mark, Spark reads all dates as of today's calendar
+_DIGITS = 9  # The number of a row in its file has at most 9 digits.
+# For so few rows zstd saves nothing, and its buffers for each column cost more than the rest of the file.
+_FEW_ROWS = 1000
+CALENDAR = "3.5.0"  # With version 3.0 or later, and without the legacy mark, Spark reads all dates in today's calendar.
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
-_ORDERS_DIFFER_FROM = 0xEE  # the first byte of U+E000 in UTF-8; U+10000 and above begin with 0xF0 or more
+_ORDERS_DIFFER_FROM = 0xEE  # This is the first byte of U+E000 in UTF-8; U+10000 and above begin with 0xF0 or more.
 
 
-# The order of record keys in which JVM Hudi compares them: Java's, by UTF-16 code units. Arrow, Parquet and HFiles
-# compare UTF-8 bytes. The two orders differ only where a character from U+E000 to U+FFFF meets one beyond U+FFFF, whose
-# first UTF-16 unit is a surrogate (U+D800 to U+DBFF) and so comes first in Java.
-# Sources: `HoodieBloomFilterWriteSupport.addKey` and `HoodieBloomIndex` compare by `String.compareTo`.
+# JVM Hudi compares record keys in Java's order, by UTF-16 code units. Arrow, Parquet and HFiles compare UTF-8 bytes.
+# The orders differ only between a character from U+E000 to U+FFFF and one beyond U+FFFF: the latter's first UTF-16 unit
+# is a surrogate (U+D800 to U+DBFF), so it comes first in Java. Sources: `HoodieBloomFilterWriteSupport.addKey` and
+# `HoodieBloomIndex` compare by `String.compareTo`.
 def java_order(key: str) -> bytes:
-    """Return a sort key: texts compare by it as Java's `String.compareTo` compares them."""
+    """Return a sort key with the order of Java's `String.compareTo`."""
     return key.encode("utf-16-be")
 
 
 def ends(keys: pa.Array) -> tuple[str, str] | None:
-    """Return the least and the greatest of some keys in Java's order; None if there are no keys.
+    """Return the least and the greatest key in Java's order; None if there are no keys.
 
     Args:
         keys: an array of string or large_string without nulls.
@@ -67,17 +68,17 @@ def ends(keys: pa.Array) -> tuple[str, str] | None:
 
 
 def orders_agree(least: str, greatest: str) -> bool:
-    """Return whether these ends, found in the order of UTF-8, are certainly the ends in Java's order.
+    """Whether these ends, found in the order of UTF-8, are certainly the ends in Java's order.
 
-    If the greatest key differed, it would hold a character beyond U+FFFF; if the least differed, one of U+E000 to
-    U+FFFF.
+    Another greatest key in Java's order would require a character beyond U+FFFF in `greatest`. Another least key would
+    require a character of U+E000 to U+FFFF in `least`.
     """
     data = np.frombuffer((least + greatest).encode(), dtype=np.uint8)
     return not bool((data >= _ORDERS_DIFFER_FROM).any())
 
 
 class WrittenFile(NamedTuple):
-    """The bytes of a base file, its footer, and the keys of its rows."""
+    """Encoded base file: its bytes, its footer, and the keys of its rows."""
 
     data: bytes
     footer: pq.FileMetaData
@@ -95,14 +96,14 @@ def write_base_file(
     known: pq.ParquetFile | None = None,
     key_filter: str | None = None,
 ) -> WrittenFile:
-    """A base file.
+    """Encode a base file.
 
-    The parts are rows as `fresh` makes them, with commit time, sequence number and `columns` (of canonical types).
-    `keys` are those of all rows, in their order; without them the parts have them, too. `known` is an opened base file
-    of the first of them, if there is one, `key_filter` their bloom filter, if it is made already.
+    `parts` are rows as `fresh` makes them: commit time, sequence number and `columns` (of canonical types). `keys` are
+    the keys of all rows, in order; without them the parts contain the keys. `known` is an opened base file with the
+    first of these keys, `key_filter` their bloom filter; both are optional and save work.
 
-    NOT checked: that keys are unique and filled, and that `known` and the filter are of these keys; that is the
-    caller's promise.
+    NOT checked: that keys are unique and filled, and that `known` and the filter belong to these keys. The caller
+    promises this.
     """
     met: list[pa.Array] = []
     groups, out = _row_groups(parts, keys, met, partition, base_file), BytesIO()
@@ -110,7 +111,7 @@ def write_base_file(
     compression = "snappy" if first.num_rows <= _FEW_ROWS else COMPRESSION
     settings = {"compression": compression, "use_dictionary": repetitive(first), "store_schema": False}
     settings["write_statistics"] = _compared(first)
-    # Parquet's writer looks at the size of a page after so many rows, which may be large.
+    # Parquet's writer checks the page size only after this many rows, which may be large.
     settings["write_batch_size"] = max(1, min(1024, _PAGE_BYTES * first.num_rows // (_bytes_of(first) or 1)))
     with pq.ParquetWriter(out, first.schema, **settings) as writer:
         for group in chain([first], groups):
@@ -121,7 +122,7 @@ def write_base_file(
 
 
 def fresh(rows: pa.Table, file: BaseFile | LogFile, places: NDArray[np.int64]) -> pa.Table:
-    """Rows of this file's instant, with commit time and sequence number; `places` are theirs in the file."""
+    """Add commit time and sequence number of this file's instant to rows; `places` are their positions in the file."""
     task = file.write_token.split("-", 1)[0]
     numbers = _numbered(f"{file.begin}_{task}_", places)
     own = [pa.field(schema.COMMIT_TIME, _TEXTS), pa.field(schema.COMMIT_SEQNO, pa.string())]
@@ -130,7 +131,7 @@ def fresh(rows: pa.Table, file: BaseFile | LogFile, places: NDArray[np.int64]) -
 
 
 def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[pa.Table]:
-    """The same of many rows, in parts (at least one); `start` is the place of the first."""
+    """Yield `fresh` rows of many rows, in parts (at least one); `start` is the position of the first row."""
     for first in range(0, max(1, rows.num_rows), BATCH_ROWS):
         part = rows[first : first + BATCH_ROWS]
         yield fresh(part, base_file, np.arange(part.num_rows) + first + start)
@@ -139,7 +140,7 @@ def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[p
 def _row_groups(
     parts: Iterable[pa.Table], keys: pa.Array | None, met: list[pa.Array], partition: str, base_file: BaseFile
 ) -> Iterator[pa.Table]:
-    """The rows with all of Hudi's columns, their keys to `met`; at least one table, of no rows if there are none."""
+    """Yield row groups with Hudi's meta columns (at least one, maybe empty), and append their keys to `met`."""
     done = 0
     for rows in _regrouped(parts):
         count = rows.num_rows
@@ -162,7 +163,7 @@ def _row_groups(
 
 
 def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows of each row group: as many as fit by number and by bytes, one at least."""
+    """Yield the rows of each row group: as many as fit by number and by bytes, at least one."""
     size, held, count, held_bytes = files.ROW_GROUP_ROWS, list[pa.Table](), 0, 0
     for piece in (piece for part in parts for piece in _pieces(part, files.ROW_GROUP_BYTES // 4)):
         left, more = piece, _bytes_of(piece)
@@ -178,7 +179,7 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(part: pa.Table, limit: int) -> Iterator[pa.Table]:
-    """The same rows in halves, and halves of these, until each piece has no more bytes than that, or is a row."""
+    """Yield the rows in pieces, halved until each has at most `limit` bytes or one row."""
     waiting = [part]
     while waiting:
         first = waiting.pop()
@@ -190,7 +191,7 @@ def _pieces(part: pa.Table, limit: int) -> Iterator[pa.Table]:
 
 
 def _bytes_of(rows: pa.Table) -> int:
-    """How large rows are in memory; the entries of dictionaries, which rows share, are not counted."""
+    """Return the size of rows in memory, without dictionary entries, which rows share."""
     return sum(
         chunk.indices.nbytes if types.is_dictionary(chunk.type) else chunk.nbytes
         for column in rows.columns
@@ -199,12 +200,12 @@ def _bytes_of(rows: pa.Table) -> int:
 
 
 def constant(text: str, count: int) -> pa.Array:
-    """One text in all rows, as what it is in the file: a dictionary of one entry."""
+    """Return one text for all rows, encoded as a dictionary of one entry."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [text])
 
 
 def _numbered(prefix: str, numbers: NDArray[np.int64]) -> pa.Array:
-    """Texts of a prefix and a number each, which rise; in a third of the time that a cast and a join take."""
+    """Return a prefix followed by each of these rising numbers; three times as quick as a cast and a join."""
     start = np.frombuffer(prefix.encode(), np.uint8)
     texts, offsets = [np.empty(0, np.uint8)], [np.zeros(1, np.int64)]
     ends = np.searchsorted(numbers, 10 ** np.arange(_DIGITS + 1))
@@ -226,7 +227,7 @@ def _numbered(prefix: str, numbers: NDArray[np.int64]) -> pa.Array:
 
 
 def _used(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without entries of its dictionary that no row has: they would be written, again and again."""
+    """Drop dictionary entries that no row uses; otherwise each row group would store them again."""
     if not types.is_dictionary(values.type) or not len(values):
         return values
     if len(values.unique().drop_null()) == len(values.chunk(0).dictionary):
@@ -235,14 +236,14 @@ def _used(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def repetitive(full: pa.Table) -> bool | list[str]:
-    """The columns worth a dictionary: those that repeat a value near their beginning; all if some are nested."""
+    """Return the columns that repeat a value near their beginning, for dictionaries; True (all) if some are nested."""
     if any(types.is_nested(column.type) for column in full.schema):
-        return True  # their parts have names of their own
+        return True  # Parts of nested columns have names of their own.
     return [name for name in full.column_names if _repeats(full.column(name)[:_PROBED_ROWS])]
 
 
 def _compared(full: pa.Table) -> bool | list[str]:
-    """The columns worth statistics: those that somebody may filter by; all if some are nested."""
+    """Return the columns that a query may filter by, for statistics; True (all) if some are nested."""
     if any(types.is_nested(column.type) for column in full.schema):
         return True
     return [name for name in full.column_names if name not in _NOT_COMPARED]
@@ -251,13 +252,15 @@ def _compared(full: pa.Table) -> bool | list[str]:
 def _repeats(values: pa.ChunkedArray) -> bool:
     if types.is_dictionary(values.type):
         return True
-    probed = values[: max(2, _PAGE_BYTES * len(values) // (values.nbytes or 1))]  # of large values a few
+    # Of large values only a few are probed.
+    probed = values[: max(2, _PAGE_BYTES * len(values) // (values.nbytes or 1))]
     return len(probed.unique()) < len(probed)
 
 
 def _footer(
     full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None, key_filter: str | None
 ) -> dict[str, str]:
+    """Return the footer entries of a base file."""
     if key_filter is None:
         key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known.metadata))
     return {

@@ -1,8 +1,8 @@
-"""Log files, written: the changes of one file group by one instant, in one file that is put once.
+"""Writer of log files: encode the changes of one file group by one instant in one file.
 
-A block of rows, as Parquet or if they are few as Avro, then one of deletes. In a table that is ordered by a column a
-delete has the value of the row that it deletes: so it wins over that row, and a later row with a lower value stays
-deleted until the next compaction. Without a value it would let the base row come back then.
+A log file has a block of rows (Avro for few rows, else Parquet), then a block of deletes. In a table with an ordering
+column, a delete carries the value of the row that it deletes. So it wins over that row, and a later row with a lower
+value stays deleted until the next compaction. A delete without a value would let the base row come back in that case.
 
 Source: Hudi `HoodieAppendHandle`.
 """
@@ -37,8 +37,8 @@ from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.schema import META_COLUMNS, RECORD_KEY, to_avro, with_meta
 
-PARQUET_ROWS = 1000  # from so many on a Parquet block is smaller than an Avro one, and quicker
-_BLOCK_BYTES = 256 << 20  # of a block's rows in memory, as JVM writers do; none may have 2 GiB
+PARQUET_ROWS = 1000  # From this number on a Parquet block is smaller and quicker than an Avro block.
+_BLOCK_BYTES = 256 << 20  # This limits a block's rows in memory, as in JVM writers; a block may not have 2 GiB.
 
 
 def encode_log(
@@ -47,14 +47,14 @@ def encode_log(
     partition: str,
     changes: tuple[pa.Table, pa.Array, pa.Table],
 ) -> tuple[WriteStat, bytes]:
-    """A log file: what a commit says of it, and its bytes.
+    """Encode a log file; return its statistics for the commit, and its bytes.
 
     Args:
         config: the table's properties.
         file: its name.
         partition: its path.
-        changes: rows with the table's columns, one a key; their keys; and of the rows to delete the key and the
-            ordering columns, as `rows_of_keys` gives them.
+        changes: rows with the table's columns, one for each key; their keys; and for the rows to delete the key and the
+            ordering columns, as `rows_of_keys` returns them.
 
     Raises:
         InvalidRecords: a row has no ordering value.
@@ -83,10 +83,10 @@ def encode_log(
 
 
 def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
-    """Refuse rows without an ordering value, in a merge-on-read table: JVM readers fail at them.
+    """Refuse rows without an ordering value in a merge-on-read table, since JVM readers fail at them.
 
     Raises:
-        InvalidRecords: naming the column.
+        InvalidRecords: the message names the column.
     """
     for name in MergeRule.of(config).ordering if config.is_merge_on_read else ():
         if count := rows.column(name).null_count:
@@ -97,10 +97,10 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
 
 
 def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
-    """The ordering values that deletes were given.
+    """Return the ordering values of deletes.
 
     Raises:
-        InvalidRecords: one has none, or one that readers take for none.
+        InvalidRecords: a delete has no value, or one that readers treat as none.
     """
     refuse_unordered(config, deletes)
     values = array_of(deletes.column(config.ordering_field))
@@ -113,7 +113,7 @@ def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
 
 
 def _with_own(rows: pa.Table, keys: pa.Array, partition: str, file: LogFile) -> pa.Table:
-    """With Hudi's columns; a log's rows have the file group in place of the file's name."""
+    """Add Hudi's meta columns; in a log, the file name column has the file group's id."""
     count = rows.num_rows
     begin, numbers, *columns = fresh(rows, file, np.arange(count)).columns
     own = [begin, numbers, keys, constant(partition, count), constant(file.file_id, count)]
@@ -132,7 +132,7 @@ def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
 
 
 def _has_times_inside(kind: pa.DataType) -> bool:
-    """Whether it is nested and has timestamps in it, which hudi-rs 0.5 cannot read from Avro blocks."""
+    """Whether a nested type contains timestamps, which hudi-rs 0.5 cannot read from Avro blocks."""
     inner = [kind.field(number).type for number in range(kind.num_fields)]
     return any(types.is_timestamp(one) or _has_times_inside(one) for one in inner)
 
@@ -140,7 +140,7 @@ def _has_times_inside(kind: pa.DataType) -> bool:
 def _parquet(rows: pa.Table, text: str) -> bytes:
     out = BytesIO()
     settings = {"compression": COMPRESSION, "use_dictionary": repetitive(rows), "store_schema": False}
-    settings["write_statistics"] = False  # a block is read as a whole
+    settings["write_statistics"] = False  # Readers read the whole block, so statistics are useless.
     with pq.ParquetWriter(out, rows.schema, **settings) as writer:
         writer.write_table(rows)
         writer.add_key_value_metadata({AVRO_KEY: text, SPARK_KEY: CALENDAR})
@@ -148,7 +148,7 @@ def _parquet(rows: pa.Table, text: str) -> bytes:
 
 
 def _deletes(config: TableConfig, rows: pa.Table, partition: str) -> Iterator[bytes]:
-    """One block for deletes with an ordering value, and one for those of rows that have none: never both in one."""
+    """Yield one block of deletes with an ordering value, and one of deletes without; readers fail at a mixed block."""
     keys = array_of(rows.column(RECORD_KEY))
     name = config.ordering_field if MergeRule.of(config).ordering else None
     values = pa.nulls(len(keys)) if name is None else array_of(rows.column(name))

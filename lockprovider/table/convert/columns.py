@@ -1,7 +1,7 @@
-"""Columns of a table: the types that new ones get, and the wider schema after fields were added, at every depth.
+"""Columns of a table: choose types of new columns, and add fields to a schema at every depth.
 
-Promised: what `canonical` returns can be stored and is read back with the same types here, by hudi-rs and by the JVM;
-but hudi-rs 0.5 cannot open a table that has timestamps without a time zone.
+Promised: columns of `canonical` types can be stored, and this library, hudi-rs and the JVM read them back with the same
+types. Exception: hudi-rs 0.5 cannot open a table with timestamps without a time zone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def canonical(schema: pa.Schema) -> pa.Schema:
-    """The schema as a new table stores it: all fields nullable, each type widened to one of those in use.
+    """Return the schema that a new table stores: all fields nullable, and each type widened to a supported one.
 
-    Hudi's own columns are left out, as another reader may give them with the rows.
+    Hudi's meta columns are left out, since rows from a reader may include them.
 
     Raises:
-        UnsupportedSchema: naming the column, its type and what to cast to.
+        UnsupportedSchema: the message names the column, its type and what to cast to.
 
     >>> import pyarrow as pa
     >>> canonical(pa.schema([("id", pa.int16()), ("at", pa.timestamp("ns"))])).types
@@ -37,7 +37,7 @@ def canonical(schema: pa.Schema) -> pa.Schema:
 
 
 def without_own(schema: pa.Schema) -> list[pa.Field]:
-    """The columns of a schema without Hudi's own, with a warning if there are any."""
+    """Return the columns of a schema without Hudi's meta columns; warn if it has any."""
     own = [name for name in schema.names if name in META_COLUMNS]
     if own:
         warnings.warn(f"columns {own} are Hudi's own and are left out: the table makes them", stacklevel=3)
@@ -60,10 +60,10 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
-    """The type that a new column gets for values of this one; `path` names it.
+    """Return the type of a new column for values of this type; `path` names the column.
 
     Raises:
-        UnsupportedSchema: no column holds it.
+        UnsupportedSchema: no column type holds such values.
     """
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return stored_type(kind.value_type, path)
@@ -86,14 +86,14 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 
 
 def with_columns(old: pa.Schema, added: pa.Schema) -> pa.Schema:
-    """The table's schema with these columns too; what is there stays as it is.
+    """Return the table's schema with these columns added; existing columns stay unchanged.
 
-    A column that is there may come with a wider struct, or as the path of one new field: `st.y`, `l.element.y`,
-    `m.value.y`. New fields are nullable, and come last in the table, or in their struct.
+    An existing column may come with a wider struct. A new field inside a column may be named by its path: `st.y`,
+    `l.element.y`, `m.value.y`. New fields are nullable, and come last in the table, or in their struct.
 
     Raises:
-        UnsupportedSchema: a field is there with another type, or its type or name cannot be stored.
-        InvalidInput: a path leads nowhere.
+        UnsupportedSchema: a field exists with another type, or its type or name cannot be stored.
+        InvalidInput: a path names no existing field.
 
     >>> import pyarrow as pa
     >>> old = pa.schema([("st", pa.struct([("x", pa.int64())]))])
@@ -108,7 +108,7 @@ def with_columns(old: pa.Schema, added: pa.Schema) -> pa.Schema:
 
 
 def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
-    """A column that has one new field, named by its path, and nothing else."""
+    """Return a column with only the new field that the path names."""
     name, _, rest = column.name.partition(".")
     owner = next((one for one in fields if one.name == name), None)
     if owner is None:
@@ -117,6 +117,7 @@ def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.DataType:
+    """Return the type that contains only the new field at the rest of the path."""
     name, _, deeper = rest.partition(".")
     if types.is_struct(owner):
         inner = pa.field(name, kind) if not deeper else _placed(pa.field(rest, kind), _inside(owner))
@@ -131,7 +132,7 @@ def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.D
 
 
 def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list[pa.Field]:
-    """The old fields, each with what is new inside it, then the new ones."""
+    """Return the old fields, widened by new inner fields, then the new fields."""
     found, by_name = list(old), {one.name: place for place, one in enumerate(old)}
     for one in new:
         place = by_name.get(one.name)
@@ -145,6 +146,7 @@ def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list
 
 
 def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
+    """Return the old type widened by the new one's inner fields; refuse any other change."""
     if types.is_struct(old) and types.is_struct(new):
         return pa.struct(_merged(_inside(old), _inside(new), path))
     if types.is_map(old) and types.is_map(new):
@@ -160,7 +162,7 @@ def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
 
 
 def new_fields(table: pa.Schema, given: pa.Schema) -> pa.Schema:
-    """The fields that rows have and the table lacks, each by its path, as `with_columns` takes them.
+    """Return the fields that rows have and the table lacks, named by their paths, for `with_columns`.
 
     >>> import pyarrow as pa
     >>> table = pa.schema([("st", pa.struct([("x", pa.int64())]))])
@@ -190,13 +192,13 @@ def _new_inside(old: pa.DataType, given: pa.DataType, path: str) -> Iterator[pa.
         yield from _new_inside(old.value_type, given.value_type, f"{path}.element")
 
 
-# -- what is where -------------------------------------------------------------------------------------------------
+# -- leaf fields ---------------------------------------------------------------------------------------------------
 
 
 def outline(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
-    """The path and type of each plain field, at every depth.
+    """Return the path and type of each leaf field, at every depth.
 
-    What may be null is left out: engines differ in that.
+    Nullability is left out, since engines differ in it.
     """
     return tuple(leaf for column in schema for leaf in _leaves(column.name, column.type))
 

@@ -1,8 +1,8 @@
-"""Kernels: each turns one array of plain values into the type of a column, without a changed value.
+"""Kernels: functions that convert an array of plain values to a column's type, without changing a value.
 
-A kernel is pyarrow's cast where that is right, and an own one where it rounds, cuts, parses, or is one bit off. It is a
-function of an array and the column's type, and raises `WouldChange` if a value would not be the same, and
-`TooLong` if one array cannot hold the result.
+A kernel is pyarrow's cast if that is exact. Where the cast rounds, truncates, parses, or is one bit off, the kernel is
+a function of this module. A kernel takes an array and the column's type. It raises `WouldChange` if a value would
+change, and `TooLong` if one array cannot hold the result.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from lockprovider.table.convert.rules import MOST_DIGITS, ROUNDED, family
 
 Kernel = Callable[[pa.Array, pa.DataType], pa.Array]
 
-ARRAY_BYTES = (1 << 31) - 1  # of the text, or elements of the lists, in one array with offsets of 32 bits
+ARRAY_BYTES = (1 << 31) - 1  # This limits the text, or the list elements, of one array with 32-bit offsets.
 _WHOLE_WIDTH = 128
-_EXACT_DIGITS = 15  # of a decimal that a double tells from all others of as many
-_EXACT_POWER = 22  # the greatest power of ten that a double holds
+_EXACT_DIGITS = 15  # A double distinguishes all decimals of so many digits.
+_EXACT_POWER = 22  # This is the greatest power of ten that a double represents exactly.
 
 
 class WouldChange(Exception):
-    """A value would not be the same."""
+    """Error: the conversion would change a value."""
 
 
 class TooLong(Exception):
-    """Half the rows may fit in one array."""
+    """Error: the result is too long for one array; half the rows may fit."""
 
 
 def kernel_for(given: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
-    """The kernel for a pair of plain types that the rules let pass by this rule."""
+    """Return the kernel for a pair of plain types that the rules accept by this rule."""
     source, target = family(given), family(column)
-    if source == "decimal" and given.bit_width < _WHOLE_WIDTH:  # pyarrow refuses whole numbers of the narrow ones
+    # pyarrow does not cast narrow decimals to whole numbers.
+    if source == "decimal" and given.bit_width < _WHOLE_WIDTH:
         wide = pa.decimal128(given.precision, given.scale)
         kernel = kernel_for(wide, column, rule)
         return lambda values, kind: kernel(values.cast(wide), kind)
@@ -60,7 +61,7 @@ def _kind(name: str) -> str:
 
 
 def validity(values: pa.Array) -> pa.Buffer | None:
-    """The bitmap of an array's nulls, which begins at its first value; None if there are none."""
+    """Return the null bitmap of an array, starting at its first value; None without nulls."""
     if not values.null_count:
         return None
     return pa.py_buffer(np.packbits(values.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
@@ -70,7 +71,7 @@ def validity(values: pa.Array) -> pa.Buffer | None:
 
 
 def _cast(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Right for whole numbers into whole numbers and floats, floats into whole numbers, decimals, and times."""
+    """Cast exactly: whole numbers to whole numbers and floats, floats to whole numbers, decimals, and times."""
     try:
         return values.cast(column)
     except pa.ArrowInvalid as error:
@@ -82,7 +83,7 @@ def _unsafe(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _there_and_back(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """The cast, if it is undone by a cast back."""
+    """Cast, if a cast back restores the values."""
     found = values.cast(column, safe=False)
     same = pc.equal(found.cast(values.type, safe=False), values)
     if types.is_floating(values.type):
@@ -101,7 +102,7 @@ def _float_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _stored(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Of an extension type: what it is stored as."""
+    """Return the storage of an extension type, cast to the column's type."""
     return values.storage.cast(column)
 
 
@@ -109,16 +110,16 @@ def _stored(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _whole_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """By a decimal with room for each whole number, which pyarrow asks for."""
+    """Cast by way of a decimal with room for every whole number, as pyarrow requires."""
     digits = 20 + column.scale
     wide = pa.decimal128(digits, column.scale) if digits <= MOST_DIGITS else pa.decimal256(digits, column.scale)
     return _cast(values.cast(wide), column)
 
 
 def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """The decimal that is written as the float is in its shortest form, and of whole numbers the very number.
+    """Convert floats to the decimals of their shortest text, and whole numbers to exactly that number.
 
-    pyarrow's cast rounds. The shortest form of a large whole number is another number: 2**60 is 1.152921504606847e18.
+    pyarrow's cast rounds. The shortest text of a large whole number is another number: 2**60 is 1.152921504606847e18.
     """
     is_quick = types.is_float64(values.type) and types.is_decimal128(column)
     quick = _few_digits(values, column) if is_quick else None
@@ -126,7 +127,7 @@ def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
         return quick
     floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
     if (np.abs(floats.astype(np.float64)) > 10.0 ** (column.precision - column.scale)).any():
-        raise WouldChange  # before pyarrow parses it: what has many more digits becomes 0
+        raise WouldChange  # pyarrow would parse a number with many more digits as 0.
     large = np.abs(floats) >= 2.0 ** np.finfo(floats.dtype).nmant
     texts = values.cast(pa.string())
     if large.any():
@@ -136,7 +137,7 @@ def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _few_digits(values: pa.Array, column: pa.DataType) -> pa.Array | None:
-    """The same where no value has more than 15 digits; None where one has, or does not fit."""
+    """Convert floats to decimals of at most 15 digits; return None if a value has more digits or does not fit."""
     if column.scale > _EXACT_POWER:
         return None
     floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
@@ -148,14 +149,14 @@ def _few_digits(values: pa.Array, column: pa.DataType) -> pa.Array | None:
 
 
 def _decimals(unscaled: NDArray[np.int64], values: pa.Array, column: pa.DataType) -> pa.Array:
-    """An array of decimals, with the nulls of `values`."""
+    """Build an array of decimals, with the nulls of `values`."""
     words = np.empty((len(unscaled), 2), dtype="<i8")
     words[:, 0], words[:, 1] = unscaled, unscaled >> 63
     return pa.Array.from_buffers(column, len(unscaled), [validity(values), pa.py_buffer(words)])
 
 
 def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """The nearest float, if it is the decimal; pyarrow's cast is one bit off for many (arrow #35942)."""
+    """Return the nearest float if it equals the decimal; pyarrow's cast is one bit off for many (arrow #35942)."""
     quick = _quotients(values) if types.is_float64(column) and types.is_decimal128(values.type) else None
     if quick is not None:
         return quick
@@ -164,7 +165,7 @@ def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _quotients(values: pa.Array) -> pa.Array | None:
-    """The same where no value has more than 15 digits; None where one has."""
+    """Convert decimals of at most 15 digits to floats; return None if a value has more digits."""
     if values.type.scale not in range(_EXACT_POWER + 1) or not len(values):
         return None
     words = np.frombuffer(values.buffers()[1], dtype="<i8", count=2 * (values.offset + len(values)))
@@ -181,13 +182,14 @@ def _by_text(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _java_text(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Floats as Java writes them: a plain number from 0.001 to 10,000,000, else with an exponent."""
+    """Write floats as Java does: plain from 0.001 to 10,000,000, else with an exponent."""
     encoded = values.cast(pa.string()).dictionary_encode()
     words = [_java_number(word) for word in encoded.dictionary.to_pylist()]
     return pa.array(words, column).take(encoded.indices)
 
 
 def _java_number(word: str) -> str:
+    """Rewrite the text of one float in Java's form."""
     number = Decimal(word)
     if not number.is_finite():
         return "NaN" if number.is_nan() else f"{'-' if number < 0 else ''}Infinity"
@@ -202,14 +204,14 @@ def _java_number(word: str) -> str:
     return f"{'-' * sign}{text[:point]}.{text[point:] or '0'}"
 
 
-_JAVA_PLAIN = (-2, 7)  # where the point stands: in 0.001, and in 9,999,999
+_JAVA_PLAIN = (-2, 7)  # These are the positions of the point in 0.001 and in 9,999,999.
 
 
 # -- text and bytes ----------------------------------------------------------------------------------------------------
 
 
 def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Text or bytes of any kind, with offsets of 32 bits; numbers as text."""
+    """Convert text or bytes of any kind to 32-bit offsets; convert numbers to text."""
     if types.is_string_view(values.type) or types.is_binary_view(values.type):
         lengths = np.frombuffer(values.buffers()[1] or b"", dtype="<i4").reshape(-1, 4)[values.offset :, 0]
         if lengths[: len(values)][values.is_valid().to_numpy(zero_copy_only=False)].sum(dtype=np.int64) > ARRAY_BYTES:
@@ -223,7 +225,7 @@ def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _large_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Offsets from 0 over the same bytes, not copied; pyarrow's cast refuses what lies beyond 2 GiB of the whole."""
+    """Rebase large text or bytes to 32-bit offsets without a copy; pyarrow's cast fails beyond 2 GiB of the buffer."""
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, dtype="<i8", count=values.offset + len(values) + 1)[values.offset :]
     if len(values) == 0:
@@ -241,7 +243,7 @@ _UUID_TEXT = 36
 
 
 def _uuid_to_text(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Each UUID as 36 characters; pyarrow's cast takes its 16 bytes for text."""
+    """Write each UUID as 36 characters; pyarrow's cast would treat its 16 bytes as text."""
     raw = values.storage.fill_null(bytes(16))
     data = np.frombuffer(raw.buffers()[1], dtype=np.uint8)[16 * raw.offset : 16 * (raw.offset + len(raw))]
     text = np.full((len(raw), _UUID_TEXT), ord("-"), dtype=np.uint8)
@@ -266,13 +268,13 @@ _PAIRS: dict[tuple[str, str], Kernel] = {
 
 # -- maps --------------------------------------------------------------------------------------------------------------
 
-_NEAR = 6  # so many comparisons with a neighbour are quicker than a hash table
+_NEAR = 6  # Up to this size, comparisons with neighbours are quicker than a hash table.
 
 
 def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
-    """The place of a key that an earlier one of the same map equals; None if there is none.
+    """Return the position of a key that equals an earlier key of the same map; None if there is none.
 
-    `keys` are those of all maps, one map after the other; `lengths` says how many each has.
+    `keys` has the keys of all maps, one map after the other; `lengths` has the number of keys of each map.
     """
     most = int(lengths.max(initial=0))
     if most <= 1:
@@ -299,13 +301,13 @@ def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
 
 
 def lengths_of(lists: pa.Array) -> NDArray[np.int64]:
-    """How many elements each list of any kind has; a null has none."""
+    """Return the number of elements of each list of any kind; a null has none."""
     found: NDArray[np.int64] = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
 
 
 def ends_of(lengths: Any) -> pa.Array:
-    """The offsets of lists of these lengths: 0, and where each ends."""
+    """Return the offsets of lists with these lengths: 0, then the end of each list."""
     ends = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=ends[1:])
     if ends[-1] > ARRAY_BYTES:
@@ -314,9 +316,9 @@ def ends_of(lengths: Any) -> pa.Array:
 
 
 def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
-    """The elements of all lists, one list after the other, without what lies below a null.
+    """Return the elements of all lists, one list after the other, without elements hidden under nulls.
 
-    `flatten` does this, too, but joins arrays, which pyarrow cannot with extension types and some dictionaries.
+    `flatten` does the same, but joins arrays, which pyarrow cannot do for extension types and some dictionaries.
     """
     elements = lists.values
     filled = lengths > 0
@@ -331,7 +333,7 @@ def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
     places = np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1])
     try:
         return elements.take(pa.array(places))
-    except pa.ArrowNotImplementedError:  # runs
+    except pa.ArrowNotImplementedError:  # pyarrow cannot take from run-end encoded elements.
         return lists.flatten()
 
 
@@ -339,7 +341,7 @@ def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
 
 
 def runs_of(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The runs of a run-end encoded array, and for each of its values the number of its run."""
+    """Return the runs of a run-end encoded array, and the run index of each of its values."""
     first, count = values.find_physical_offset(), values.find_physical_length()
     ends = values.run_ends.slice(first, count).to_numpy().astype(np.int64) - values.offset
     lengths = np.diff(np.minimum(ends, len(values)), prepend=0)
@@ -347,7 +349,7 @@ def runs_of(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def without_hidden(part: pa.Array, structs: pa.Array) -> pa.Array:
-    """A field of structs without the values below null structs: `flatten` leaves them in runs, which have no nulls."""
+    """Return a struct's field with nulls under null structs; `flatten` keeps values in runs, which have no nulls."""
     if not types.is_run_end_encoded(part.type):
         return part
     runs, places = runs_of(part)

@@ -1,6 +1,6 @@
-"""The compiler: from two schemas to a plan, which turns rows of the one into rows of the other.
+"""Compiler of conversion plans: a plan converts rows of one schema to rows of another.
 
-Fields are found by name, at every depth, and never by position. Case counts.
+Fields are matched by name, with their case, at every depth; never by position.
 """
 
 from __future__ import annotations
@@ -45,19 +45,18 @@ def compile_plan(
     *,
     needed: Collection[str] = (),
 ) -> Plan:
-    """Decide from the schemas how rows of `given` become rows of `table`.
+    """Compile a plan that converts rows of `given` to rows of `table`, from the schemas alone.
 
     Args:
-        given: the columns of the rows that come in. Those of Hudi's own that `table` does not have are left out, with
-            a warning.
-        table: the columns of the result, in its order.
-        missing: what becomes of a column, or a field inside one, that `given` does not have: null, or a refusal.
-        rules: `WRITE` for rows that a user gives. `READ` for those of an old file: columns that `table` does not have
-            are left out, and what does not fit is `Corrupt`.
+        given: the columns of the incoming rows. Hudi's meta columns that `table` lacks are left out, with a warning.
+        table: the columns of the result, in order.
+        missing: how to treat a column or inner field that `given` lacks: `null` fills it, `refuse` raises.
+        rules: `WRITE` for a user's rows. `READ` for rows of an old file: columns that `table` lacks are left out, and a
+            misfit raises `Corrupt`.
         needed: the columns that `given` must have even if `missing` is `null`.
 
     Raises:
-        DoesNotFit: naming every field that does not fit.
+        DoesNotFit: the message names every field that does not fit.
         Corrupt: the same, with `READ`.
 
     >>> import pyarrow as pa
@@ -71,10 +70,10 @@ def compile_plan(
 
 
 def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
-    """The rows of a file as the table has them now: new columns are null, widened ones are as the JVM reads them.
+    """Convert the rows of a file to the table's present columns: new columns are null, widened ones read as in the JVM.
 
     Raises:
-        Corrupt: a column is of a type that no promotion of Hudi explains.
+        Corrupt: none of Hudi's promotions explains a column's type.
 
     >>> import pyarrow as pa
     >>> old = pa.table({"f": pa.array([0.1], pa.float32())})
@@ -89,9 +88,9 @@ def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStep:
-    """What is done to the arrays of one field.
+    """Conversion of the arrays of one field.
 
-    `run` is None if they stay as they are. `renames`: it changes names inside the type and no value.
+    With `run` None, arrays stay unchanged. With `renames`, the step changes names inside the type, and no value.
     """
 
     run: Convert | None = None
@@ -106,7 +105,7 @@ _SAME = ColumnStep()
 
 
 class _Unfit(Exception):
-    """A value does not fit: one of `values`, by `kernel`; or None where `why` tells all."""
+    """Error: one of `values` does not fit, by `kernel`; both are None if the misfit is complete."""
 
     def __init__(
         self, misfit: Misfit, values: pa.Array | None = None, kernel: Callable[..., Any] | None = None
@@ -115,7 +114,7 @@ class _Unfit(Exception):
         self.misfit, self.values, self.kernel = misfit, values, kernel
 
     def found(self, row: int) -> Misfit:
-        """The misfit, with the row and the first value that does not fit."""
+        """Return the misfit with the row and the first value that does not fit."""
         if self.values is None or self.kernel is None:
             return self.misfit.at(row, self.misfit.value)
         place = _first(self.kernel, self.values)
@@ -123,7 +122,7 @@ class _Unfit(Exception):
 
 
 def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
-    """The number of the first value that `run` refuses; it refuses them all together."""
+    """Find the index of the first value that `run` refuses, given that it refuses the whole array."""
     start, count = 0, len(values)
     while count > 1:
         half = count // 2
@@ -138,7 +137,7 @@ def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
 
 @dataclass(slots=True)
 class _Compiler:
-    """Walks two schemas once and collects what does not fit."""
+    """Collector of the steps and misfits of two schemas."""
 
     missing: OnMissing
     rules: Rules
@@ -147,7 +146,7 @@ class _Compiler:
     def columns(
         self, given: pa.Schema, table: pa.Schema, needed: Collection[str]
     ) -> list[tuple[int | None, ColumnStep]]:
-        """For each column of the table its place in the rows, None if they lack it, and its step."""
+        """Return for each column of the table its index in the rows (None if they lack it), and its step."""
         if self.rules is not READ:
             without_own(given)
         return self._fields(list(given), list(table), "", set(needed))
@@ -159,6 +158,7 @@ class _Compiler:
         path: str,
         needed: Collection[str] = (),
     ) -> list[tuple[int | None, ColumnStep]]:
+        """Match fields by name; return for each wanted field its index in the rows and its step, and record misfits."""
         places = {one.name: place for place, one in enumerate(given)}
         names = [one.name for one in wanted]
         if len(places) < len(given):
@@ -190,7 +190,7 @@ class _Compiler:
     # -- of one type ------------------------------------------------------------------------------------------------
 
     def step(self, given: pa.DataType, field: pa.Field, path: str) -> ColumnStep:
-        """The step from a type into a field, and that it has no null if the field takes none."""
+        """Return the step from a type to a field; it refuses nulls if the field is required."""
         found = self._of_type(given, field.type, path)
         if field.nullable or self.rules is READ:
             return found
@@ -208,7 +208,7 @@ class _Compiler:
         return self._nested(given, wanted, path) or self._value(given, wanted, path)
 
     def _nested(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep | None:
-        """The step between two nested types of one kind; None between others."""
+        """Return the step between two nested types of one kind; None for other types."""
         if types.is_struct(given) and types.is_struct(wanted):
             return self._struct(given, wanted, path)
         if types.is_map(given) and types.is_map(wanted):
@@ -250,7 +250,7 @@ class _Compiler:
 
 
 def _has_checks(kind: pa.DataType) -> bool:
-    """Whether values of this very type may yet be refused: a key that comes twice in a map, a null that must not be."""
+    """Whether values of this very type may be refused: equal keys in a map, or a null in a required field."""
     if types.is_map(kind):
         return True
     inner = [kind.field(place) for place in range(kind.num_fields)]
@@ -284,9 +284,10 @@ def _required(step: ColumnStep, misfit: Misfit) -> Convert:
 
 
 def _decoded(step: ColumnStep, wanted: pa.DataType) -> ColumnStep:
-    """Of a dictionary: its values are converted, and looked up; those that no row uses are not asked."""
+    """Convert a dictionary's values, then look them up; a misfit that no row uses is ignored."""
 
     def run(values: pa.Array) -> pa.Array:
+        """Convert one dictionary array."""
         words = values.dictionary
         try:
             found = step(words)
@@ -307,11 +308,11 @@ def _decoded(step: ColumnStep, wanted: pa.DataType) -> ColumnStep:
 
 
 def _expanded(step: ColumnStep) -> ColumnStep:
-    """Of a run-end encoded array: its values are converted, then repeated."""
+    """Convert the values of a run-end encoded array, then repeat them."""
 
     def run(values: pa.Array) -> pa.Array:
         if not types.is_run_end_encoded(values.type):
-            return step(values)  # without what was below nulls
+            return step(values)  # `without_hidden` has expanded the runs.
         runs, places = runs_of(values)
         return step(runs).take(places)
 
@@ -319,6 +320,7 @@ def _expanded(step: ColumnStep) -> ColumnStep:
 
 
 def _struct_of(steps: Iterable[tuple[int | None, ColumnStep]], fields: Sequence[pa.Field]) -> Convert:
+    """Return the conversion of structs by the steps of their fields."""
     steps = list(steps)
 
     def run(values: pa.Array) -> pa.Array:
@@ -333,7 +335,7 @@ def _struct_of(steps: Iterable[tuple[int | None, ColumnStep]], fields: Sequence[
                 found.append(pa.nulls(len(values), one.type))
             elif one.nullable or not some:
                 found.append(step(parts[place]))
-            else:  # a required field has another row's value where its struct is null
+            else:  # Under a null struct, a required field gets the value of another row.
                 there = values.is_valid()
                 numbers = np.cumsum(there.to_numpy(zero_copy_only=False)) - 1
                 found.append(step(parts[place].filter(there)).take(pa.array(np.maximum(numbers, 0))))
@@ -353,6 +355,8 @@ def _list_of(step: ColumnStep, wanted: pa.DataType) -> Convert:
 
 
 def _map_of(keys: ColumnStep, items: ColumnStep, wanted: pa.DataType, misfit: Misfit | None) -> Convert:
+    """Return the conversion of maps, which refuses equal keys if `misfit` is given."""
+
     def run(values: pa.Array) -> pa.Array:
         entries = _entries(values)
         lengths = lengths_of(entries)
@@ -367,7 +371,7 @@ def _map_of(keys: ColumnStep, items: ColumnStep, wanted: pa.DataType, misfit: Mi
 
 
 def _entries(maps: pa.Array) -> pa.Array:
-    """Maps as lists of structs."""
+    """Return maps as lists of structs, without a copy."""
     inner = maps.values
     _, offsets = maps.buffers()[:2]
     return pa.Array.from_buffers(
@@ -380,12 +384,12 @@ def _entries(maps: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class Plan:
-    """How rows of one schema become rows of another; make it by `compile_plan`. Picklable.
+    """Conversion of rows of one schema to another; `compile_plan` makes it. Picklable.
 
     Attributes:
-        given: the columns of the rows that come in.
+        given: the columns of the incoming rows.
         table: the columns of the result.
-        missing: what becomes of a column that the rows do not have: `null` or `refuse`.
+        missing: how to treat a column that the rows lack: `null` or `refuse`.
         rules: `WRITE` or `READ`.
         needed: the columns that the rows must have.
     """
@@ -401,7 +405,7 @@ class Plan:
 
     @cached_property
     def steps(self) -> list[tuple[int | None, ColumnStep]]:
-        """For each column of the table its place in the rows, None if they lack it, and what is done to it."""
+        """For each column of the table its index in the rows (None if they lack it), and its step; compiled once."""
         compiler = _Compiler(self.missing, self.rules)
         steps = compiler.columns(self.given, self.table, self.needed)
         if compiler.misfits:
@@ -413,12 +417,12 @@ class Plan:
         return Corrupt(f"an old file does not fit the table: {error}") if self.rules is READ else error
 
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
-        """The rows as the table stores them.
+        """Convert rows to the table's columns.
 
-        Rows of another schema than `given` get a plan of their own.
+        Rows of another schema than `given` are converted by a plan of their own.
 
         Raises:
-            DoesNotFit: naming the first value that does not fit its column, and its row.
+            DoesNotFit: the message names the first value that does not fit its column, and its row.
             Corrupt: the same, with `READ`.
         """
         if rows.schema is not self.given and not rows.schema.equals(self.given, check_metadata=True):
@@ -430,6 +434,7 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: ColumnStep, kind: pa.DataType) -> Any:
+        """Convert one column, chunk by chunk."""
         if step.run is None:
             return column
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -437,7 +442,8 @@ class Plan:
         start = 0
         for chunk in chunks:
             parts = _applied(step, chunk)
-            if parts is None:  # raised out here, so that the error has no context that cannot be pickled
+            # The error is raised here, outside of the handler, so that it has no context that cannot be pickled.
+            if parts is None:
                 raise self._unfit(step, chunk, start)
             found += parts
             start += len(chunk)
@@ -453,7 +459,7 @@ class Plan:
 
 
 def _applied(step: ColumnStep, chunk: pa.Array) -> list[pa.Array] | None:
-    """The converted array, or the halves of one whose result is too long for offsets of 32 bits; None if unfit."""
+    """Convert one array, in halves if the result is too long for 32-bit offsets; return None on a misfit."""
     half = len(chunk) // 2
     try:
         return [step(chunk)]

@@ -1,8 +1,7 @@
-"""Rows as they come in: a pandas or polars DataFrame or LazyFrame, a pyarrow Table, RecordBatch or RecordBatchReader.
+"""Input of rows: accept a pandas or polars DataFrame or LazyFrame, a pyarrow Table, RecordBatch or RecordBatchReader.
 
-Promised: rows arrive whole or not at all, with the types that their library gives them; a column without one is named.
-NaN of pandas is null, NaN of Arrow stays NaN. An index is no column: it is dropped. What fits a table's column is said
-by the rules, not here.
+Promised: all rows arrive or none, with their library's types; the error names a column without a type. NaN of pandas
+becomes null, NaN of Arrow stays NaN. An index is dropped. The `rules` decide which values fit a table's column.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from pyarrow import types
 from lockprovider.table.convert.kernels import TooLong, ends_of
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 
-Rows = Any  # what `as_stream` takes; neither pandas nor polars is needed to say so
+Rows = Any  # These are the values that `as_stream` accepts; the name needs neither pandas nor polars.
 
-_NO_COLUMN = {  # dtypes of polars that Arrow has no type for, or gives as something else
+_NO_COLUMN = {  # Arrow has no type for these polars dtypes, or converts them to something else.
     "Object": "it holds Python objects, which Arrow gets as pointers; make it a type of its own",
     "Int128": "cast to Decimal(38, 0)",
     "UInt128": "cast to Decimal(38, 0)",
@@ -29,19 +28,19 @@ _NO_COLUMN = {  # dtypes of polars that Arrow has no type for, or gives as somet
 
 
 def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table:
-    """All rows in memory; see `as_stream`."""
+    """Read all rows into memory; see `as_stream`."""
     stream = as_stream(rows, columns)
     return stream.read_all() if isinstance(stream, pa.RecordBatchReader) else stream
 
 
 def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table | pa.RecordBatchReader:
-    """The rows, as a table where they are in memory already.
+    """Return the rows as a stream, or as a table if they are in memory already.
 
-    `columns` gives the table's columns. It is called only for a DataFrame of pandas with dicts in it, which are maps or
+    `columns` returns the table's columns. It is called only for a pandas DataFrame with dicts, which are maps or
     structs.
 
     Raises:
-        InvalidRecords: this is nothing that has rows, or its columns have no good names.
+        InvalidRecords: the value has no rows, or its column names are not unique strings.
         UnsupportedSchema: a column of a DataFrame has no Arrow type.
     """
     match rows:
@@ -62,7 +61,7 @@ def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.
 
 
 def is_of(library: str, value: object) -> bool:
-    """Whether a value is of a class of this library, which need not be installed."""
+    """Whether the value's class belongs to this library, which need not be installed."""
     return type(value).__module__.partition(".")[0] == library
 
 
@@ -73,7 +72,7 @@ def _check_names(names: list[Any]) -> None:
         raise InvalidRecords(f"columns {bad} need names of their own, each a string; rename them")
 
 
-# -- polars, DuckDB, and what else speaks Arrow ------------------------------------------------------------------------
+# -- polars, DuckDB, and other libraries with Arrow streams ------------------------------------------------------------
 
 
 def _of_arrow(frame: Any) -> pa.Table:
@@ -88,7 +87,7 @@ def refuse_dtypes(frame: Any) -> None:
     """Refuse columns of a polars frame that Arrow has no type for.
 
     Raises:
-        UnsupportedSchema: naming the first one, at any depth.
+        UnsupportedSchema: the message names the first such column, at any depth.
     """
     if not is_of("polars", frame):
         return
@@ -99,7 +98,7 @@ def refuse_dtypes(frame: Any) -> None:
 
 
 def _dtypes(dtype: Any) -> Iterator[Any]:
-    """A polars dtype and those inside it."""
+    """Yield a polars dtype and its inner dtypes."""
     yield dtype
     for inner in (getattr(dtype, "inner", None), *(field.dtype for field in getattr(dtype, "fields", ()))):
         if inner is not None:
@@ -110,6 +109,7 @@ def _dtypes(dtype: Any) -> Iterator[Any]:
 
 
 def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
+    """Convert a pandas DataFrame, with the table's types for columns of dicts."""
     names = list(frame.columns)
     _check_names(names)
     known: pa.Schema | None = None
@@ -124,7 +124,7 @@ def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
 
 
 def _may_be_maps(series: Any) -> bool:
-    """Whether the first value is a dict or a list: Python has no other sign of a map."""
+    """Whether the first value is a dict or a list; Python shows maps in no other way."""
     return isinstance(next((value for value in series if not _is_null(value)), None), (dict, list, tuple))
 
 
@@ -152,7 +152,7 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _of_objects(values: Sequence[Any], wanted: pa.DataType | None) -> pa.Array:
-    """Python objects, whose types they tell themselves; `wanted` tells maps from structs, and nothing else."""
+    """Convert Python objects by their own types; `wanted` only tells maps from structs."""
     mask = np.array([_is_null(value) for value in values], dtype=np.bool_)
     given = [value for value, is_null in zip(values, mask, strict=True) if not is_null]
     if wanted is not None and types.is_map(wanted):

@@ -1,7 +1,7 @@
-"""Which type of value fits which type of column: the rules as data.
+"""Conversion rules: which type of value fits which type of column.
 
-`WRITE` holds for rows that a user gives, `READ` for the rows of an old file whose columns have been widened since. The
-README's table of types is printed from `WRITE`. Each rule holds at every depth: in a struct, a list, a map.
+`WRITE` applies to a user's rows, `READ` to rows of an old file whose columns were widened since. The README's table of
+types is generated from `WRITE`. Each rule applies at every depth: in a struct, a list, a map.
 
 Source: Hudi's `HoodieAvroUtils.rewriteRecordWithNewSchema` for the promotions of `READ`.
 """
@@ -30,11 +30,11 @@ MEANING: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Rules:
-    """A table of rules.
+    """Table of conversion rules.
 
     Attributes:
         name: `WRITE` or `READ`.
-        cells: by the given family (see `family`) one rule for each of `COLUMN_TYPES`.
+        cells: maps a family of values (see `family`) to one rule for each of `COLUMN_TYPES`.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Rules:
 
     @classmethod
     def of(cls, name: str, text: str) -> Rules:
-        """Rules from lines of families, a `|`, and one rule for each of `COLUMN_TYPES`."""
+        """Parse rules from lines of families, a `|`, and one rule for each of `COLUMN_TYPES`."""
         lines = [line.split("|") for line in text.strip().splitlines()]
         rules = {family: "".join(cells.split()) for families, cells in lines for family in families.split(",")}
         return cls(name, {family.strip(): cells for family, cells in rules.items()})
@@ -51,7 +51,7 @@ class Rules:
         return self.name
 
     def rule(self, given: pa.DataType, column: pa.DataType) -> str:
-        """The rule for values of one plain type in a column of another."""
+        """Return the rule for values of one plain type in a column of another."""
         at, cells = family(column), self.cells.get(family(given))
         return REFUSED if cells is None or at not in COLUMN_TYPES else cells[COLUMN_TYPES.index(at)]
 
@@ -72,7 +72,7 @@ OTHER = "time, duration, interval, union, other"
 
 
 def family(kind: pa.DataType) -> str:
-    """The row of the rules that a plain type belongs to; `OTHER` for a type that no column holds."""
+    """Return the family of a plain type, its row in the rules; `OTHER` if no column holds the type."""
     if kind in _FAMILIES:
         return _FAMILIES[kind]
     if isinstance(kind, pa.BaseExtensionType):
@@ -92,18 +92,18 @@ _NEW_COLUMN: Mapping[str, pa.DataType] = {
     "string": pa.string(), "binary": pa.binary(), "uuid": pa.string(), "date": pa.date32(), "date64": pa.date32(),
     "timestamp": pa.timestamp("us"), "timestamp UTC": pa.timestamp("us", "UTC"),
 }  # fmt: skip
-MOST_DIGITS = 38  # of a column's decimals
+MOST_DIGITS = 38  # A column's decimals have at most so many digits.
 
 
 def new_column(kind: pa.DataType) -> pa.DataType | None:
-    """The type of the column that is made for values of a plain type; None if no column holds it."""
+    """Return the column type for new columns of a plain type; None if no column holds it."""
     if types.is_decimal(kind) and kind.precision <= MOST_DIGITS and 0 <= kind.scale <= kind.precision:
         return pa.decimal128(kind.precision, kind.scale)
     return _NEW_COLUMN.get(family(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether the type is of any kind of list, and no map."""
+    """Whether the type is any kind of list, but no map."""
     return bool(
         types.is_list(kind)
         or types.is_large_list(kind)
@@ -114,7 +114,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def advice(kind: pa.DataType, column: pa.DataType | None = None) -> str:
-    """What to do with a type that does not fit a column, or that no column holds."""
+    """Return advice on a type that does not fit a column, or that no column holds."""
     if types.is_timestamp(kind) and column is not None and types.is_timestamp(column):
         return _NAIVE if kind.tz is None else "take its zone away"
     if types.is_map(kind) and column is None:
@@ -174,8 +174,8 @@ WRITE = Rules.of(
     """,
 )
 
-# Wider than `WRITE` where JVM Hudi's reader is: a column that was widened shows old rows as the JVM does. What no
-# promotion of Hudi makes is a damaged table.
+# `READ` is wider than `WRITE` where JVM Hudi's reader is, so that a widened column shows old rows as in the JVM. A type
+# that no promotion of Hudi explains means a damaged table.
 READ = Rules.of(
     "READ",
     """

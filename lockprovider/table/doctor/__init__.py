@@ -1,4 +1,4 @@
-"""What is wrong with a table: facts are gathered, pure rules look at them, findings say what to do.
+"""Diagnosis of a table: `facts` gathers facts, pure `rules` check them, and findings say what to do.
 
-May import: state and below. Promised: nothing is written.
+May import: state and below. Promised: the doctor writes nothing.
 """

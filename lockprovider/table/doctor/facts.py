@@ -1,4 +1,4 @@
-"""What a doctor looks up, and what it says. Reads only; `rules` say what is wrong."""
+"""Facts about a table that the doctor gathers, and its findings. This module only reads; `rules` judges the facts."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class TableFinding:
-    """One thing that is wrong, or (a note) only good to know.
+    """Fault of a table, or (a note) something to know.
 
     Attributes:
-        rule: the rule that it is found by, e.g. `R4`.
+        rule: the name of the rule, e.g. `R4`.
         state: `wrong`, or `note`.
-        what: what was found.
-        mend: what to do about it.
+        what: the fault.
+        mend: the remedy.
 
     >>> TableFinding("R4", "note", "the table was upgraded", "nothing").state
     'note'
@@ -70,32 +70,33 @@ class TableFinding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was found. `files` were listed before `timeline`.
+    """Facts about a table. `files` were listed before `timeline`.
 
     Attributes:
-        properties: what was understood of them, or the sentence that says why not.
-        lone_backup, both: which of the two properties files are there besides the plain one alone.
+        properties: the parsed properties, or the error text.
+        lone_backup, both: whether only the backup of the properties exists, or both files.
         entries: the files of the timeline folder, by name.
-        commits: what completed writes did, or the sentence that says why that cannot be read.
+        commits: the metadata of completed writes, or the error text.
         markers: paths of all markers.
         beats: begin times that have a heartbeat file.
         victims: begin times that completed rollbacks and restores name.
-        now_ms: when that was, in epoch ms.
-        dead: begin times of pending instants whose writer or executor is dead, or that have none.
-        clock_ahead_ms: how far this machine's clock is ahead of the store's; 0 if that makes no difference.
-        lock_fault: what is wrong with the lock record; empty if nothing is.
-        lock_note: who holds the lock, or what is not applied yet; empty if it is free.
-        lockless: the commits that are not in the lock's log, though it goes back so far.
-        bucket_rules: whether a JVM writer has made rules for its buckets, which are unknown here.
+        now_ms: the time of these facts, in epoch ms.
+        dead: begin times of pending instants whose writer or executor is dead or missing.
+        clock_ahead_ms: how far this machine's clock is ahead of the store's, in ms; 0 if the difference is harmless.
+        lock_fault: a fault of the lock record; empty if it has none.
+        lock_note: the lock's holder, or a pending publish; empty if the lock is free.
+        lockless: commits that are missing in the lock's log, although the log reaches back far enough.
+        bucket_rules: whether a JVM writer stored bucket rules, which this library does not know.
         slices: the latest snapshot, if it could be read.
-        misread: why its rows would come out wrong here; empty if they do not.
-        archive_fault: what is wrong with the archive's own files.
-        archive_left: instants that are in the archive, and on the timeline still.
-        archive_hidden: archived writes that are younger than one of those, and so count as never committed.
-        listing: where the metadata table differs from what is there, or the sentence that says why it cannot be read;
-            None if readers use none.
-        misplaced: in how many rows of a file the key is of another bucket, if there are buckets; not the files without.
-        repeated: how many keys of a partition are in several base files, not the partitions without; None: not counted.
+        misread: why a reader here would misread rows; empty if it would not.
+        archive_fault: a fault of the archive's own files.
+        archive_left: instants that are in the archive and still on the timeline.
+        archive_hidden: archived writes that are younger than one of `archive_left`, and so count as never committed.
+        listing: differences between the metadata table and the files, or the error text; None if readers use none.
+        misplaced: for each file with a bucket, the number of rows whose key has another bucket; files without are
+            missing.
+        repeated: for each partition, the number of keys in several base files; partitions without are missing. None if
+            keys were not read.
     """
 
     properties: TableConfig | str
@@ -132,45 +133,46 @@ class Facts:
 
     @property
     def config(self) -> TableConfig | None:
-        """The properties, if they could be understood."""
+        """The properties, if they could be parsed."""
         return None if isinstance(self.properties, str) else self.properties
 
     @property
     def stats(self) -> Iterator[tuple[Instant, WriteStat]]:
-        """Every file that a readable commit says it wrote."""
+        """Yield the statistics of every file that a readable commit wrote."""
         for instant, metadata in self.commits.items():
             if not isinstance(metadata, str):
                 yield from ((instant, stat) for stats in metadata.stats.values() for stat in stats)
 
     @property
     def replaced(self) -> frozenset[FileGroup]:
-        """The file groups that ended."""
+        """The file groups that commits replaced."""
         known = (metadata for metadata in self.commits.values() if not isinstance(metadata, str))
         return frozenset[FileGroup]().union(*(metadata.ended for metadata in known))
 
 
 def some(names: Iterable[str]) -> str:
-    """A few of them, and how many more there are."""
+    """Return a few of the names, and the number of others."""
     found = sorted(names)
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return ", ".join(found[:_SHOWN]) + more
 
 
 def gather(table: TableContext, *, keys: bool = False) -> Facts:
-    """Everything that the checks need, with `keys` those of all files; nothing is written.
+    """Gather all facts, with `keys` also those about all record keys; write nothing.
 
     Raises:
         TableNotFound: there is neither a properties file nor a timeline.
     """
     store = table.store
-    files = tuple(table.data_files())  # before the timeline: then a file without an instant never gets one
+    # Files are listed before the timeline, so that a file without an instant never gets one later.
+    files = tuple(table.data_files())
     entries = files_below(store, TIMELINE)
     timeline = Timeline.of(entries)
     plain, backup = _read(table, PROPERTIES), _read(table, PROPERTIES_BACKUP)
     if plain is None and backup is None and not timeline.instants:
         raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
     beats_ms, beats_now_ms = last_beats(store, table.knowledge, table.world)
-    # By the clock of this machine, or the store's if that is ahead: it is a report, nothing is done by it.
+    # A report may use this machine's clock, or the store's if that is ahead, since no action depends on it.
     now_ms = max(table.world.now_ms(), beats_now_ms)
     fault, note, lockless = _lock(table, timeline)
     broken, left, hidden = _archive(table, timeline)
@@ -207,8 +209,8 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
 
 
 def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[tuple[FileSlice, ...], str]:
-    """The latest snapshot, and why its rows are not read, if so."""
-    with contextlib.suppress(Corrupt, CasError, HistoryGone):  # other checks say so
+    """Return the latest snapshot, and why its rows cannot be read."""
+    with contextlib.suppress(Corrupt, CasError, HistoryGone):  # Other checks report these errors.
         try:
             return table.snapshot_of(timeline, files).slices, ""
         except UnsupportedTable as error:
@@ -229,7 +231,7 @@ def _listing(
 
 
 def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:
-    """Reads all keys, if there are buckets."""
+    """Count misplaced keys by file; read all keys if the table has buckets."""
     found: dict[str, int] = {}
     for one in (one for one in slices if config.bucket_index is not None and one.path):
         with contextlib.suppress(Corrupt, CasError, HistoryGone):
@@ -238,12 +240,12 @@ def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice
 
 
 def _repeated(table: TableContext, slices: tuple[FileSlice, ...]) -> dict[str, int]:
-    """Read the base files of one partition at a time. Keys and deletes in log files are not read."""
+    """Count repeated keys by partition; read the base files of one partition at a time, and no log files."""
     found: dict[str, int] = {}
     for partition in sorted({one.partition for one in slices}):
         parts = []
         for one in (one for one in slices if one.partition == partition and one.path):
-            with contextlib.suppress(Corrupt, CasError, HistoryGone):  # other checks say so
+            with contextlib.suppress(Corrupt, CasError, HistoryGone):  # Other checks report these errors.
                 parts.append(KeyFile(table.place, one.path, one.size).keys.unique())
         counts = pa.chunked_array(parts, pa.string()).value_counts().field("counts")
         found[partition] = pc.sum(pc.greater(counts, 1)).as_py() or 0
@@ -275,7 +277,7 @@ def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
     found: set[str] = set()
     for instant in timeline.instants:
         if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):
-            with contextlib.suppress(Corrupt, CasError):  # readers do not need it
+            with contextlib.suppress(Corrupt, CasError):  # Readers do not need this file.
                 name = instant.file_name
                 data = table.store.read(f"{TIMELINE}/{name}").data
                 found |= _undone(instant.action, data, name)
@@ -291,7 +293,10 @@ def _undone(action: Action, data: bytes, name: str) -> set[str]:
 def _dead(
     table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats_ms: dict[str, int], now_ms: int
 ) -> frozenset[str]:
-    """A service is alive as long as its files are fresh; a plan that waits for its executor only if that beats."""
+    """Return dead instants.
+
+    A service is alive while its files are fresh, a waiting plan only while its executor sends heartbeats.
+    """
     services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
     waiting = timeline.pending(Action.COMPACTION, Action.CLUSTERING)
     files_ms = {name.partition(".")[0]: e.modified_ms or 0 for name, e in entries.items() if _is_of(name, services)}
@@ -304,7 +309,7 @@ def _is_of(name: str, begins: tuple[str, ...]) -> bool:
 
 
 def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """What is wrong with the archive, what is in it that is on the timeline, too, and which writes that hides."""
+    """Return a fault of the archive, archived instants that are on the timeline, and the writes that these hide."""
     sizes = {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
     done = [i.begin for i in timeline.instants if i.is_completed]
     try:
@@ -334,9 +339,9 @@ def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str,
 
 
 def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
-    """The commits that are not in the lock's log, and were completed after its first entry.
+    """Return the commits that are missing in the lock's log, and completed after its first entry.
 
-    Whoever commits under the lock stands in its log, or ends it.
+    A commit under the lock adds an entry to its log, or ends the log.
     """
     log = record.log if record.tells_all else None
     names = [entry.path.rpartition("/")[2] for entry in log.entries] if log is not None else []

@@ -1,14 +1,14 @@
-"""What a doctor checks on the facts of a table: the seven rules that writers of a shared table must keep, and more.
+"""Checks of a table's facts: the seven rules that all writers of a shared table must keep, and more.
 
-    R1  what failed writers left is announced by markers, and rolled back before archival could make it visible
+    R1  markers announce the files of failed writers, which are rolled back before archival could make them visible
     R2  no metadata table, which would hide commits that are not in it
     R3  all times are UTC
-    R4  the table's version and properties are ones that all its writers share
-    R5  one base file of a file group and instant
-    R6  times are unique, and every commit saw the one before it
+    R4  the table's version and properties suit all its writers
+    R5  one base file for each file group and instant
+    R6  times are unique, and every commit saw the previous one
     R7  each partition has its metafile
 
-The others: what the commits say is there, buckets, services, archive, lock, leftovers. Nothing is touched.
+Other checks: files of commits, buckets, services, archive, lock, leftovers. The checks change nothing.
 
 Source: Hudi `MarkerBasedRollbackStrategy`, `HoodieTableMetadata`, `HoodieInstantTimeGenerator`, `UpgradeDowngrade`,
 `HoodieTableFileSystemView`, `FSUtils.getAllPartitionPaths`.
@@ -44,19 +44,19 @@ from lockprovider.table.timeline.timeline import ZONE_MS, drifts_ms
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_FOR_ALL = 8  # the version that all of Hudi 1.x opens
+_FOR_ALL = 8  # All releases of Hudi 1.x open this version.
 _MINUTE_MS = 60_000
 _MARGIN_MS = _MINUTE_MS // 2
 _FUTURE_MS = 10 * _MINUTE_MS
 _HOUR_MS = 3_600_000
-_EXPIRED_MS = 24 * _HOUR_MS  # of a plan that nobody runs
+_EXPIRED_MS = 24 * _HOUR_MS  # A plan expires if no client runs it in this time.
 _PLANS = (
     (Action.CLUSTERING, "cluster", "writes of its file groups give way to it"),
     (Action.COMPACTION, "compact", "no other merges its file groups"),
 )
-_MANY = 300  # a listing of more than a page
+_MANY = 300  # A listing of more commits takes more than a page.
 TableReport = tuple[tuple[str, str, tuple[TableFinding, ...]], ...]
-_Said = tuple[Literal["wrong", "note"], str, str]  # the state of a finding, what was found, what to do about it
+_Said = tuple[Literal["wrong", "note"], str, str]  # These are the state of a finding, the fault, and the remedy.
 _Found = Iterator[_Said]
 _Check = Callable[[Facts], _Found]
 _WRONG: Final = "wrong"
@@ -69,13 +69,13 @@ _UNFINISHED = {
 
 
 def _listed(state: Literal["wrong", "note"], names: Collection[str], what: str, mend: str) -> _Found:
-    """One finding with the first of these names, if there are any."""
+    """Yield one finding with the first of these names, if there are any."""
     if names:
         yield state, f"{what}: {some(names)}", mend
 
 
 def failed_writes(facts: Facts) -> _Found:
-    """R1."""
+    """Check R1: find failed writes, files without markers, and files without an instant."""
     now, marked = facts.timeline, {_marked(path) for path in facts.markers}
     listed = {path.split("/")[2] for path in facts.markers if path.rpartition("/")[2].startswith("MARKERS")}
     for begin in now.pending_writes:
@@ -93,7 +93,7 @@ def failed_writes(facts: Facts) -> _Found:
 
 
 def metadata_table(facts: Facts) -> _Found:
-    """R2; what the properties say of it is found with them."""
+    """Check R2: find a metadata table; `properties` checks what the properties say about it."""
     if facts.metadata_table and not (facts.config is not None and says_listing_is_kept(facts.config)):
         listed = facts.config is not None and bool(facts.config.named_metadata)
         what = "there is a metadata table below .hoodie/metadata" + ("" if listed else ", which no reader uses")
@@ -102,7 +102,7 @@ def metadata_table(facts: Facts) -> _Found:
 
 
 def listing(facts: Facts) -> _Found:
-    """What the metadata table lists, for those readers that list no folders: JVM Hudi's, hudi-rs."""
+    """Check the metadata table's listing, which JVM Hudi and hudi-rs read instead of folders."""
     mend = "`lockprovider table retire-metadata URL`: then all readers list the folders"
     if isinstance(facts.listing, str):
         yield _WRONG, f"the metadata table cannot be read: {facts.listing}", mend
@@ -119,7 +119,7 @@ def listing(facts: Facts) -> _Found:
 
 
 def lists(facts: Facts) -> _Found:
-    """What JVM Hudi's merge of copy-on-write files fails at; which rows have a null in a list is not looked at."""
+    """Note lists, at which JVM Hudi's merge of copy-on-write files may fail; null elements are not searched for."""
     schemas = (done.schema_json or "" for done in facts.commits.values() if isinstance(done, CommitMetadata))
     if facts.config is not None and not facts.config.is_merge_on_read and any('"array"' in one for one in schemas):
         what = "a column has lists: a JVM upsert fails at a file in which a list has a null"
@@ -128,7 +128,7 @@ def lists(facts: Facts) -> _Found:
 
 
 def zones(facts: Facts) -> _Found:
-    """R3: a completed file says when it was completed, and the store says when it was written."""
+    """Check R3: compare each instant's completion time with the store's modification time of its file."""
     if facts.config is not None and not facts.config.timezone:
         what = "hoodie.table.timeline.timezone is not set: each JVM writer takes its own zone"
         yield _NOTE, what, "`lockprovider table share URL`, or run every JVM writer with -Duser.timezone=UTC"
@@ -150,7 +150,7 @@ def _is_zone(drift_ms: int) -> bool:
 
 
 def properties(facts: Facts) -> _Found:
-    """R4, and all else that the properties decide."""
+    """Check R4: the properties, and everything that depends on them."""
     if facts.lone_backup:
         what = "hoodie.properties is gone, only hoodie.properties.backup is there: a writer died between"
         yield _WRONG, what, "copy the backup to hoodie.properties, while nobody writes"
@@ -184,7 +184,7 @@ def properties(facts: Facts) -> _Found:
 
 
 def _appearance(config: TableConfig) -> _Found:
-    """Who may miss commits."""
+    """Check the visibility of commits: which readers may miss some."""
     found = visibility(config)
     if found not in VISIBILITIES:
         what = f"{VISIBILITY_KEY}={found} is none of {' and '.join(map(repr, VISIBILITIES))}: commits appear in order"
@@ -195,7 +195,7 @@ def _appearance(config: TableConfig) -> _Found:
 
 
 def _settings(config: TableConfig) -> _Found:
-    """What the table tells JVM writers in Spark; its zone is another rule's."""
+    """Check the settings for JVM writers in Spark; the rule for zones checks the zone."""
     changes = [
         change for change in unshared(config, keeps_listing=says_listing_is_kept(config)) if change.key != ZONE_KEY
     ]
@@ -209,7 +209,7 @@ def _settings(config: TableConfig) -> _Found:
 
 
 def twins(facts: Facts) -> _Found:
-    """R5."""
+    """Check R5: find several base files of one file group and instant."""
     bases = [(folder, file, entry) for folder, file, entry in facts.data if isinstance(file, BaseFile)]
     counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in bases)
     named = {stat.path for _, stat in facts.stats}
@@ -222,7 +222,7 @@ def twins(facts: Facts) -> _Found:
 
 
 def order(facts: Facts) -> _Found:
-    """R6."""
+    """Check R6: find equal completion times, and commits that completed before they began."""
     times = Counter(i.completion for i in facts.timeline.instants if i.is_completed and i.changes_rows)
     for time, count in times.items():
         if count > 1:
@@ -236,9 +236,9 @@ def order(facts: Facts) -> _Found:
 
 
 def _unseen(facts: Facts) -> _Found:
-    """A slice names the one it was made from: that must be the one before it."""
+    """Find commits that missed an earlier one: a slice must name the previous slice as its source."""
     groups: dict[FileGroup, list[tuple[str, str | None]]] = {}
-    for instant, stat in (one for one in facts.stats if not one[1].is_log):  # a log names no slice
+    for instant, stat in (one for one in facts.stats if not one[1].is_log):  # A log names no slice.
         groups.setdefault(stat.group, []).append((instant.begin, stat.prev_commit))
     for (partition, file_id), slices in groups.items():
         ordered = sorted(slices)
@@ -253,7 +253,7 @@ def _unseen(facts: Facts) -> _Found:
 
 
 def metafiles(facts: Facts) -> _Found:
-    """R7."""
+    """Check R7: find partitions without a metafile."""
     there = {entry.path for entry in facts.files}
     for folder in sorted({folder for folder, _, _ in facts.data}):
         path = join(folder, PARTITION_METAFILE)
@@ -269,7 +269,7 @@ def _marked(path: str) -> str:
 
 
 def buckets(facts: Facts) -> _Found:
-    """By the file groups of the latest snapshot, and by the keys in them."""
+    """Check the buckets of the latest snapshot's file groups, and of their keys."""
     if facts.bucket_rules:
         what = f"a JVM writer keeps rules for its buckets below {BUCKET_RULES} (consistent hashing, or by partition)"
         yield _WRONG, what, "write this table with that writer only"
@@ -307,7 +307,7 @@ def buckets(facts: Facts) -> _Found:
 
 
 def examine(facts: Facts) -> TableReport:
-    """All checks: rule, what it is about, and what was found."""
+    """Run all checks; return the rule, the title and the findings of each."""
     checks = _CHECKS if facts.repeated is None else (*_CHECKS, ("keys", "each key is in one file group", _keys))
     if facts.config is not None and facts.config.version not in READABLE_VERSIONS:
         checks = (("R4", "version and properties", _version),)
@@ -317,7 +317,7 @@ def examine(facts: Facts) -> TableReport:
 
 
 def _version(facts: Facts) -> _Found:
-    """Of a table whose layout is not known here nothing else is looked at, and that is said."""
+    """Report a table whose version has an unknown layout; skip all other checks, and note this."""
     yield from (said for said in properties(facts) if "hoodie.table.version" in said[1])
     version = facts.config and facts.config.version
     what = f"nothing else was looked at: a table of version {version} keeps its timeline in another way"
@@ -332,7 +332,7 @@ def _keys(facts: Facts) -> _Found:
 
 
 def _commits(facts: Facts) -> _Found:
-    """What the commits say is there, whole."""
+    """Check that the commits' files exist and are whole."""
     for metadata in facts.commits.values():
         if isinstance(metadata, str):
             yield _WRONG, metadata, "a reader fails on it, or misses the commit"
@@ -343,7 +343,7 @@ def _commits(facts: Facts) -> _Found:
             yield _WRONG, what, "commit anything from here: it states the schema"
     if facts.misread:
         yield _WRONG, facts.misread, "cluster all partitions with JVM Hudi, then clean"
-    # A service's rollback leaves its plan, which is run again.
+    # The rollback of a service leaves its plan, which can run again.
     planned = {i.begin for i in facts.timeline.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     for instant in facts.timeline.writes:
         if instant.begin in facts.victims - planned:
@@ -353,6 +353,7 @@ def _commits(facts: Facts) -> _Found:
 
 
 def _missing(facts: Facts) -> _Found:
+    """Find files of the latest snapshot that are gone, or have another size than their commit states."""
     sizes = {entry.path: entry.size for entry in facts.files}
     latest: dict[FileGroup, tuple[str, WriteStat]] = {}
     for instant, stat in sorted((one for one in facts.stats if not one[1].is_log), key=lambda one: one[0].begin):
@@ -369,7 +370,7 @@ def _missing(facts: Facts) -> _Found:
 
 
 def _services(facts: Facts) -> _Found:
-    """Plans that nobody carries out any more."""
+    """Find plans and services that no client completes."""
     for action, mend in _UNFINISHED.items():
         for begin in facts.timeline.pending(action):
             if begin in facts.dead:
@@ -383,7 +384,7 @@ def _services(facts: Facts) -> _Found:
 
 
 def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
-    """A plan, with its age; wrong is one that nobody has run for a day."""
+    """Return the finding of a plan, with its age; it is wrong if no client ran it for a day."""
     if begin not in facts.dead:
         return _NOTE, f"{what}; it is being run", "nothing, or wait for it"
     age_ms = max(0, facts.now_ms - to_ms(begin))
@@ -396,7 +397,7 @@ def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
 
 
 def _archive(facts: Facts) -> _Found:
-    """The archive, and what should be in it."""
+    """Check the archive, and the instants that belong in it."""
     mend, left, hidden = "`lockprovider table archive URL`", facts.archive_left, len(facts.archive_hidden)
     if facts.archive_fault:
         yield _WRONG, facts.archive_fault, "restore the file from a copy; readers of now need none"
@@ -413,7 +414,7 @@ def _archive(facts: Facts) -> _Found:
 
 
 def _lock(facts: Facts) -> _Found:
-    """The lock record."""
+    """Check the lock record."""
     if facts.lock_fault:
         yield _WRONG, facts.lock_fault, "remove the object, once no writer runs"
     if facts.lock_note:
@@ -423,7 +424,7 @@ def _lock(facts: Facts) -> _Found:
 
 
 def _leftovers(facts: Facts) -> _Found:
-    """Harmless, but somebody may wonder."""
+    """Note harmless leftovers: heartbeats and markers of finished instants."""
     known = {i.begin for i in facts.timeline.instants if i.state is not InstantState.COMPLETED}
     known -= {i.begin for i in facts.timeline.instants if i.is_completed}
     beats = [begin for begin in facts.beats if begin not in known]
@@ -452,9 +453,9 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Every check with what it found; a table that cannot be opened can be looked at.
+    """Run every check on a table, even on one that cannot be opened.
 
-    `keys`: all record keys are read, and those that are in several file groups are counted.
+    With `keys`, the doctor reads all record keys, and counts those in several file groups.
 
     Raises:
         TableNotFound: there is neither a properties file nor a timeline.

@@ -1,4 +1,4 @@
-"""Reads: scans of files, reads of one moment, changes between two.
+"""Reads of a table: scans of files, reads at one moment, and changes between two moments.
 
 May import: state and below.
 """

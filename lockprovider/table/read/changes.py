@@ -1,4 +1,4 @@
-"""The table's past: what it was at a time, and what changed since.
+"""Incremental reads: the changes of a table since a checkpoint.
 
     changes = table.changes(after=checkpoint)
     apply(changes.to_arrow()); checkpoint = changes.checkpoint      # kept by the consumer, with what it applied
@@ -47,17 +47,17 @@ _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The changes of one partition: its touched file groups before and after. Picklable, and read on its own."""
+    """Changes of one partition: its touched file groups before and after. Picklable; each part can be read alone."""
 
     before: ScanPlan
     then: ScanPlan
     schema: pa.Schema
 
     def read(self, place: TablePlace) -> pa.Table:
-        """The changes.
+        """Read the changes of this partition.
 
         Raises:
-            HistoryGone: a file was cleaned meanwhile.
+            HistoryGone: a file was cleaned before it was read.
         """
         old, new = (
             pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, one) for one in scan.slices)])
@@ -68,13 +68,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of some commits, to be read once or several times.
+    """Changes of some commits; they can be read several times.
 
     Attributes:
-        checkpoint: the `after` of the next call. It stays where it was when nothing new could be given.
-        commits: the instants whose changes these are, in the order in which they are given.
-        schema: the columns of the rows: the operation (`insert`, `update` or `delete`), then those asked for.
-        parts: the changes by partition, for an engine that reads them in several places.
+        checkpoint: the `after` of the next call. It stays the same if there are no new commits.
+        commits: the instants with these changes, in the requested order.
+        schema: the columns of the rows: the operation (`insert`, `update` or `delete`), then the requested columns.
+        parts: the changes by partition, for an engine that reads them in several processes.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -91,10 +91,10 @@ class Changes:
     _place: TablePlace = field(repr=False)
 
     def to_arrow(self) -> pa.Table:
-        """All changes.
+        """Read all changes.
 
         Raises:
-            HistoryGone: a file was cleaned meanwhile.
+            HistoryGone: a file was cleaned before it was read.
 
         >>> changes.to_arrow().column("_operation").to_pylist()
         ['insert', 'insert']
@@ -102,7 +102,7 @@ class Changes:
         return pa.concat_tables([self.schema.empty_table(), *(part.read(self._place) for part in self.parts)])
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The changes batch by batch; in memory are the touched files of one partition, before and after.
+        """Read the changes in batches; memory holds the touched files of one partition, before and after.
 
         >>> sum(batch.num_rows for batch in changes.to_reader())
         2
@@ -121,14 +121,14 @@ def changes_since(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Changes:
-    """See `Table.changes`."""
+    """Plan the changes between two checkpoints; see `Table.changes`."""
     order = _order(order)
     columns, within = given_columns(columns), given_partitions(partitions)
     only = None if within is None else frozenset(within)
 
     def look() -> Changes:
-        # A listing takes pages, and shows what is created meanwhile on later pages only. All that completed before the
-        # last commit of one listing is in the next.
+        # A listing has several pages, and may miss objects that are created during it. The next listing has all
+        # instants that completed before the last commit of this one.
         latest = latest_checkpoint(table.timeline(), order)
         now = table.timeline()
         start, end = (_time(table, now, given, order) for given in (after, until))
@@ -145,7 +145,7 @@ def _time(table: TableContext, now: Timeline, given: TableVersion | None, order:
 
 
 def is_instant(text: str) -> bool:
-    """Whether it is written as instants of the timeline are; other texts are times for people."""
+    """Whether the text has the form of an instant; other texts are times for people."""
     return len(text) == _DIGITS and text.isdigit()
 
 
@@ -165,6 +165,7 @@ def _changes(
     columns: Sequence[str] | None,
     only: frozenset[str] | None,
 ) -> Changes:
+    """Plan the changes of a window of commits, by partition."""
     schema = table.schema(given.then if given.then.writes else now)
     wanted = _wanted(schema, columns)
     if not given.commits:
@@ -172,12 +173,12 @@ def _changes(
     files = table.data_files()
     then = table.snapshot_of(given.then, files)
     before = table.snapshot_of(given.before, files) if continues else Snapshot(given.before, ())
-    table.current.refuse_misread(given.then, before)  # whose rows are read as those of then
+    table.current.refuse_misread(given.then, before)  # The old rows are read with the new schema.
     found = touched(table.metadata_of(i) for i in given.commits) if continues else then.groups
     groups = {partition: found[partition] for partition in sorted(found) if only is None or partition in only}
 
     def is_read(group: FileGroup) -> bool:
-        if not continues:  # one that is gone as a whole is not among those that are there
+        if not continues:  # Without a start, a file group that ended is not part of the table.
             return only is None or group[0] in only
         return group[1] in groups.get(group[0], ())
 
@@ -186,19 +187,19 @@ def _changes(
         refuse_gone(table, now, before, is_read, "before these changes")
     names = list(dict.fromkeys((*wanted.names[1:], *_NEEDED)))
     old, new = (plan_scan(seen, schema, table.config(), columns=names) for seen in (before, then))
-    # One partition after the other: a row may have moved between its file groups.
+    # Each part is a whole partition, since a row may have moved between its file groups.
     parts = (Part(_only(old, *group), _only(new, *group), wanted) for group in groups.items())
     return Changes(given.checkpoint, given.commits, wanted, tuple(parts), table.place)
 
 
 def check_since(table: TableContext, now: Timeline, start: str, order: Order, *, is_checkpoint: bool = True) -> None:
-    """Refuse to continue from a checkpoint that commits were archived or taken back after; empty is the beginning.
+    """Refuse a checkpoint after which commits were archived or undone; empty text is the beginning of the table.
 
-    A checkpoint is the time of a commit, so the history of its table has that commit. Another table at the same path,
-    or this one put back from a copy, has not.
+    A checkpoint is the time of a commit, so the table's history has that commit. The history of another table at the
+    same path, or of a restored copy, does not.
 
     Raises:
-        HistoryGone: what happened since is not known any more, or `start` is no commit's.
+        HistoryGone: the changes since `start` are unknown now, or `start` is not the time of a commit.
     """
     if not start:
         return

@@ -1,11 +1,11 @@
-"""Reads of one moment, whatever others do meanwhile: a read whose snapshot became stale begins again.
+"""Consistent reads: a read whose snapshot became stale starts again.
 
-A read takes several looks: the timeline is listed, then the files, then commits or rows are read by them. In between
-others clean files, archive commits, or take commits back. Whoever finds that they did looks from the start.
+A read takes several steps: it lists the timeline, lists the files, then reads commits or rows. Between the steps, other
+clients may clean files, archive commits or roll commits back. A read that notices this starts again.
 
-Promised: what comes out is the table of one moment, and of one that was present after the call began, unless another
-was asked for. NOT promised: that it ends well where files go faster than they are listed (`HistoryGone`), or that rows
-which are read bit by bit (`plan`) are still there when they are reached.
+Promised: the result is the table of one moment. That moment is after the start of the call, unless the caller asked for
+an earlier one. NOT promised: success if files are removed faster than a read lists them (`HistoryGone`); or that the
+files of a `plan` still exist when its rows are read.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 _SHOWN = 50
 _Part = TypeVar("_Part")
 
-PointInTime = TableVersion | None  # None is now
+PointInTime = TableVersion | None  # None means the present.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Commit:
-    """One completed write: its begin and completion times (17 digits, UTC), its action, and what it did.
+    """One completed write: its begin and completion times (17 digits, UTC), its action, and its metadata.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -66,12 +66,12 @@ class Commit:
 
     @property
     def extra(self) -> dict[str, str]:
-        """What the writer said about it."""
+        """The extra metadata that the writer gave."""
         return dict(self.metadata.extra)
 
 
 class CommitHistory(list[Commit]):
-    """Completed writes, in the order of their completion: a list, which notebooks show as a table, newest first.
+    """List of completed writes, in order of completion; notebooks show it as a table, newest first.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -95,10 +95,10 @@ def _row(commit: Commit) -> tuple[object, ...]:
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """The completed rows of a moment.
+    """Return the snapshot of a moment; start again if it becomes stale.
 
     Raises:
-        HistoryGone: it cannot be read (any more).
+        HistoryGone: the snapshot cannot be read (any more).
     """
     return look_again(partial(_snapshot, table, as_of))
 
@@ -115,10 +115,10 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 def snapshot_by(
     table: TableContext, now: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None
 ) -> Snapshot:
-    """The same by one listing, without looking whether it is stale.
+    """Return the snapshot of a moment by one listing; do not check whether it is stale.
 
     Raises:
-        HistoryGone: the moment cannot be read (any more).
+        HistoryGone: the snapshot cannot be read (any more).
     """
     return table.snapshot_of(now, files) if as_of is None else snapshot_of_version(table, now, as_of)
 
@@ -133,9 +133,9 @@ def plan(
     read_optimized: bool = False,
     config: TableConfig | None = None,
 ) -> scan.ScanPlan:
-    """Which files of a snapshot hold the rows that are asked for; see `scan.plan_scan`.
+    """Plan which files of a snapshot to read for the requested rows; see `scan.plan_scan`.
 
-    `config`: the table's properties, if the caller has them; else they are read.
+    `config` has the table's properties; they are read if it is None.
     """
     schema = table.schema(seen.timeline)
     seen = seen.read_optimized if read_optimized else seen
@@ -152,7 +152,7 @@ def rows(
     *,
     read_optimized: bool = False,
 ) -> pa.Table:
-    """All of these rows; see `Table.scan`."""
+    """Read the requested rows; see `Table.scan`."""
 
     def look() -> pa.Table:
         try:
@@ -161,7 +161,7 @@ def rows(
         except HistoryGone as error:
             if as_of is not None:
                 raise
-            raise Stale(error) from error  # the rows of now are in other files now
+            raise Stale(error) from error  # The present rows are in other files now.
 
     return look_again(look)
 
@@ -171,7 +171,7 @@ def _told(table: TableContext, total: int, parts: Iterator[_Part]) -> Iterator[_
 
 
 def commits(table: TableContext) -> CommitHistory:
-    """See `Table.history`."""
+    """Read all completed writes; see `Table.history`."""
 
     def look() -> CommitHistory:
         done = table.timeline().writes
@@ -180,6 +180,6 @@ def commits(table: TableContext) -> CommitHistory:
                 Commit(i.begin, i.completion or "", i.action.value, table.metadata_of(i)) for i in done
             )
         except HistoryGone as error:
-            raise Stale(error) from error  # archived just now
+            raise Stale(error) from error  # The commit was archived during the read.
 
     return look_again(look)

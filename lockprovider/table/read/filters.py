@@ -1,14 +1,14 @@
-"""Row filters: which rows of a table are kept, and which files and row groups cannot have such rows.
+"""Row filters: select rows of a table, and exclude files and row groups without such rows.
 
     found = filter_of([("city", "in", ["ulm", "bonn"]), ("fare", ">", 3)], schema)
     rows = found.kept(rows)
     unneeded = found.bound()                           # a weaker pyarrow expression, true of all rows that are kept
 
 A filter is a program in postfix order: questions, each about one column, joined by `and`, `or` and `not`. It runs in a
-loop, so its length and depth are bounded by memory alone; a pyarrow expression of some thousand parts ends the process.
-A question is true, false or null for a row, as in SQL, and rows are kept for which the whole is true.
+loop, so only memory limits its length and depth. (A pyarrow expression with some thousand parts crashes the process.)
+As in SQL, a question is true, false or null for a row. The filter keeps rows for which the whole is true.
 
-Promised: text and tuples of any length. NOT promised: that of a pyarrow expression of the user's; pyarrow runs it.
+Promised: text and tuples of any length. NOT promised: long pyarrow expressions of the user, which pyarrow evaluates.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.read.literals import LiteralMisfit, Place, placed
 
 AND, OR, NOT = "and", "or", "not"
-_MOST_BOUNDS = 256  # questions in a bound
-_MANY_VALUES = 1 << 12  # from which on a set is made once, and not for each batch of rows
-_MASK_BYTES = 1 << 26  # of the masks that are not joined yet
+_MOST_BOUNDS = 256  # A bound has at most this many questions.
+_MANY_VALUES = 1 << 12  # For more values, one set is built once instead of for each batch of rows.
+_MASK_BYTES = 1 << 26  # This limits the memory of masks that are not joined yet.
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": pc.less,
     "<=": pc.less_equal,
@@ -42,28 +42,28 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """`column is null`."""
+    """Question `column is null`."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A boolean column."""
+    """Question whether a boolean column is true."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """`true` or `false`."""
+    """Question with the constant answer `true` or `false`."""
 
     value: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`column < value`, and the like; not `=`, which is `OneOf` a single value."""
+    """Question `column < value`, and the like; `=` is a `OneOf` with a single value."""
 
     column: str
     sign: str
@@ -72,7 +72,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """`column like pattern`."""
+    """Question `column like pattern`."""
 
     column: str
     pattern: str
@@ -80,16 +80,17 @@ class Like:
 
 @dataclass(slots=True)
 class OneOf:
-    """`column in (values)`, or not in them; `=` has one value, and none where no value of the type is the literal.
+    """Question `column in (values)`, or `not in`; `=` has one value, or none if the type has no such value.
 
     Attributes:
-        column: which.
-        kind: its type.
-        values: as pyarrow takes them for an array of the type.
-        negated: `not in`.
-        has_null: a null is among the values.
-        matches_null: as pyarrow has it: null is a value like others, and in the list or not. Else, as in SQL, whether a
-            null is in a list is not known, nor whether other values are in a list with a null, but for those that are.
+        column: the column's name.
+        kind: the column's type.
+        values: in a form that pyarrow accepts for an array of the type.
+        negated: True for `not in`.
+        has_null: whether a null is among the values.
+        matches_null: True for pyarrow's rule: null is an ordinary value, in the list or not. False for SQL's rule: the
+            answer for a null is null. If the list has a null, the answer for a value that is not in the list is null,
+            too.
     """
 
     column: str
@@ -102,7 +103,7 @@ class OneOf:
     _known: frozenset[Any] | None = field(default=None, repr=False, compare=False)
 
     def mask(self, column: pa.ChunkedArray) -> Any:
-        """True, false or null for each value of the column."""
+        """Return true, false or null for each value of the column."""
         found = self._is_in(column)
         if self.matches_null:
             found = pc.if_else(pc.is_null(column), self.has_null, found)
@@ -111,12 +112,12 @@ class OneOf:
         return pc.invert(found) if self.negated else found
 
     def _is_in(self, column: pa.ChunkedArray) -> Any:
-        """Null for nulls."""
+        """Return whether each value is in the list; null for null."""
         array = self.array
         if len(array) == 1:
             return pc.equal(column, array[0])
         if types.is_floating(self.kind):
-            column = pc.add(column, pa.scalar(0.0, self.kind))  # so that there is one zero
+            column = pc.add(column, pa.scalar(0.0, self.kind))  # The addition turns -0.0 into 0.0.
         if len(array) < _MANY_VALUES:
             found = pc.is_in(column, value_set=array)
         else:
@@ -131,21 +132,21 @@ class OneOf:
 
     @property
     def array(self) -> pa.Array:
-        """The values as an array."""
+        """The values as an array; computed once."""
         if self._array is None:
             found = pa.array(self.values, self.kind)
             self._array = pc.add(found, pa.scalar(0.0, self.kind)) if types.is_floating(self.kind) else found
         return self._array
 
     def bounds(self) -> tuple[Any, Any]:
-        """See `_bounds_of`."""
+        """Return bounds for true and for false; see `_bounds_of`."""
         within, without = self._within(), None
         if len(self.array) == 1 and not (types.is_floating(self.kind) or self.matches_null or self.has_null):
             without = pc.field(self.column) != self.array[0]
         return (without, within) if self.negated else (within, without)
 
     def _within(self) -> Any:
-        """What is true of all values in the list."""
+        """Return an expression that is true of all values in the list."""
         column = pc.field(self.column)
         if types.is_floating(self.kind):
             return None
@@ -157,7 +158,7 @@ class OneOf:
             found = column.isin(self.array)
         elif types.is_boolean(self.kind):
             return None
-        else:  # a set would be looked through for each file
+        else:  # Arrow would search a set for each file.
             ends = pc.min_max(self.array)
             found = (column >= ends["min"]) & (column <= ends["max"])
         return found | column.is_null() if self.matches_null and self.has_null else found
@@ -172,30 +173,30 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class OfArrow:
-    """A pyarrow expression, as it is."""
+    """Question that is a pyarrow expression."""
 
     expression: pc.Expression
     columns: Sequence[str]
 
 
-Question = IsNull | Truth | Constant | Compared | Like | OneOf | OfArrow  # what is asked of each row
+Question = IsNull | Truth | Constant | Compared | Like | OneOf | OfArrow
 FilterStep = Question | str
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter; picklable. `steps` are questions, and `AND`, `OR`, `NOT` behind what they join."""
+    """Row filter; picklable. `steps` are questions, and `AND`, `OR`, `NOT` after their operands."""
 
     steps: tuple[FilterStep, ...]
 
     @property
     def columns(self) -> list[str]:
-        """Those that it mentions."""
+        """The names of all columns in the filter."""
         asked = (_columns_of(step) for step in self.steps if not isinstance(step, str))
         return list(dict.fromkeys(name for names in asked for name in names))
 
     def kept(self, rows: pa.Table) -> pa.Table:
-        """Those rows for which it is true."""
+        """Return the rows for which the filter is true."""
         most = max(1024, 8 * _MASK_BYTES // self._depth())
         if rows.num_rows <= most:
             return rows.filter(self._mask(rows))
@@ -203,12 +204,12 @@ class Filter:
         return pa.concat_tables([part.filter(self._mask(part)) for part in parts])
 
     def goes_by_statistics(self, schema: pa.Schema) -> bool:
-        """Whether the bound is right where Parquet's statistics are guarantees, which know no NaN."""
+        """Whether `bound` is correct if Parquet's statistics are guarantees: they ignore NaN."""
         given = (step.columns for step in self.steps if isinstance(step, OfArrow))
         return not any(has_floats(schema.field(name).type) for names in given for name in names)
 
     def bound(self) -> Any:
-        """An expression that is true of all rows that are kept, of a bounded size; None if nothing is known."""
+        """Return an expression of limited size that is true of all kept rows; None if nothing is known."""
         stack: list[tuple[_Bound, _Bound]] = []
         for step in self.steps:
             if not isinstance(step, str):
@@ -225,6 +226,7 @@ class Filter:
         return stack[0][0].expression
 
     def _mask(self, rows: pa.Table) -> Any:
+        """Evaluate the filter; return true, false or null for each row."""
         stack: list[Any] = []
         for step in self.steps:
             if not isinstance(step, str):
@@ -238,7 +240,7 @@ class Filter:
         return stack[0]
 
     def _depth(self) -> int:
-        """How many masks there are at once at most."""
+        """Return the greatest number of masks in memory at once."""
         depth = most = 0
         for step in self.steps:
             depth += 0 if step == NOT else -1 if isinstance(step, str) else 1
@@ -253,7 +255,7 @@ def _columns_of(question: Question) -> Sequence[str]:
 
 
 def _mask_of(question: Question, rows: pa.Table) -> Any:
-    """True, false or null for each row."""
+    """Answer a question with true, false or null for each row."""
     match question:
         case IsNull(column):
             found = pc.is_null(rows.column(column))
@@ -268,7 +270,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
         case OneOf(column):
             found = question.mask(rows.column(column))
         case OfArrow(expression):
-            acero = import_module("pyarrow.acero")  # when it is needed: it loads pandas
+            acero = import_module("pyarrow.acero")  # This import is late, since it loads pandas.
             source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
             asked = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["mask"]))
             found = acero.Declaration.from_sequence([source, asked]).to_table(use_threads=False).column(0)
@@ -276,7 +278,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
-    """Two expressions: of all rows for which it is true, and for which it is false. None says nothing."""
+    """Return an expression for all rows with the answer true, and one for false; None excludes no row."""
     found: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):
@@ -285,7 +287,7 @@ def _bounds_of(question: Question) -> tuple[Any, Any]:
             found = pc.field(column), ~pc.field(column)
         case Constant(value):
             found = (None, pc.scalar(False)) if value else (pc.scalar(False), None)
-        case Compared(column, sign, value) if not types.is_floating(value.type):  # statistics know no NaN
+        case Compared(column, sign, value) if not types.is_floating(value.type):  # Statistics ignore NaN.
             asked = pc.field(column)
             found = _COMPARE[sign](asked, value), _COMPARE[_OPPOSITE[sign]](asked, value)
         case Like(column, pattern):
@@ -298,18 +300,18 @@ def _bounds_of(question: Question) -> tuple[Any, Any]:
 
 
 def _from_prefix(column: Any, prefix: str) -> Any:
-    """Texts that begin alike lie behind each other."""
+    """Return the range of texts with this prefix."""
     if not prefix:
         return None
     following = ord(prefix[-1]) + 1
-    if following in {0xD800, 0x110000}:  # no character
+    if following in {0xD800, 0x110000}:  # These code points are no characters.
         return column >= prefix
     return (column >= prefix) & (column < prefix[:-1] + chr(following))
 
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """An expression of some questions; None says nothing."""
+    """Bounding expression and its number of questions; None excludes no row."""
 
     expression: Any
     questions: int
@@ -328,18 +330,18 @@ class _Bound:
 
 
 def both(first: Filter, second: Filter) -> Filter:
-    """The rows that both keep."""
+    """Return the filter that keeps the rows that both filters keep."""
     return Filter((*first.steps, *second.steps, AND))
 
 
-# -- making them -------------------------------------------------------------------------------------------------------
+# -- construction ------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Chain:
-    """Terms that are joined by one word, while they are written behind each other.
+    """Terms joined by one word, while their steps are appended one after the other.
 
-    Terms that ask one column for a value become a single question: `=` of an `or`, `!=` of an `and`.
+    Terms that compare one column with a value become a single question: `=` terms of an `or`, `!=` terms of an `and`.
     """
 
     word: str
@@ -347,13 +349,13 @@ class Chain:
     _folded: dict[str, OneOf] = field(default_factory=dict)
 
     def add(self, steps: list[FilterStep], start: int) -> None:
-        """Join the term that is written from `start` on to those before it."""
+        """Join the term whose steps begin at `start` to the earlier terms; this changes `steps`."""
         last = steps[-1]
         if len(steps) - start == 1 and isinstance(last, OneOf) and last.negated is (self.word == AND):
             first = self._folded.setdefault(last.column, last)
             if first is not last and first.matches_null is last.matches_null:
                 first.values, last.values = sorted((first.values, last.values), key=len, reverse=True)
-                first.values.extend(last.values)  # the fewer to the more
+                first.values.extend(last.values)  # Extending the longer list costs less.
                 first.has_null |= last.has_null
                 steps.pop()
                 return
@@ -363,7 +365,7 @@ class Chain:
 
 
 def negate(steps: list[FilterStep], start: int) -> None:
-    """Negate the term that is written from `start` on."""
+    """Negate the term whose steps begin at `start`; this changes `steps`."""
     last = steps[-1]
     if len(steps) - start == 1 and isinstance(last, OneOf):
         last.negated = not last.negated
@@ -374,28 +376,28 @@ def negate(steps: list[FilterStep], start: int) -> None:
 
 
 def compared(column: str, kind: pa.DataType, sign: str, found: Place) -> Question:
-    """The question for a comparison with a literal, by its place among the values of the type."""
+    """Return the question for a comparison with a literal, given the literal's place among the type's values."""
     floor, exact = found
     if sign in {"=", "!="}:
         return OneOf(column, kind, [floor] if exact else [], negated=sign == "!=")
-    if floor is None:  # all values are above it
+    if floor is None:  # All values of the type are above the literal.
         return OneOf(column, kind, [], negated=sign in {">", ">="})
-    if not exact:  # nothing lies between the floor and the literal
+    if not exact:  # No value of the type lies between the floor and the literal.
         sign = {"<": "<=", ">=": ">"}.get(sign, sign)
     return Compared(column, sign, pa.scalar(floor, kind))
 
 
 def has_floats(kind: pa.DataType) -> bool:
-    """Whether it is one of floats, or has some inside."""
+    """Whether the type is a float, or contains one."""
     inner = (kind.field(number).type for number in range(kind.num_fields))
     return bool(types.is_floating(kind)) or any(map(has_floats, inner))
 
 
 def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
-    """A pyarrow expression as a filter.
+    """Convert a pyarrow expression to a filter.
 
     Raises:
-        InvalidInput: it does not fit the columns, or names one by its number.
+        InvalidInput: the expression does not fit the columns, or refers to one by its number.
     """
     empty = schema.empty_table()
     try:
@@ -408,7 +410,7 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
         raise InvalidInput(f"filter {expression} mentions a column by its number; name it, of {schema.names}")
 
     def among(names: list[str]) -> Iterator[str]:
-        """Those without which it does not fit."""
+        """Yield the names that the expression needs."""
         try:
             empty.drop_columns(names).filter(expression)
         except pa.ArrowInvalid:
@@ -419,22 +421,22 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
 
 
 def check_kind(given: Any) -> None:
-    """Return if it is of a kind that may be a filter, whatever columns there are.
+    """Check that a value has a type that may be a filter, regardless of columns.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: the type cannot be a filter.
     """
     if not isinstance(given, (str, pc.Expression, Filter)):
         _alternatives(given)
 
 
 def of_tuples(given: Any, schema: pa.Schema) -> Filter:
-    """A filter of tuples `(column, sign, value)`, as pyarrow takes them, or of lists of them: one list has to be true.
+    """Convert tuples `(column, sign, value)` in pyarrow's form to a filter; of several lists, one must be true.
 
-    A literal decides exactly, as in text. `in` and `not in` take null for a value like others, as pyarrow does.
+    Literals compare exactly, as in text. `in` and `not in` treat null as an ordinary value, as pyarrow does.
 
     Raises:
-        InvalidInput: it is none, or a value does not fit its column.
+        InvalidInput: the tuples are no filter, or a value does not fit its column.
     """
     steps: list[FilterStep] = []
     either = Chain(OR)
@@ -460,6 +462,7 @@ def _alternatives(given: Any) -> list[list[Any]]:
 
 
 def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
+    """Convert one `(column, sign, value)` tuple to steps."""
     if not isinstance(term, (list, tuple)) or len(term) != 3:  # noqa: PLR2004 - column, sign, value
         raise InvalidInput(f"filter {_shown(term)} is no (column, sign, value), as ('fare', '>', 3)")
     column, sign, value = term
@@ -497,5 +500,5 @@ def _shown(given: Any) -> str:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """What Python makes plain objects of."""
+    """Convert to a type whose values are plain Python objects."""
     return values.cast(pa.int64()) if types.is_timestamp(values.type) else values

@@ -1,13 +1,13 @@
-"""Literals of filters: where a value lies among the values of a column's type, without rounding it.
+"""Literals of filters: locate a value among the values of a column's type, without rounding.
 
     placed(Decimal("1.505"), pa.decimal128(10, 2))      # Place(floor=Decimal("1.50"), exact=False)
     placed(10**20, pa.int64())                          # Place(floor=9223372036854775807, exact=False)
 
-A comparison needs no more: `d = 1.505` is false, as the literal is not exact, and `d > 1.505` is `d > 1.50`. The
-exception is a column of floats, for which a literal means the nearest float, as in SQL: `x = 0.1` finds the stored 0.1.
+This is enough for a comparison: `d = 1.505` is false, as the literal is not exact, and `d > 1.505` is `d > 1.50`. In a
+column of floats, a literal means the nearest float, as in SQL: `x = 0.1` finds the stored 0.1.
 
-Promised: no literal changes the rows that a comparison means. NOT promised: conversions between kinds of values; text
-becomes a day or a moment, and nothing else.
+Promised: no literal changes the rows that a comparison means. NOT promised: conversions between kinds of values, except
+from text to a day or a time.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _TIME = re.compile(
 _EPOCH = date(1970, 1, 1).toordinal()
 _EPOCH_TIME = datetime(1970, 1, 1)  # noqa: DTZ001 - the distance of naive moments
 _SECONDS_OF_DAY = 86_400
-_PARTS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of a second
-_WIDE = Context(prec=100)  # more digits than any column has
+_PARTS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # These are parts of a second.
+_WIDE = Context(prec=100)  # No column has as many digits.
 _LARGEST_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 class LiteralMisfit(ValueError):
-    """A literal that cannot be compared with a column; the text says what to write."""
+    """Error for a literal that cannot be compared with a column; the text says what to write."""
 
 
 class Place(NamedTuple):
-    """Where a literal lies among the values of a type.
+    """Place of a literal among the values of a type.
 
     Attributes:
-        floor: the greatest value of the type that is not above the literal, as pyarrow takes it for an array of the
-            type (days and units of time are numbers); None if all are above it.
-        exact: whether the floor is the literal.
+        floor: the greatest value of the type that is not above the literal; None if all values are above it. It has a
+            form that pyarrow accepts for an array of the type (days and units of time are numbers).
+        exact: whether the floor equals the literal.
     """
 
     floor: Any
@@ -56,9 +56,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimeLiteral:
-    """A point in time: `units` of a `per_second`-th of a second since 1970.
+    """Point in time, as `units` since 1970; a second has `per_second` units.
 
-    `zoned` is whether it has a time zone; None if it fits columns with and without one, as text does, which is UTC.
+    `zoned` states whether it has a time zone. None fits columns with and without a zone, like text, which means UTC.
     """
 
     units: int
@@ -67,10 +67,10 @@ class TimeLiteral:
 
 
 def time_of(text: str) -> TimeLiteral:
-    """The moment that ISO text tells, to any fraction of a second; a day is its midnight.
+    """Parse ISO text as a moment, with any fraction of a second; a day means its midnight.
 
     Raises:
-        LiteralMisfit: it tells none.
+        LiteralMisfit: the text is no moment.
     """
     found = _TIME.fullmatch(text.strip())
     try:
@@ -82,10 +82,10 @@ def time_of(text: str) -> TimeLiteral:
 
 
 def day_of(text: str) -> date:
-    """The day that ISO text tells.
+    """Parse ISO text as a day.
 
     Raises:
-        LiteralMisfit: it tells none, or has a time of day.
+        LiteralMisfit: the text is no day, or has a time of day.
     """
     try:
         if re.fullmatch(_DAY, text, re.ASCII):
@@ -107,7 +107,7 @@ def _moment(found: re.Match[str]) -> TimeLiteral:
 
 
 def _offset(zone: str | None) -> int:
-    """Seconds east of Greenwich."""
+    """Return the offset of a time zone in seconds east of Greenwich."""
     if zone is None or zone in "Zz":
         return 0
     hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
@@ -117,13 +117,13 @@ def _offset(zone: str | None) -> int:
 
 
 def placed(value: Any, kind: pa.DataType) -> Place:
-    """Where a literal lies in a column of this type.
+    """Locate a literal in a column of this type.
 
-    `value` is a bool, a number, text, bytes, a date, a datetime or a `TimeLiteral`, or a scalar of numpy, pandas or
+    `value` is a bool, a number, text, bytes, a date, a datetime, a `TimeLiteral`, or a scalar of numpy, pandas or
     pyarrow.
 
     Raises:
-        LiteralMisfit: values of this type cannot be compared with it.
+        LiteralMisfit: values of this type cannot be compared with the literal.
     """
     family, find = _family(kind)
     found = find(_plain(value), kind)
@@ -133,7 +133,7 @@ def placed(value: Any, kind: pa.DataType) -> Place:
 
 
 def _plain(value: Any) -> Any:
-    """As one of the kinds that are known here."""
+    """Convert a value to a type that this module handles."""
     if isinstance(value, (bool, int, float, Decimal, str, bytes, TimeLiteral)) and not hasattr(value, "dtype"):
         return value
     if isinstance(value, datetime) and not hasattr(value, "nanosecond"):
@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place | None]]:
-    """What literals of a type are called, and how they are placed."""
+    """Return the name of a type's literals in error texts, and the function that locates them."""
     for belongs, called, find in _FAMILIES:
         if belongs(kind):
             return called, find
@@ -194,11 +194,12 @@ def _of_decimal(value: Decimal, unit: Decimal, least: Decimal, greatest: Decimal
 
 
 def _exact(value: float | Decimal) -> Decimal:
-    """A float is the shortest number that reads as it: 0.1 is 0.1."""
+    """Convert to a decimal; a float becomes the shortest number that reads as it: 0.1 is 0.1."""
     return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
 
 
 def _in_floats(value: Any, kind: pa.DataType) -> Place | None:
+    """Locate a number among floats: at the nearest float, or at its floor if it overflows."""
     if not _is_number(value):
         return None
     single = types.is_float32(kind)
@@ -214,7 +215,7 @@ def _in_floats(value: Any, kind: pa.DataType) -> Place | None:
 
 
 def _among(kind: type) -> Callable[[Any, pa.DataType], Place | None]:
-    """Of types that have each value of this kind."""
+    """Return the function for a type that has every value of this Python class."""
     return lambda value, _: Place(value, exact=True) if isinstance(value, kind) else None
 
 
@@ -230,6 +231,7 @@ def _in_days(value: Any, _: pa.DataType) -> Place | None:
 
 
 def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
+    """Locate a time among timestamps of this unit and zone."""
     if isinstance(value, str):
         value = time_of(value)
     elif isinstance(value, date):
@@ -253,7 +255,7 @@ def _is_number(value: Any) -> bool:
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except ValueError:  # a number of thousands of digits
+    except ValueError:  # Python refuses to print numbers of thousands of digits.
         text = "this number"
     return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - a line
 

@@ -1,17 +1,17 @@
-"""Reads: only those files, columns and row groups that a question needs.
+"""Scans: read only the files, row groups and columns that a query needs.
 
     plan = plan_scan(snapshot, schema, config, columns=["fare"], where=pc.field("city") == "ulm")
     rows = to_table(place, plan)              # or to_reader(place, plan), in bounded memory
 
-Whole files are left out by their partition's values, and by what is known of their columns (`files.footers`); row
-groups by the statistics in their footers; what is left is filtered row by row. A slice with log files is left out by
-partition only, and its rows are filtered when they are merged (see `files.merge_log`). What is asked of a column of
-floats leaves out no row groups: statistics know no NaN, and whether a zero is negative. A small file is fetched with
-one request, of a large one only the ranges that are needed.
+A scan excludes whole files by their partition values and their known column ranges (`files.footers`). It excludes row
+groups by the statistics in their footers, and filters the other rows one by one. A slice with log files is excluded by
+partition only, and its rows are filtered after the merge (see `files.merge_log`). Filters on a column of floats exclude
+no row groups, since statistics ignore NaN and the sign of zero. A small file is fetched with one request; of a large
+one, only the needed ranges are fetched.
 
-Promised: the rows are those of the snapshot, whatever is committed meanwhile; with a filter those for which it is true
-(see `filters`). `to_reader` holds one row group of one file at a time (`base_file.ROW_GROUP_ROWS`
-rows of the columns asked for and filtered by), and the rows of one slice's log files. NOT promised: an order of them.
+Promised: the rows are those of the snapshot, whatever commits follow; with a filter, those for which it is true (see
+`filters`). `to_reader` holds one row group of one file at a time (`base_file.ROW_GROUP_ROWS` rows of the requested and
+filtered columns), and the rows of one slice's log files. NOT promised: an order of rows.
 
 Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex` for pruning by partition.
 """
@@ -49,12 +49,13 @@ from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
-RangesOf = Callable[[Sequence[str]], Mapping[str, footers.Ranges]]  # ranges of those of some files that are known
-# SQL text (see `sql_where`), a pyarrow expression, its list of tuples, or a filter made of one; None for all rows
+# Returns the column ranges of these files, as far as they are known.
+RangesOf = Callable[[Sequence[str]], Mapping[str, footers.Ranges]]
+# SQL text (see `sql_where`), a pyarrow expression, pyarrow's list of tuples, or a `Filter`; None selects all rows.
 Where = Any
 
 SCAN_BATCH_ROWS = 1 << 16
-_AT_ONCE = 4  # slices with logs that are merged at a time, of those that are all kept
+_AT_ONCE = 4  # So many slices with logs are merged at once, if the caller keeps all rows.
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
 _Rows = list[pa.RecordBatch]
 _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimized"
@@ -62,11 +63,11 @@ _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimize
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """A read, planned. Picklable, and each of its slices can be read on its own.
+    """Plan of a read. Picklable, and each slice can be read alone.
 
-    `schema` is that of the result, `read` has the columns that the filter needs, too. `bound` is true of all rows that
-    are asked for: row groups without such rows are left out; None if nothing is known. `merged` has besides what slices
-    with logs are merged by, by this rule; None without them.
+    `schema` is the schema of the result; `read` also has the columns that the filter needs. `bound` is true of all
+    requested rows, and excludes row groups without such rows; None excludes none. `merged` has the rule to merge slices
+    with logs, and the columns of `read` and of the rule; None without such slices.
     """
 
     slices: tuple[FileSlice, ...]
@@ -78,10 +79,10 @@ class ScanPlan:
 
 
 def given_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The names of columns that a caller gave; None if all are meant.
+    """Check the column names that a caller gave; None means all columns.
 
     Raises:
-        InvalidInput: they are a single text, or no list.
+        InvalidInput: the value is a single text, or no list.
     """
     return None if columns is None else tuple(several(columns, "columns", "names of columns"))
 
@@ -96,26 +97,26 @@ def plan_scan(
     partitions: Iterable[str] | None = None,
     known: RangesOf | None = None,
 ) -> ScanPlan:
-    """Which files hold rows that are asked for.
+    """Plan which files to read for the requested rows.
 
     Args:
         snapshot: the rows to choose from.
-        schema: the table's columns, without Hudi's own.
+        schema: the table's columns, without Hudi's meta columns.
         config: the table's properties.
-        columns: all without Hudi's own, or these (which may be Hudi's).
-        where: which rows; any column of the table may be named, whether read or not.
+        columns: the columns to return (Hudi's are allowed); None for all without Hudi's.
+        where: the rows to return; the filter may name any column of the table.
         partitions: paths of partitions; all if None.
-        known: what tells the ranges of files, asked once at most (`TablePlace.ranges`); None if nothing does.
+        known: returns the ranges of files, called at most once (`TablePlace.ranges`); None if there are none.
 
     Raises:
-        InvalidInput: a column is named that is not there, or the filter does not fit the columns' types.
-        UnsupportedTable: there are log files, and the table merges their rows in a way that is not known here.
+        InvalidInput: a column does not exist, or the filter does not fit the columns' types.
+        UnsupportedTable: the snapshot has log files, and the table's merge rule is unknown.
     """
     columns = given_columns(columns)
     full = hudi_schema.with_meta(schema)
     wanted = _wanted(schema, full, columns)
     slices = snapshot.within(partitions)
-    # Rows without columns are counted by those of one.
+    # Without columns, the rows of one column are counted.
     least = wanted if wanted.names else pa.schema([full.field(config.record_keys[0])])
     if where is None:
         return ScanPlan(slices, wanted, least, None, None, merged=_merged(slices, full, least, config))
@@ -132,10 +133,10 @@ def plan_scan(
 
 
 def filter_of(where: Where, full: pa.Schema) -> Filter:
-    """A filter over the columns of `full`.
+    """Build a filter over the columns of `full`.
 
     Raises:
-        InvalidInput: it is none, or does not fit the columns.
+        InvalidInput: `where` is no filter, or does not fit the columns.
     """
     if isinstance(where, Filter):
         return where
@@ -145,38 +146,38 @@ def filter_of(where: Where, full: pa.Schema) -> Filter:
 
 
 def to_table(place: TablePlace, scan: ScanPlan, told: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter) -> pa.Table:
-    """All rows of a scan; what comes of each of its slices goes through `told`.
+    """Read all rows of a scan; the batches of each slice pass through `told`, for progress reports.
 
     Raises:
-        HistoryGone: a file was cleaned meanwhile.
+        HistoryGone: a file was cleaned before it was read.
     """
     reads = [partial(_listed, place, scan, one) for one in scan.slices]
-    # What has no logs is decoded by several threads anyway.
+    # pyarrow decodes slices without logs by several threads.
     parts = told(in_order(reads, 1 if scan.merged is None else _at_once(place)))
     return pa.Table.from_batches([batch for part in parts for batch in part], scan.schema)
 
 
 def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
-    """The rows of a scan, batch by batch; the files are opened one after the other as they are reached.
+    """Read the rows of a scan in batches; each file is opened when it is reached.
 
     Raises:
-        HistoryGone: while reading: a file was cleaned meanwhile.
+        HistoryGone: during iteration, if a file was cleaned before it was read.
     """
     batches = (batch for one in scan.slices for batch in _batches(place, scan, one, ahead=False))
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
 
 
 def read_slice(place: TablePlace, scan: ScanPlan, one: FileSlice) -> pa.Table:
-    """The rows of a scan that are in one of its slices.
+    """Read the rows of one slice of a scan.
 
     Raises:
-        HistoryGone: the file was cleaned meanwhile.
+        HistoryGone: the file was cleaned before it was read.
     """
     return pa.Table.from_batches(_batches(place, scan, one), scan.schema)
 
 
 def _at_once(place: TablePlace) -> int:
-    """How many slices with logs are merged at a time; more than processors only if some wait for a network."""
+    """Return how many slices with logs to merge at once; more than there are processors only if the store is remote."""
     return _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
 
 
@@ -208,9 +209,9 @@ def _merged(
 def _within_ranges(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, mentioned: Sequence[pa.Field], known: RangesOf
 ) -> tuple[FileSlice, ...]:
-    """Without the files whose columns have no value that is asked for, by what is known of them, if they are many.
+    """Drop many files without a wanted value, by their known column ranges. Few files are not looked up.
 
-    A slice with logs stays: its rows are others than its file's.
+    A slice with logs stays, since its rows differ from its file's.
     """
     columns = [column for column in mentioned if footers.may_have_range(column.type)]
     bare = [one.path for one in slices if not one.logs]
@@ -226,7 +227,7 @@ def _within_ranges(
 def _pruned(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, guarantees: Iterable[Any]
 ) -> tuple[FileSlice, ...]:
-    """Without the slices of which a guarantee says that no row is asked for. Nothing is opened."""
+    """Drop the slices whose guarantee excludes all requested rows. No file is opened."""
     pds, local = _dataset(), arrow_fs.LocalFileSystem()
     parquet = pds.ParquetFileFormat()
     fragments = [
@@ -237,7 +238,7 @@ def _pruned(
 
 
 def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
-    """What is true of all rows of a partition; True where its path does not say."""
+    """Return an expression that is true of all rows of a partition; True if its path determines none."""
     sure = pc.scalar(True)
     if not _paths_are_values(config):
         return sure
@@ -253,16 +254,16 @@ def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
 
 
 def _paths_are_values(config: TableConfig) -> bool:
-    """Whether this kind of key generator makes folders of the values as they are."""
+    """Whether the key generator uses partition values unchanged as folders."""
     generator = config.raw.get("hoodie.table.keygenerator.class", "").rpartition(".")[2].upper()
     names = (config.keygenerator_type, generator or _VALUE_KEYGENS[0])
     return all(name.startswith(_VALUE_KEYGENS) for name in names)
 
 
 def _value(text: str | None, kind: pa.DataType) -> Any:
-    """A partition value by its text; None if the text does not tell it for sure."""
+    """Return a partition value from its text; None if the text is ambiguous."""
     if text is None or "/" in text:
-        return None  # null and empty are one; a path of several levels may be one value, rewritten
+        return None  # Null and empty share one text. A path of several levels may be one value that was rewritten.
     try:
         if types.is_string(kind):
             return pa.scalar(text, kind)
@@ -277,7 +278,7 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 
 
 def _batches(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
-    """The rows of one slice; `ahead` decodes several row groups at once, for those who keep them all."""
+    """Yield the filtered rows of one slice; `ahead` decodes several row groups at once, for callers that keep them all."""
     for part in _merging(place, scan, one) if one.logs else _stored(place, scan, one, ahead=ahead):
         rows = part if scan.where is None else scan.where.kept(part)
         yield from rows.select(scan.schema.names).to_batches()
@@ -294,6 +295,7 @@ def _merging(place: TablePlace, scan: ScanPlan, one: FileSlice) -> Iterator[pa.T
 
 
 def _stored(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
+    """Yield the rows of a base file, without row groups that the bound excludes."""
     try:
         fragment = _fragment(place, one)
         there = fragment.physical_schema
@@ -320,7 +322,7 @@ def _stored(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool) -
 
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
-    """Whether statistics of a column tell of its values as they are now: not if it was of numbers, and is of text."""
+    """Whether a column's statistics apply to its present values: not if a number became text."""
     before = dict(outline(pa.schema([stored])))
     return all(
         path in before and (before[path] == kind or (types.is_integer(before[path]) and types.is_integer(kind)))
@@ -333,5 +335,5 @@ def _fragment(place: TablePlace, one: FileSlice) -> Any:
 
 
 def _dataset() -> Any:
-    """pyarrow.dataset, when something is read: it loads pandas, which writers need not have."""
+    """Import pyarrow.dataset late: it loads pandas, which writers need not have."""
     return import_module("pyarrow.dataset")

@@ -1,22 +1,18 @@
-"""A row filter written as in SQL: the one grammar of every reader and of `delete`.
+"""Parser of row filters in SQL syntax, the one grammar of all readers and of `delete`.
 
     city = 'ulm' and (fare > 3.5 or fare is null) and day in (date '2026-01-01', '2026-01-02') and not "order" like 'a%'
 
-| what | as |
-|---|---|
-| comparisons of a column with a literal | `= == != <> < <= > >=`, `[not] in (...)`, `[not] between ... and ...` |
-| texts by a pattern | `[not] like`: `%` any characters, `_` one; a backslash before one of them means the character |
-| nulls | `is [not] null`, and `null` in a list |
-| boolean columns | `paid`, `paid = true` |
-| joined by | `and`, `or`, `not`, parentheses, of any number and depth |
-| names | bare, in backticks, or in double quotes |
-| literals | numbers of any form (`3`, `3.50`, `1e0`), texts in `''`, `true`, `false`, `date '2026-01-02'`, |
-| | `timestamp '2026-01-02 12:30:00'`; text for days and times, too |
+| feature | syntax | |---|---| | comparisons of a column with a literal | `= == != <> < <= > >=`, `[not] in (...)`,
+`[not] between ... and ...` | | texts by a pattern | `[not] like`: `%` any characters, `_` one; a backslash before one
+of them means the character | | nulls | `is [not] null`, and `null` in a list | | boolean columns | `paid`, `paid =
+true` | | joined by | `and`, `or`, `not`, parentheses, of any number and depth | | names | bare, in backticks, or in
+double quotes | | literals | numbers of any form (`3`, `3.50`, `1e0`), texts in `''`, `true`, `false`, `date
+'2026-01-02'`, | | | `timestamp '2026-01-02 12:30:00'`; text for days and times, too |
 
-A literal is compared exactly, whatever its column can hold (see `literals`); a time without a zone is UTC. As in SQL a
+Literals compare exactly, whatever the column can hold (see `literals`). A time without a zone is UTC. As in SQL, a
 comparison with null is neither true nor false, and only rows for which the whole is true are kept.
 
-Not promised: anything else of SQL; it is refused.
+Not promised: any other SQL syntax; it is refused.
 """
 
 from __future__ import annotations
@@ -52,10 +48,10 @@ _TOKEN = re.compile(
     rf"\s*(?:(?P<text>'[^']*(?:''[^']*)*')|(?P<number>{_NUMBER})(?![\w.])|`(?P<quoted>[^`]+)`|"
     r'"(?P<named>[^"]*(?:""[^"]*)*)"|(?P<word>[^\W\d]\w*)|(?P<sign><>|!=|<=|>=|==|[=<>(),])|(?P<end>\Z))'
 )
-_ITEM = re.compile(rf"\s*(?:('[^']*(?:''[^']*)*')|({_NUMBER}))\s*([,)])")  # of most lists
+_ITEM = re.compile(rf"\s*(?:('[^']*(?:''[^']*)*')|({_NUMBER}))\s*([,)])")  # Most lists have only such items.
 _SIGNS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null", "between", "like", "true", "false"})
-_DIGITS = 18  # that fit into 64 bits for sure
+_DIGITS = 18  # Numbers of so many digits always fit into 64 bits.
 _SHOWN = 60
 
 
@@ -67,26 +63,26 @@ class _Token(NamedTuple):
 
 @dataclass
 class _Group:
-    """What stands between one pair of parentheses, as far as it is read."""
+    """Open group of parentheses during parsing."""
 
-    start: int  # its first step
-    negated: bool = False  # by a `not` before it
+    start: int  # This is the index of the first step.
+    negated: bool = False  # A `not` stands before the group.
     either: Chain = field(default_factory=lambda: Chain(OR))
     all_of: Chain = field(default_factory=lambda: Chain(AND))
-    term: int = 0  # the first step of the present alternative
+    term: int = 0  # This is the index of the first step of the present alternative.
 
 
 def parse_where(text: str, schema: pa.Schema) -> Filter:
-    """The filter, over the columns of `schema`.
+    """Parse a filter over the columns of `schema`.
 
     Raises:
-        InvalidInput: it cannot be understood, or names a column or value that does not fit; the message says where.
+        InvalidInput: the text cannot be understood, or a column or value does not fit; the message has the position.
     """
     return _Parser(text, schema).parsed()
 
 
 class _Parser:
-    """One pass over the text; what is open is on a stack."""
+    """Parser that reads the text once; open groups are on a stack."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self._text = text
@@ -97,6 +93,7 @@ class _Parser:
         self._step()
 
     def parsed(self) -> Filter:
+        """Parse the whole text."""
         steps: list[FilterStep] = []
         groups = [_Group(0)]
         while True:
@@ -135,6 +132,7 @@ class _Parser:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def _question(self) -> Iterator[FilterStep]:
+        """Parse one question: a comparison, a list, a pattern, a null test or a boolean column."""
         token = self._token
         if token.kind == "word" and token.value.lower() in {"true", "false"}:
             self._step()
@@ -181,6 +179,7 @@ class _Parser:
         return value
 
     def _pattern(self, name: str, kind: pa.DataType) -> str:
+        """Parse the pattern of a `like`, and check its column and its backslashes."""
         if not types.is_string(kind):
             raise self._wrong(f"a comparison of numbers or times, as {name!r} is {kind}")
         self._step()
@@ -196,11 +195,12 @@ class _Parser:
         return pattern
 
     def _list(self, name: str, kind: pa.DataType) -> OneOf:
+        """Parse the list of an `in`."""
         self._need("(", step=False)
         found = OneOf(name, kind, [])
         while True:
             ended = self._items(found)
-            if ended is None:  # what is no plain number or text
+            if ended is None:  # The next item is no plain number or text.
                 self._step()
                 if self._took("null"):
                     found.has_null = True
@@ -215,7 +215,7 @@ class _Parser:
                 return found
 
     def _items(self, found: OneOf) -> bool | None:
-        """Read plain items up to the closing parenthesis (True), or up to another one behind a comma (None)."""
+        """Read plain items; return True at the closing parenthesis, None if another kind of item follows."""
         texts, numbers, places = list[str](), list[str](), list[int]()
         ended: bool | None = None
         while ended is None and (item := _ITEM.match(self._text, self._end)) is not None:
@@ -240,6 +240,7 @@ class _Parser:
     # -- literals ------------------------------------------------------------------------------------------------------
 
     def _literal(self, name: str, kind: pa.DataType) -> Place:
+        """Parse a literal, and locate it among the values of the column's type."""
         token = self._token
         word = token.value.lower() if token.kind == "word" else ""
         self._step()
@@ -279,7 +280,7 @@ class _Parser:
         self._token, self._end = _Token(kind, found[kind], found.start(kind)), found.end()
 
     def _took(self, word: str) -> bool:
-        """FilterStep over this word or sign, if it is next."""
+        """Skip this word or sign if it is next; return whether it was."""
         if found := self._is(word):
             self._step()
         return found
@@ -298,7 +299,7 @@ class _Parser:
         return InvalidInput(f"filter {self._near(self._token.at)}: expected {expected}, not {_shortened(value)!r}")
 
     def _near(self, at: int) -> str:
-        """The filter, or of a long one what stands there, and the place."""
+        """Return the filter, or an excerpt of a long one, and the position in it."""
         whole = self._text
         if len(whole) > 4 * _SHOWN:
             begin = max(0, at - _SHOWN)
@@ -315,7 +316,7 @@ def _number(text: str) -> int | Decimal:
 
 
 def _are_plain(numbers: list[str]) -> bool:
-    """Whether they are whole numbers that fit into 64 bits for sure."""
+    """Whether all are whole numbers that certainly fit into 64 bits."""
     return max(map(len, numbers)) <= _DIGITS and not re.search(r"[.eE]", "".join(numbers))
 
 

@@ -278,7 +278,7 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 
 
 def _batches(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
-    """Yield the filtered rows of one slice; `ahead` decodes several row groups at once, for callers that keep them all."""
+    """Yield the filtered rows of one slice; `ahead` decodes several row groups at once, for callers that keep all."""
     for part in _merging(place, scan, one) if one.logs else _stored(place, scan, one, ahead=ahead):
         rows = part if scan.where is None else scan.where.kept(part)
         yield from rows.select(scan.schema.names).to_batches()

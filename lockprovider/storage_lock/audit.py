@@ -1,11 +1,12 @@
-"""Hudi's audit of its storage lock: the records, and what they tell about who held the lock when.
+"""Hudi's audit records of its storage lock, and the analysis of which client held the lock when.
 
-While `.hoodie/.locks/audit_enabled.json` says `{"STORAGE_LOCK_AUDIT_SERVICE_ENABLED":true}`, every holder keeps a file
-`.hoodie/.locks/audit/<begin>_<owner>.jsonl` with one line for taking the lock, one for each renewal and one for giving
-it back, each with the time BEFORE the request was sent, on the holder's own clock.
+While `.hoodie/.locks/audit_enabled.json` has `{"STORAGE_LOCK_AUDIT_SERVICE_ENABLED":true}`, every holder writes a file
+`.hoodie/.locks/audit/<begin>_<owner>.jsonl`. It has one line for taking the lock, one for each renewal, and one for the
+release. Each line has the time BEFORE its request was sent, on the holder's own clock.
 
-Not promised: that it is complete. Both writers write it after the fact and do without when the store fails; a holder
-that dies writes no end. JVM Hudi keeps one file for all acquisitions of a provider, under the time of the first.
+Not promised: that the audit is complete. JVM Hudi and this library write it afterwards, and skip it if the store fails;
+a holder that dies writes no end. JVM Hudi keeps one file for all acquisitions of a provider, under the time of the
+first.
 
 Source: `StorageLockProviderAuditService`, `AuditServiceFactory`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -38,10 +39,10 @@ class AuditRecord:
 
     Attributes:
         owner: UUID of the lock client.
-        began_ms: when the file was begun (Hudi calls it the transaction's start).
+        began_ms: when the file was begun (Hudi: the transaction's start).
         at_ms: when the request of this step was about to be sent.
-        step: what it was.
-        valid_until_ms: what the step promised to others.
+        step: the kind of step.
+        valid_until_ms: the end of the lease that the step promised to others.
         held: whether the lock was held when this was noted. An END that was not held is a loss.
     """
 
@@ -53,7 +54,7 @@ class AuditRecord:
     held: bool
 
     def encode(self) -> bytes:
-        """The line, fields in the order in which JVM Hudi has them."""
+        """Encode the line, with JVM Hudi's order of fields."""
         audit_fields = {
             "transactionStartTime": self.began_ms,
             "lockHeld": self.held,
@@ -66,10 +67,10 @@ class AuditRecord:
 
     @classmethod
     def decode(cls, line: bytes) -> AuditRecord:
-        """Read a line, ours or JVM Hudi's.
+        """Decode a line of this library or of JVM Hudi.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the line is not an audit record.
         """
         with undecodable_as(Undecodable, f"not an audit record: {line[:80]!r}"):
             found = parse_object(line, most=_LARGEST)
@@ -85,18 +86,18 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the audit of one lock is: Hudi's places for a table's lock, beside the object for any other."""
+    """The paths of one lock's audit: Hudi's paths for a table's lock, else next to the lock object."""
 
     switch: str
     folder: str
 
     def file(self, began_ms: int, owner: str) -> str:
-        """The file of one holder."""
+        """Return the path of one holder's file."""
         return f"{self.folder}/{began_ms}_{owner}.jsonl"
 
 
 def places(lock_path: str) -> Places:
-    """Where the audit of the lock at this path is."""
+    """Return the paths of the audit of the lock at this path."""
     folder, _, name = lock_path.rpartition("/")
     if name == HUDI_LOCK_PATH.rpartition("/")[2] and folder:
         return Places(f"{folder}/audit_enabled.json", f"{folder}/audit")
@@ -104,12 +105,12 @@ def places(lock_path: str) -> Places:
 
 
 def encode_switch(*, enabled: bool) -> bytes:
-    """What JVM Hudi's `locks audit enable` and `disable` write."""
+    """Encode the switch as JVM Hudi's `locks audit enable` and `disable` write it."""
     return json.dumps({_ENABLED: enabled}, separators=(",", ":")).encode()
 
 
 def decode_switch(data: bytes) -> bool:
-    """Whether it says that records are wanted; what cannot be read says no, as in Hudi."""
+    """Return whether the switch asks for records; unreadable bytes do not, as in Hudi."""
     try:
         value = parse_object(data, most=_LARGEST)[_ENABLED]
     except (KeyError, ValueError):
@@ -117,7 +118,7 @@ def decode_switch(data: bytes) -> bool:
     return value is True or value == "true"
 
 
-# -- what they tell ----------------------------------------------------------------------------------------------------
+# -- analysis ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,8 @@ class Tenure:
     """One holding of the lock, as its holder recorded it.
 
     Attributes:
-        how: `released`; `lost`: it ended when the lock was not held any more; `lapsed`: no end was recorded, `end_ms`
-            is when the last promise ran out; `held`: no end was recorded, and the last promise still stands.
+        how: `released`; `lost`: the lock was not held any more at its end; `lapsed`: no end was recorded, and `end_ms`
+            is the last promised end; `held`: no end was recorded, and the last promise still stands.
     """
 
     owner: str
@@ -139,7 +140,7 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A stretch in which two held the lock, and clocks that differ by 500 ms do not explain it: the lock failed."""
+    """A stretch in which two clients held the lock, beyond clocks that differ by 500 ms: the lock failed."""
 
     owners: tuple[str, str]
     from_ms: int
@@ -148,7 +149,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Tenures in the order in which clients took the lock; `unreadable`: files with lines that are no record."""
+    """Tenures in the order in which clients took the lock. `unreadable`: files with lines that are not records."""
 
     tenures: tuple[Tenure, ...]
     overlaps: tuple[Overlap, ...]
@@ -158,7 +159,7 @@ class Audit:
 
 
 def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
-    """What the files tell, by name and bytes; `now_ms` says which open ends still stand."""
+    """Analyse audit files, given by name and bytes; `now_ms` decides which tenures without an end still stand."""
     tenures: list[Tenure] = []
     unreadable: list[str] = []
     for name, data in sorted(files.items()):
@@ -174,7 +175,7 @@ def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
 
 
 def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
-    """The tenures of one file. One that is open when the next begins was never ended."""
+    """Yield the tenures of one file. A tenure that is open when the next begins was never ended."""
     held: Tenure | None = None
     for record in records:
         at_ms, until_ms = record.at_ms, record.valid_until_ms
@@ -182,7 +183,7 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
             yield replace(held, end_ms=max(held.start_ms, min(held.end_ms, at_ms)))
             held = None
         if held is None:
-            if record.step != "END":  # an end of nothing that was begun says nothing
+            if record.step != "END":  # an end without a start is ignored
                 held = Tenure(record.owner, file, at_ms, until_ms, "lapsed")
         elif record.step == "RENEW":
             held = replace(held, end_ms=until_ms, renewals=held.renewals + 1)
@@ -195,7 +196,10 @@ def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator
 
 
 def _overlaps(tenures: Sequence[Tenure]) -> Iterator[Overlap]:
-    """Of a holder that recorded no end nothing is known: it was killed, or the lock was broken, before the next one."""
+    """Yield the overlaps of tenures.
+
+    A tenure without an end overlaps none: its holder was killed, or the lock was broken, before the next one.
+    """
     for number, earlier in enumerate(tenures):
         for later in tenures[number + 1 :] if earlier.how in ("released", "lost") else ():
             if later.start_ms >= earlier.end_ms:

@@ -1,11 +1,11 @@
-"""Writing Hudi's audit records, and reading all of them back.
+"""Writing Hudi's audit records, and reading them back.
 
-The lock is never slowed and never fails because of them: they are written by a thread of their own that ends when there
-is nothing to write, and what cannot be written is dropped with a warning in the log. At the end of the process they get
-`exit_s` seconds.
+Audit records never slow the lock or make it fail. A thread of their own writes them, and ends when nothing is left to
+write. Records that cannot be written are dropped with a warning in the log. At the end of the process they get `exit_s`
+seconds.
 
-Not promised: that a record is there. Whether records are wanted is asked of the store at the first acquisition, and
-again at one that comes a minute later.
+Not promised: that a record exists. The store is asked whether records are wanted at the first acquisition, and again at
+an acquisition a minute later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 _ASK_AGAIN_S = 60.0
 _REQUEST_S = 10.0
 _EXIT_S = 5.0
-_PAGES = 100  # kept while the store is slower than the lock; the oldest are dropped
+_PAGES = 100  # most that wait for a slow store; the oldest are dropped
 _READERS = 8
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Page:
-    """The file of one holding: what it shall say, and how much of that is in the store."""
+    """The file of one holding: its content, and how much of it is in the store."""
 
     path: str
     began_ms: int
@@ -50,7 +50,7 @@ class _Page:
 
 @dataclass(slots=True)
 class _Shared:
-    """What the threads of one process share. `idle` is set while nothing waits to be written."""
+    """State that the threads of one process share. `idle` is set while nothing waits to be written."""
 
     pid: int = field(default_factory=os.getpid)
     guard: threading.Lock = field(default_factory=threading.Lock)
@@ -67,7 +67,7 @@ class _Shared:
 
 
 class AuditLog:
-    """The audit of one lock client: give it to `Lock(..., audit=AuditLog(store))`. One holding at a time.
+    """The audit of one lock client, for `Lock(..., audit=AuditLog(store))`. It records one holding at a time.
 
     The end of the process waits at most `exit_s` seconds for the last records.
 
@@ -88,7 +88,7 @@ class AuditLog:
         self.__setstate__((store, places(lock_path), world or Machine(), exit_s))
 
     def __getstate__(self) -> tuple[Store, Places, World, float]:
-        """For a pickle or a copy, which begins anew."""
+        """Return the state for a pickle or a copy, which begins without records."""
         return self._store, self._places, self._world, self._exit_s
 
     def __setstate__(self, state: tuple[Store, Places, World, float]) -> None:
@@ -99,31 +99,33 @@ class AuditLog:
     def __repr__(self) -> str:
         return f"<AuditLog in {self._store.url!r}>"
 
-    # -- what the lock tells; nothing here waits for the store --------------------------------------------------------
+    # -- called by the lock; nothing here waits for the store
+    # --------------------------------------------------------------
 
     def taken(self, record: LockRecord) -> None:
-        """The lock was taken with this record."""
+        """Record that the lock was taken with this record."""
         if self._shared.pid != os.getpid():
-            self._shared = _Shared()  # forked: what was begun is the parent's to finish
+            self._shared = _Shared()  # forked: the parent finishes its own records
         shared = self._shared
         if shared.wanted is False and self._world.monotonic_s() - shared.asked_s < _ASK_AGAIN_S:
             return
         at_ms = self._world.now_ms() if record.holder is None else record.holder.since_ms
         with shared.guard:
-            began_ms = shared.began_ms = max(at_ms, shared.began_ms + 1)  # two within one ms would share a file
+            # Two within one millisecond would share a file.
+            began_ms = shared.began_ms = max(at_ms, shared.began_ms + 1)
             path = self._places.file(began_ms, record.owner)
             page = shared.open_page = _Page(path, began_ms, record.owner, record.valid_until_ms)
         self._add(shared, page, "START", at_ms, held=True)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
-        """It was prolonged by this record, which is valid for so long from when it was made."""
+        """Record that the lease was prolonged by this record, which is valid for so long from when it was made."""
         shared = self._shared
         if (page := shared.open_page) is not None:
             page.valid_until_ms = record.valid_until_ms
             self._add(shared, page, "RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
-        """It was given back, or turned out not to be held any more."""
+        """Record that the lock was released, or found to be lost."""
         shared = self._shared
         with shared.guard:
             page, shared.open_page = shared.open_page, None
@@ -131,11 +133,11 @@ class AuditLog:
             self._add(shared, page, "END", at_ms, held=held)
 
     def _add(self, shared: _Shared, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
-        """Add a line to a page, and have the thread write the page."""
+        """Add a line to a page, and start the thread to write it."""
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with shared.guard:
             if step == "RENEW" and shared.open_page is not page:
-                return  # another thread has ended it meanwhile
+                return  # another thread has just ended it
             page.data += line
             if page not in shared.pages:
                 shared.pages.append(page)
@@ -144,11 +146,11 @@ class AuditLog:
         if starts:
             try:
                 Worker(partial(self._write_all, shared), "lock-audit").start()
-            except RuntimeError:  # no more threads, or the interpreter is about to end: see `_finish`
+            except RuntimeError:  # no thread can be started, or the interpreter is ending: see `_finish`
                 shared.running = False
 
     def flush(self, timeout_s: float = _EXIT_S) -> bool:
-        """Wait until what was recorded so far is written or given up; False if that took longer.
+        """Wait until all records so far are written or given up; False if that took longer.
 
         >>> audit.flush()
         True
@@ -188,6 +190,7 @@ class AuditLog:
         return shared.wanted
 
     def _put(self, page: _Page, timeout_s: float) -> None:
+        """Write the page's new content to its file."""
         data, version = page.data, page.version
         if len(data) == page.written:
             return
@@ -197,12 +200,12 @@ class AuditLog:
             outcome = self._store.put_if_match(page.path, data, version, timeout=timeout_s)
         if isinstance(outcome, Won):
             page.version = outcome.version
-        else:  # the file is not as this client left it
+        else:  # another write has changed the file
             page.version = self._store.update(page.path, lambda _: data, timeout=timeout_s)
         page.written = len(data)
 
     def _finish(self) -> None:
-        """Write the last records of a process: the thread does, if there is one, else this thread."""
+        """Write the last records of a process: wait for the thread that writes them, or write them here."""
         shared = self._shared
         if shared.pid != os.getpid() or (shared.running and not self.flush(self._exit_s)):
             return
@@ -214,17 +217,17 @@ class AuditLog:
 _ALL: weakref.WeakSet[AuditLog] = weakref.WeakSet()
 
 
-@atexit.register  # earlier than any lease registers: at the exit the leases end first
+@atexit.register  # registered before any lease's: exit functions run in reverse order, so the leases end first
 def _at_exit() -> None:
     for log in list(_ALL):
         try:
-            log._finish()  # noqa: SLF001 - its own class
-        except Exception:  # noqa: BLE001 - the others have records, too
+            log._finish()  # noqa: SLF001 - a function of the same module
+        except Exception:  # noqa: BLE001 - the other logs must still be finished
             _log.exception("the audit of a lock is not complete: %r", log)
 
 
 def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
-    """Whether the table's users want audit records.
+    """Read whether the table's users want audit records.
 
     Raises:
         CasError: the store failed.
@@ -234,7 +237,7 @@ def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
 
 
 def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -> None:
-    """Say whether records are wanted, to all writers, JVM Hudi's too. Files that are there stay.
+    """Write the switch for records, which JVM Hudi's writers obey too. Existing files stay.
 
     Raises:
         CasError: the store failed.
@@ -243,7 +246,7 @@ def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -
 
 
 def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s: float) -> dict[str, bytes]:
-    """The audit files by name; of many only the `last` ones that were written.
+    """Read the audit files, by name; with `last` only so many that were written last.
 
     Raises:
         CasError: the store failed.
@@ -253,5 +256,5 @@ def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s:
     chosen = [entry.path for entry in (entries if last is None else entries[-last:])]
     with ThreadPoolExecutor(_READERS) as pool:
         read = pool.map(lambda path: store.read_or_none(path, timeout=timeout_s), chosen)
-        # None: cleaned up since it was listed
+        # A file that was removed after the listing is None.
         return {path.rpartition("/")[2]: one.data for path, one in zip(chosen, read, strict=True) if one is not None}

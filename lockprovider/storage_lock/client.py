@@ -1,9 +1,8 @@
-"""One client of a lock, as its leases and those who ask for the lock move it.
+"""`Client`: one client of a lock, which asks for it, holds, renews and releases it.
 
-Lock        what users have; makes another client after a fork or a pickle
-Client      this: asks, holds, renews, gives back
-Publisher   its publishes
-Driver      feeds the lease machine, and sends what that asks for
+Lock        the users' class; makes another client after a fork or a pickle
+Publisher   the client's publishes
+Driver      feeds the lease machine, and performs its effects
 RecordFile  the lock record in the store
 """
 
@@ -57,7 +56,7 @@ _LONGEST = 60
 
 
 def user() -> str:
-    """The name of whom this process acts for; the number, where that has none."""
+    """Return the name of the user whom this process acts for, or the number if there is no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -65,7 +64,7 @@ def user() -> str:
 
 
 def command() -> str:
-    """The program's name: never its arguments, which may be secrets."""
+    """Return the program's name, and never its arguments, which may be secrets."""
     first = sys.argv[0] if getattr(sys, "argv", None) else ""
     path = PurePath(first)
     if path.name == "__main__.py":
@@ -74,7 +73,7 @@ def command() -> str:
 
 
 class Client:
-    """Knows one owner id, holds at most one lease; its threads take turns."""
+    """One owner id, which holds at most one lease. The client's threads take turns."""
 
     def __init__(
         self,
@@ -95,8 +94,8 @@ class Client:
         self.turn = Fifo()  # one thread at a time wants or has the lock
         self.pulse = Pulse()
         self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.queue.name, user(), command())
-        self._lease: weakref.ref[Lease] | None = None  # so that one that is dropped is noticed
-        self._ends: Signal | None = None  # that lease's own
+        self._lease: weakref.ref[Lease] | None = None  # weak, so that a dropped lease is collected
+        self._ends: Signal | None = None  # `lost` of that lease
         self._store = store
         asked_for_patience, metrics = Signal(), self.metrics
 
@@ -104,13 +103,13 @@ class Client:
             metrics.throttled()
             asked_for_patience.set()
 
-        # A busy data path must not starve the renewals.
+        # Separate connections keep a busy data path from starving the renewals.
         self.records = store.isolated_connections().on_throttled(throttled)
         self._file = RecordFile(self.records, path, world)
         self._audit = audit
         self._driver = Driver(self.me, self._file, self.metrics, audit)
         self.publisher = Publisher(store, path, self.me, self._driver)
-        threads = self.queue.fifo  # not the queue, which goes with its clients
+        threads = self.queue.fifo  # not the queue itself, which must be collected with its clients
         self.committer = Committer(
             store,
             self.records,
@@ -125,12 +124,12 @@ class Client:
 
     @property
     def owner(self) -> str:
-        """Its UUID, as it stands in the lock record."""
+        """Its UUID, as the lock record names it."""
         return self.me.owner
 
     @property
     def lease(self) -> Lease | None:
-        """The one that was acquired and not released, if anybody still has it."""
+        """The lease that was acquired and not released, unless it was collected."""
         return None if self._lease is None else self._lease()
 
     @lease.setter
@@ -139,17 +138,17 @@ class Client:
 
     @property
     def known(self) -> Known | None:
-        """What it knows of the record."""
+        """The record as this client last read or wrote it."""
         return self._file.known
 
     def telling(self) -> contextlib.AbstractContextManager[None]:
-        """Let the errors of the lock say which it is, who holds it as far as is known here, and what to do."""
+        """Return a context in which errors name the lock, its holder as far as it is known here, and the next step."""
         return telling(self.where, lambda: None if self.known is None else self.known.record, self.world.now_ms)
 
-    # -- asking for the lock (`acquire`)
+    # -- acquiring the lock (`acquire`)
 
     def adopt(self, idle: Idle, known: Known | None) -> None:
-        """What another client of this process has released, and knows, is as good as the own."""
+        """Adopt a record that another client of this process released, and what that client knows."""
         self._file.known = known or self._file.known
         state = self._driver.state
         if idle.released is not None:
@@ -158,17 +157,17 @@ class Client:
             self._driver.state = state if known.version == state.released[1] else Idle()
 
     def joined(self, there: LockRecord, version: Version, wish: Wish) -> bool:
-        """Add this process to the line, under the version that was read."""
-        with contextlib.suppress(CasError):  # politeness must not fail an acquisition
+        """Write the record with this process among the waiters, at the version that was read; False if that failed."""
+        with contextlib.suppress(CasError):  # joining is optional, so its failure must not fail an acquisition
             left_s = wish.deadline_s - self.world.monotonic_s()
             return left_s > 0 and isinstance(self._file.put(there, version, min(REQUEST_S, left_s)), Won)
         return False
 
     def look(self, wish: Wish) -> LookedAt:
-        """The record; without a request, once, if it is known to be as one of this process has released it."""
+        """Read the record; once without a request, if this process has released it and nothing has changed it since."""
         driver = self._driver
         with driver.one_step, driver.answering_by(wish.deadline_s):
-            # Also where an earlier release or acquisition that failed has left something else.
+            # An earlier release or acquisition that failed may have left another state.
             state, driver.state = driver.state, Idle()
             if isinstance(state, Idle) and state.released is not None:
                 return LookedAt(Known(*state.released, understood=True), asked=False)
@@ -176,14 +175,14 @@ class Client:
             return LookedAt(self.known, asked=True)
 
     def take(self, seen: Known | None, line: tuple[str, ...], wish: Wish) -> bool:
-        """Take the lock as it was seen, with this line; False if somebody was faster."""
+        """Take the lock as it was read, and apply what is pending; False if another client was faster."""
         driver = self._driver
         with driver.one_step, driver.answering_by(wish.deadline_s):
             at = driver.moment()
             there = RecordSeen(None, None, at) if seen is None else RecordSeen(seen.record, seen.version, at)
             try:
                 answer = driver.feed(TakeLock(there, line, wish.keeps_log, self._file.highest_epoch))
-                if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
+                if isinstance(answer, Apply):  # no heartbeat runs yet that this could delay
                     self.publisher.roll_forward(answer)
             except BaseException:
                 self._back_out()
@@ -191,12 +190,12 @@ class Client:
         return not isinstance(answer, Busy)
 
     def take_from(self, record: LockRecord, version: Version) -> bool:
-        """Take the lock from whoever has it, finish what was decided, and give it back; False if the record is another.
+        """Take the lock from its holder, apply what was decided, and release it; False if the record has changed.
 
         What cannot be applied is set aside.
 
         Raises:
-            CasError: it may not be finished; whoever takes the lock next does that.
+            CasError: a publish may still be pending; the next holder applies it.
         """
         driver, publisher = self._driver, self.publisher
         publisher.breaks = True
@@ -213,30 +212,31 @@ class Client:
         return True
 
     def got(self) -> None:
-        """After the last try: the lock is held."""
+        """Begin a lease after the successful take."""
         self.publisher.begin_lease()
         self._took_s = self.world.monotonic_s()
 
     def _back_out(self) -> None:
-        """After a failed try; what landed, or lands yet, is recognised as ours at the next one."""
+        """Forget a failed take; the next try recognises a write that lands late as this client's."""
         if isinstance(self._driver.state, Rolling):
-            self.release_quietly()  # taken, but not rolled forward: nobody shall wait for it to lapse
+            self.release_quietly()  # taken, but not rolled forward: no client should wait for it to lapse
         self._driver.state = Idle()
 
     def end(self, lease: Lease, turn: FifoTurn | None) -> None:
-        """The lease is over, one way or the other."""
-        if self._ends is lease.lost and turn is not None:  # a reference may be gone, while it is being dropped
+        """End the lease, and wake the next thread of this client."""
+        # Compared by its signal, as the weak reference may be gone already.
+        if self._ends is lease.lost and turn is not None:
             self.lease = None
             self.leave(turn)
 
     def leave(self, turn: FifoTurn) -> None:
-        """Let other threads of this client have their turn."""
+        """Leave the queue of this client's threads."""
         if self.turn.first() is turn:
             self.step_aside()
         turn.leave()
 
     def give_up(self) -> None:
-        """After an interrupt of an acquisition: nobody shall wait until what was taken for nobody has lapsed."""
+        """Release what an interrupted acquisition may have taken, so that no client waits until it lapses."""
         with contextlib.suppress(CasError, LockError):
             if self.held() is None:
                 seen = self.look(Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)).known
@@ -248,27 +248,30 @@ class Client:
             self.give_back()
 
     def step_aside(self) -> None:
-        """Whatever we held is over: other clients of this process need not wait for us."""
+        """Wake other clients of this process, as this one holds nothing any more."""
         state = self._driver.state
         self.queue.freed(self.held, state if isinstance(state, Idle) else Idle(), self.known)
 
-    # -- what a lease and its heartbeat ask for (`lease`)
+    # -- calls of a lease and its heartbeat (`lease`)
 
     def held(self) -> Held | None:
-        """What the machine believes we hold; does not wait for a request on its way."""
+        """Return what this client holds as far as it knows; does not wait for a request on its way."""
         return self._driver.held()
 
     def tick(self) -> Ended | None:
-        """Tell the machine the time; the end of the lease if it lapsed. Does not wait for a request on its way."""
+        """Tell the machine the time; returns the end of the lease if it lapsed.
+
+        Does not wait for a request on its way.
+        """
         return self._driver.tick()
 
     def note_end(self, *, held: bool) -> None:
-        """Tell the audit, if there is one, that the lock was released, or is not held any more."""
+        """Note in the audit, if there is one, that the lock was released or lost."""
         if self._audit is not None:
             self._audit.ended(self.world.now_ms(), held=held)
 
     def renew(self) -> Done | Ended | None:
-        """Prolong the lease once. What could not be applied before is tried again, if nobody is at it."""
+        """Prolong the lease once, and retry what could not be applied before, unless another thread is applying."""
         driver = self._driver
         with driver.one_step:
             answer: Answer = None
@@ -284,12 +287,12 @@ class Client:
         return final(answer)
 
     def time_of(self, monotonic_s: float) -> datetime:
-        """The wall clock's reading when the monotonic one shows this, if neither steps."""
+        """Return the wall clock's time at this time of the monotonic clock, if neither clock steps."""
         now_s = self.world.now_ms() / 1000
         return datetime.fromtimestamp(now_s + monotonic_s - self.world.monotonic_s(), timezone.utc)
 
     def give_back(self) -> None:
-        """Release until it is known to be released, or not ours any more.
+        """Release the lock: write until the record is known to be released, or another client's.
 
         Raises:
             CasError: the store could not be reached; the lease lapses by itself.
@@ -306,16 +309,16 @@ class Client:
             self._audit.ended(at_ms, held=released)
 
     def release_quietly(self) -> None:
-        """Best effort, when something else is already being raised."""
+        """Release the lock and suppress errors, while another error is being raised."""
         with contextlib.suppress(CasError, LockError):
             self.give_back()
 
     def wait_for_late(self) -> None:
-        """Return once nobody puts anything there any more that was handed over; see `Lock.wait_for_late`."""
+        """Wait until no client can still apply a publish from an earlier lease; see `Lock.wait_for_late`."""
         lease, held = self.lease, self.held()
         while lease is not None and held is not None and held.record.unapplied:
-            lease.renew()  # while the record names it, whoever takes over puts it there again
+            lease.renew()  # while the record names it, a client that takes over applies it again
             held = self.held()
         if held is not None and held.record.late_ms:
-            late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # after a hand-over, which came before the own take
+            late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # the hand-over came before this client's take
             self.world.sleep(max(0.0, self._took_s + late_s - self.world.monotonic_s()))

@@ -89,9 +89,10 @@ class Committer:
         `known`: the record as the caller read it when it judged the intent.
 
         Returns:
-            Decided: it is applied. Void: read whether it was published; if not, ask with a new intent. Hold: the same,
-                but
-            under a held lock; at once for an intent without a body, or with more bytes than the log keeps.
+            Decided: the publish is applied.
+            Void: read whether it was published; if not, ask with a new intent.
+            Hold: as `Void`, but ask under a held lock. Returned at once for an intent without a body, or with more
+                bytes than the log keeps.
 
         Raises:
             Exception: the decider's refusal; it never was and never will be published.

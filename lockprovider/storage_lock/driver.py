@@ -1,4 +1,4 @@
-"""The lock record in the store, and the lease machine of one client that is driven against it."""
+"""`RecordFile`, the lock record in the store, and `Driver`, which runs one client's lease machine against it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from lockprovider.storage_lock.states import (
 class Known:
     """What a client knows of the record.
 
-    `understood`: we would write it with the very same bytes. `seen_s`: since when it is known to have been so, on the
-    monotonic clock.
+    `understood`: encoding the record again gives the same bytes. `seen_s`: since when the record is known to have been
+    so, on the monotonic clock.
     """
 
     record: LockRecord
@@ -52,7 +52,7 @@ class Known:
 
 
 def newest(*seen: Known | None) -> Known | None:
-    """The last of these to be written: whoever looks and finds that it still stands is sent no body."""
+    """Return the record that was written last; reading over it transfers no body if it is unchanged."""
     return max(filter(None, seen), key=lambda known: known.record.epoch, default=None)
 
 
@@ -64,10 +64,10 @@ class RecordFile:
         self._store = store
         self._path = path
         self.world = world
-        self.highest_epoch = 0  # that was seen
+        self.highest_epoch = 0  # the highest that was read or written
 
     def read(self, timeout_s: float) -> Known | None:
-        """The record now; None if there is none.
+        """Read the record and keep it as `known`; None if there is no record.
 
         Raises:
             MalformedRecord: the object there is not a lock record.
@@ -87,7 +87,7 @@ class RecordFile:
         return self.known
 
     def put(self, record: LockRecord, condition: Condition, timeout_s: float) -> Outcome:
-        """Write it, if what is there is what the condition says.
+        """Write the record if the stored one meets the condition; if that wins, keep it as `known`.
 
         Raises:
             CasError: the store failed; the record was not written.
@@ -108,24 +108,24 @@ class RecordFile:
         return self._store.read_if_changed(self._path, self.known.version, timeout=timeout_s)
 
 
-REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
-LAST_S = 5.0  # for an acquisition that has no more time: one look is worth nothing without an answer
+REQUEST_S = 20.0  # for one step of the protocol, including the store's retries
+LAST_S = 5.0  # for an acquisition past its deadline: one read is worth nothing without an answer
 _LEAST_S = 0.5
 _LOG = logging.getLogger("lockprovider")
 
-Answer = Busy | Done | Ended | Apply | None  # what an event comes to, once all requests that it leads to are made
+Answer = Busy | Done | Ended | Apply | None  # the result of an event, after all requests that it led to
 
 
 class Driver:
-    """One machine: an event in, requests, and what they came to.
+    """Feeds events to one lease machine, and sends the requests that it asks for.
 
-    Whoever feeds it has `one_step`: it takes one event at a time.
+    A caller that feeds it must hold `one_step`: the machine takes one event at a time.
     """
 
     def __init__(self, me: Me, file: RecordFile, metrics: Recorder, audit: AuditLog | None) -> None:
         self.state: State = Idle()
         self.one_step = threading.RLock()
-        self._until_s = math.inf  # whoever asks for the lock wants to know by then
+        self._until_s = math.inf  # the deadline of the acquisition under way
         self._me = me
         self._file = file
         self.world = file.world
@@ -133,14 +133,14 @@ class Driver:
         self._audit = audit
 
     def held(self) -> Held | None:
-        """What the machine believes we hold; does not wait for a request on its way."""
+        """Return what this client holds as far as it knows; does not wait for a request on its way."""
         return machine.belief(self.state)
 
     def feed(self, event: Event) -> Answer:
-        """Feed one event and do what the machine asks for, until it asks for nothing more, or for an `Apply`.
+        """Feed one event, and perform effects until the machine asks for nothing more, or for an `Apply`.
 
         Raises:
-            MalformedRecord, CasError: as `RecordFile`; the machine knows.
+            MalformedRecord, CasError: as `RecordFile`; the machine has noted the failure.
         """
         while True:
             before = self.state
@@ -156,7 +156,10 @@ class Driver:
                     return effect
 
     def tick(self) -> Ended | None:
-        """Tell the machine the time; the end of the lease if it lapsed. Does not wait for a request on its way."""
+        """Tell the machine the time; returns the end of the lease if it lapsed.
+
+        Does not wait for a request on its way.
+        """
         state = self.state
         after, effect = machine.step(self._me, state, Tick(self.world.monotonic_s()))
         if after is not state and self.one_step.acquire(blocking=False):
@@ -168,7 +171,7 @@ class Driver:
 
     @contextlib.contextmanager
     def answering_by(self, deadline_s: float) -> Iterator[None]:
-        """Whoever asks wants to know by then, on the monotonic clock; but every request has a few seconds."""
+        """Bound the requests of this block by the deadline, on the monotonic clock; each has a few seconds at least."""
         self._until_s = max(deadline_s, self.world.monotonic_s() + LAST_S)
         try:
             yield
@@ -176,20 +179,20 @@ class Driver:
             self._until_s = math.inf
 
     def read(self) -> RecordSeen:
-        """The record now; while it has not changed, no body is moved."""
+        """Read the record, without its body if it has not changed."""
         known = self._file.read(self._request_s())
         if known is None:
             return RecordSeen(None, None, self.moment())
         return RecordSeen(known.record, known.version, self.moment())
 
     def moment(self) -> Moment:
-        """Now, and an id that comes once."""
-        # The monotonic clock first: a pause between the two readings then only shortens our own belief.
+        """Return the current time with a fresh nonce."""
+        # The monotonic clock is read first: a pause between the two readings then only shortens this client's lease.
         monotonic_s = self.world.monotonic_s()
         return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
     def _note(self, answer: Answer) -> None:
-        """Into the log, and the audit if there is one."""
+        """Log the result, and note it in the audit if there is one."""
         held = self.held()
         if held is None or not isinstance(answer, Done):
             return
@@ -204,7 +207,7 @@ class Driver:
         try:
             outcome = self._file.put(effect.record, effect.condition, self._request_s())
         except BaseException:
-            self.state, _ = machine.step(self._me, self.state, PutFailed())  # looked at when next asked
+            self.state, _ = machine.step(self._me, self.state, PutFailed())  # the next call reads the record
             raise
         self._metrics.wrote(self.state, outcome)
         if isinstance(outcome, Won):
@@ -214,7 +217,7 @@ class Driver:
         return machine.refused(self.state)
 
     def _request_s(self) -> float:
-        """A renewal that hangs must not keep the news of the lapse until others may act."""
+        """Return the timeout of the next request; a renewal that hangs must not outlast the lease."""
         state = self.state.write if isinstance(self.state, Checking) else self.state
         if not isinstance(state, Writing) or state.purpose != "renew" or state.before is None:
             return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), _LEAST_S))
@@ -223,5 +226,5 @@ class Driver:
 
 
 def final(answer: Answer) -> Done | Ended | None:
-    """What a lease is to hear of it."""
+    """Return the part of the answer that concerns the lease."""
     return None if isinstance(answer, (Busy, Apply)) else answer

@@ -1,11 +1,11 @@
-"""What renews a lease.
+"""The heartbeat, which renews a lease.
 
-It stops when the lease is released or lost, and when the thread that took the lock is dead: then nobody is left to do
-the protected work, and the lease should lapse. If it stops for any reason but a release, the lease is told so.
+It stops when the lease is released or lost. It also stops when the thread that took the lock is dead: no thread is left
+to do the protected work, so the lease should lapse. Unless it stops for a release, it tells the lease.
 
-A client that takes its lock again and again keeps the thread, parked between the leases: to start one costs more than
-all the rest of a short turn. So it is not woken either when a lease begins or ends: it looks twice in an interval, and
-ends when it has found nothing to do for so long.
+A client that takes its lock again and again keeps the heartbeat's thread parked between its leases: starting a thread
+costs more than the rest of a short turn. Nothing wakes the thread when a lease begins or ends. The thread looks twice
+in an interval, and ends after an interval with nothing to do.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import LockError
 
 _RETRY_S = 1.0
-_LOOKS = 2  # in an interval; so the first beat comes after a half to a whole one, and all others after a whole one
-_BEATS, _PARKED = "lease-heartbeat", "parked-heartbeat"  # so a list of the threads tells how many leases there are
+_LOOKS = 2  # in an interval: the first beat comes after half an interval or more, all others after a whole one
+# Names by which a list of threads shows how many leases are held.
+_BEATS, _PARKED = "lease-heartbeat", "parked-heartbeat"
 
 
 class Beating(Protocol):
-    """What a heartbeat keeps alive."""
+    """A lease that a heartbeat renews."""
 
     thread: threading.Thread
     lost: Signal
 
     def renew(self) -> bool:
-        """Prolong once; False while the answer is not known."""
+        """Prolong the lease once; False while the answer is not known."""
 
     def abandon(self, why: str) -> None:
-        """There will be no more beats, and nobody asked for that."""
+        """Mark the lease as lost: the heartbeat has stopped, though the lease was not released."""
 
 
 class Heartbeat:
-    """Calls `renew` every `interval_s` seconds, after a failure sooner; not once it was held for `max_hold` seconds.
+    """Calls `renew` every `interval_s` seconds, sooner after a failure, and not after `max_hold` seconds.
 
-    It keeps what it renews alive, unless `keeps` is False: a lease that nobody refers to is collected and given back.
+    It keeps its lease alive, unless `keeps` is False: a lease without other references is then collected and released.
     """
 
     def __init__(
@@ -63,10 +64,10 @@ class Heartbeat:
         self._beating = threading.Lock()
 
     def start(self) -> None:
-        """Start beating.
+        """Start to beat, in a thread that is started if none is parked.
 
         Raises:
-            RuntimeError: there can be no more threads.
+            RuntimeError: no thread can be started.
         """
         self._pulse.begin(self)
 
@@ -79,10 +80,10 @@ class Heartbeat:
                 pass
 
     def beat(self) -> float | None:
-        """Prolong once; the seconds until the next time, None if there is none."""
+        """Prolong the lease once; returns the seconds until the next beat, None if this was the last one."""
         with self._beating:
             lease = self._lease()
-            if self._stopped or lease is None:  # it is being given back
+            if self._stopped or lease is None:  # it is being released
                 return None
             why: str | None = "its heartbeat failed"
             try:
@@ -111,11 +112,11 @@ def _renewed(lease: Beating) -> bool:
     try:
         return lease.renew()
     except (CasError, LockError):
-        return False  # unreachable, or a roll-forward that fails: the deadline decides
+        return False  # unreachable, or a failed roll-forward: the deadline decides
 
 
 class Pulse:
-    """The thread, for one heartbeat after another. It ends by itself when there was none for an interval."""
+    """The thread of one heartbeat after another. It ends after an interval without a heartbeat."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
@@ -125,7 +126,7 @@ class Pulse:
         self._begun = 0
 
     def begin(self, heartbeat: Heartbeat) -> None:
-        """Beat for this one."""
+        """Beat for this heartbeat; starts the thread if it has ended."""
         with self._guard:
             self._begun += 1
             self._now = heartbeat
@@ -138,7 +139,10 @@ class Pulse:
             self.thread.start()
 
     def leave(self, heartbeat: Heartbeat) -> None:
-        """No more of it. A client that has taken the lock once may never do so again: then the thread ends."""
+        """Stop beating for this heartbeat.
+
+        After a client's first lease the thread ends, for there may be no other lease.
+        """
         with self._guard:
             if self._now is heartbeat and self.thread is not None:
                 self._now, self.thread.name = None, _PARKED
@@ -152,6 +156,7 @@ class Pulse:
             end.set()
 
     def _beat_until(self, end: Signal, known: Heartbeat | None) -> None:
+        """Beat for the current heartbeat, until the thread is to end."""
         slice_s = 0.0 if known is None else known.interval_s / _LOOKS
         pause_s, looks = slice_s, 0
         while not end.wait(pause_s):
@@ -168,7 +173,7 @@ class Pulse:
                     pause_s, looks = next_s, _LOOKS - 1
 
     def _wanted(self, end: Signal, known: Heartbeat | None) -> Heartbeat | None:
-        """Whose turn it is; with the second look in vain it is over."""
+        """Return the current heartbeat; the second look in vain ends the thread."""
         with self._guard:
             if self._now is None and known is None:
                 end.set()

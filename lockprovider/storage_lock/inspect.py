@@ -1,4 +1,4 @@
-"""Looking at a lock and breaking it, from outside: for operators."""
+"""Status and break of a lock from outside, for operators."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.status import LockStatus
 
 _REQUEST_S = 30.0
-_SETTINGS = LockSettings(validity=60.0, renew=6.0)  # of a break that has to finish what was decided
-_TRIES = 20  # each one more who joins the line may cost one
+_SETTINGS = LockSettings(validity=60.0, renew=6.0)  # for a break that must apply what was decided
+_TRIES = 20  # a client that joins the waiters may cost one try
 
 
 def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
-    """The lock record now, judged by the store's clock where the store says it.
+    """Read the lock record, judged by the store's clock where the store reports it.
 
-    Two requests: the record, and a look at the object for the store's time.
+    This sends two requests: for the record, and for the store's time.
 
     Raises:
         MalformedRecord: the object is not a lock record.
@@ -38,12 +38,12 @@ def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What became of an order to break a lock.
+    """The result of a break.
 
     Attributes:
-        outcome: Won: it is free; Lost: its record had changed, and nothing was written; Unknown: look again.
-        finished: the paths of those that were decided and not known to be there. They are there now.
-        set_aside: the paths of those that cannot be there, and the objects in which what is known of each is kept.
+        outcome: Won: the lock is free. Lost: the record had changed, and nothing was written. Unknown: read it again.
+        finished: the paths of decided publishes that were not known to be applied. They are applied now.
+        set_aside: the paths of publishes that cannot be applied, and the objects that keep the details of each.
     """
 
     outcome: Outcome
@@ -52,18 +52,18 @@ class Broken:
 
 
 def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
-    """Release the lock in `seen`, if its record still is the one that is there; more may have come to wait for it.
+    """Release the lock in `seen`, if its record is unchanged except for its waiters.
 
-    The holder is told at its next renewal, not before: until then it works on. What it publishes with `lease.publish`
-    is refused from now on.
+    The holder notices at its next renewal, and works on until then. What it publishes with `lease.publish` is refused
+    from now on.
 
-    What was decided is finished before anybody else may have the lock: for that it is taken, for a minute at most, and
-    given back. What cannot be finished (other bytes are at its path, or its own are gone) is set aside, so that the
-    lock can be taken again. Not promised then: that it never appears. A publisher that is alive may have the bytes.
+    Decided publishes are applied before another client can take the lock. For that the lock is taken for a minute at
+    most, and released. A publish that cannot be applied is set aside, so that the lock can be taken again: other bytes
+    are at its path, or its own are gone. Not promised then: that it never appears. A live publisher may have the bytes.
 
     Raises:
-        ValueError: there is no record in `seen`.
-        CasError: the store failed. What was decided still stands in the record.
+        ValueError: `seen` has no record.
+        CasError: the store failed. Decided publishes are still pending in the record.
     """
     if seen.record is None or seen.version is None:
         raise ValueError(f"there is no record at {path!r} to break")
@@ -78,9 +78,10 @@ def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeo
         if now is None:
             break
         there = LockRecord.decode(now.data, path)
-        if there.nonce == nonce:  # something on the way has sent it twice, and the copy that was refused was answered
+        if there.nonce == nonce:  # a proxy has sent the write twice, and the answer is that of the refused copy
             return Broken(Won(now.version))
-        handed_over = there.given and there.unapplied  # since it was shown: what was decided is finished all the same
+        # Released since `seen`: pending publishes are applied all the same.
+        handed_over = there.given and there.unapplied
         if there.apart_from_line() != record.apart_from_line() and not handed_over:
             break
         record, version = there, now.version

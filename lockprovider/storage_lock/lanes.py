@@ -1,6 +1,6 @@
-"""Draws lanes over time as one SVG that needs nothing else: for the demo, the audit and a table's timeline.
+"""Drawings of lanes over time as one self-contained SVG: for the demo, the audit and a table's timeline.
 
-Pure: boxes and marks in, text out. Times are the clocks of the writers, so a picture proves nothing.
+Pure: boxes and marks in, text out. Times come from the writers' clocks, so a drawing proves nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ WIDTH = 1200
 INK, FAINT, GRID, RED = "#24292f", "#6e7781", "#e7eaee", "#cf222e"
 LANE, BOX = 28, 16
 _TOP, _AXIS, _LEFT, _RIGHT, _MARGIN = 84, 36, 152, WIDTH - 60, 24
-_LEAST_PX = 2.0  # what happened is seen, however short it was
-_LETTER_PX, _TITLE, _NAME = 7, 80, 15  # letters that fit
+_LEAST_PX = 2.0  # makes short events visible
+_LETTER_PX, _TITLE, _NAME = 7, 80, 15  # width of a letter, and the letters that fit
 _TICKS = 8
 _STEPS_MS = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000),
@@ -33,7 +33,7 @@ _PATHS: dict[Shape, str] = {
     "diamond": "M 0 -4 l 4 4 l -4 4 l -4 -4 z",
     "line": "M 0 -12 v 24",
 }
-_BESIDE: dict[Shape, int] = {"triangle": BOX // 2 + 3, "diamond": -BOX // 2}  # below its box, above its box
+_BESIDE: dict[Shape, int] = {"triangle": BOX // 2 + 3, "diamond": -BOX // 2}  # below its box, and above it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Box:
 
     Attributes:
         words: the tooltip; in a legend, the meaning.
-        label: stands in the box where it fits.
+        label: drawn in the box where it fits.
         hollow: white, with a dashed border in `colour`.
     """
 
@@ -57,7 +57,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment in a lane. `words` are the tooltip, or the meaning in a legend; `label` stands beside the mark."""
+    """A moment in a lane. `words` are the tooltip, or the meaning in a legend; `label` is drawn next to the mark."""
 
     at_ms: int
     shape: Shape
@@ -68,7 +68,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One line of the picture. Later boxes cover earlier ones."""
+    """One row of the drawing. Later boxes cover earlier ones."""
 
     name: str
     boxes: Sequence[Box] = ()
@@ -78,7 +78,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve between two moments, from a lane to a lane, both by number."""
+    """A curve between two moments, from one lane to another, both by number."""
 
     lane: int
     at_ms: int
@@ -88,7 +88,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Milliseconds to pixels."""
+    """Maps milliseconds to pixels."""
 
     start_ms: int
     end_ms: int
@@ -108,14 +108,14 @@ def draw_lanes(
     links: Sequence[Curve] = (),
     is_wrong: bool = False,
 ) -> str:
-    """The SVG document.
+    """Draw the SVG document.
 
     Args:
-        title: of a long one the end is shown, which says most.
+        title: if it is too long, its end is shown, which says most.
         words: one line below the title.
         lanes: from top to bottom.
         legend: samples with their meanings as `words`.
-        stripes: stretches that are drawn through all lanes.
+        stripes: stretches drawn through all lanes.
         links: curves between lanes.
         is_wrong: whether the line below the title is red.
     """
@@ -141,7 +141,7 @@ def draw_lanes(
 
 
 def _scale(lanes: Sequence[Lane]) -> _Scale:
-    """From the first moment to the last, with a little room at both ends."""
+    """Return a scale from the first moment to the last, with a little room at both ends."""
     boxes = [box for lane in lanes for box in lane.boxes]
     moments = [mark.at_ms for lane in lanes for mark in lane.marks]
     start = min([box.start_ms for box in boxes] + moments, default=0)
@@ -217,7 +217,7 @@ def _link(link: Curve, scale: _Scale) -> str:
 
 
 def _legend(samples: Sequence[Box | Mark], top: int) -> list[tuple[int, str]]:
-    """Each sample with its row."""
+    """Return each sample with its row."""
     parts: list[tuple[int, str]] = []
     x, row = _MARGIN, 0
     for sample in samples:
@@ -235,6 +235,6 @@ def _legend(samples: Sequence[Box | Mark], top: int) -> list[tuple[int, str]]:
 
 
 def _text(x: float, y: float, words: str, **style: str) -> str:
-    """Words with the left end of their baseline there; `style` holds SVG attributes, `_` for `-`."""
+    """Draw words whose baseline starts at this point; `style` has SVG attributes, with `_` for `-`."""
     attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in style.items())
     return f'<text x="{x:.1f}" y="{y:.1f}"{attributes}>{escape(words)}</text>'

@@ -1,26 +1,26 @@
-"""What a lock does, as numbers under the names of Hudi's own lock metrics.
+"""Metrics of a lock, under the names of Hudi's own lock metrics.
 
     counters = Counters()
     lock = lockprovider.lock(url, on_metric=counters)      # or any function that takes a Measure
     counters.values["lock.acquire.success"]
 
-A counter's value is what to add, a timer's and the gauge's are milliseconds:
+A counter's value is to be added; timers and the gauge have milliseconds:
 
     lock.acquire.attempts                acquisitions that were begun (Hudi: those that succeeded)
-    lock.acquire.success, .failure       what they came to
-    lock.acquire.precondition.failure    another wrote the record between the look and the take
-    lock.acquired.others.error           a holder found another's record where its own should be
-    lock.state.unknown                   the store could not tell what became of a read or write of the record
+    lock.acquire.success, .failure       their results
+    lock.acquire.precondition.failure    another client wrote the record between the read and the take
+    lock.acquired.others.error           a holder found another client's record instead of its own
+    lock.state.unknown                   the outcome of a read or write of the record is unknown
     lock.provider.fatal.error            no lock record at the path, no heartbeat, a store that ignores conditions
     lock.release.success, .failure       a lock that was broken or taken over before its release is a failure, too
     lock.dangling                        a lock was taken from a holder that let it lapse
     lock.throttled                       the store asked for patience (429, 503) at a read or write of the record
-    lock.interrupted                     Ctrl-C, or the task was cancelled, while it was waited for
-    lock.acquire.duration      timer     how long it was held, counted at the release; the name is Hudi's
-    lock.request.latency       timer     how long an acquisition took, whatever it came to
-    lock.expiration.deadline   gauge     what was left of the old validity when it was prolonged; after a take, the new
+    lock.interrupted                     Ctrl-C, or the task was cancelled, during an acquisition
+    lock.acquire.duration      timer     how long the lock was held, counted at the release; the name is Hudi's
+    lock.request.latency       timer     how long an acquisition took, whatever its result
+    lock.expiration.deadline   gauge     what was left of the old validity at a renewal; after a take, the new validity
 
-An inner acquisition of a lock acquired twice counts for nothing.
+An inner acquisition of a lock acquired twice is not counted.
 
 Source: `HoodieLockMetrics`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -93,7 +93,7 @@ OnMetric = Callable[[Measure], None]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a timer came to so far, in milliseconds."""
+    """Statistics of a timer, in milliseconds."""
 
     count: int = 0
     total_ms: float = 0.0
@@ -101,12 +101,12 @@ class Timing:
     last_ms: float = 0.0
 
     def plus(self, ms: float) -> Timing:
-        """With one more."""
+        """Return the statistics with one more measurement."""
         return Timing(self.count + 1, self.total_ms + ms, max(self.most_ms, ms), ms)
 
 
 class Counters:
-    """Keeps the numbers of any number of locks; to be given as `on_metric`. Thread-safe.
+    """Collects the numbers of any number of locks, as their `on_metric`. Thread-safe.
 
     >>> counters = lockprovider.Counters()
     >>> with lockprovider.lock("memory://docs/lock", on_metric=counters):
@@ -121,7 +121,7 @@ class Counters:
         self._timings: dict[str, Timing] = {}
 
     def __call__(self, measure: Measure) -> None:
-        """Take one in."""
+        """Add one measure."""
         with self._guard:
             match measure.kind:
                 case "counter":
@@ -136,19 +136,22 @@ class Counters:
 
     @property
     def values(self) -> dict[str, float]:
-        """The counters' sums and the gauge's last value; what never happened is not in it."""
+        """The counters' sums and the gauge's last value; what never happened is missing."""
         with self._guard:
             return dict(self._values)
 
     @property
     def timings(self) -> dict[str, Timing]:
-        """The timers."""
+        """The timers' statistics."""
         with self._guard:
             return dict(self._timings)
 
 
 class Recorder:
-    """Watches one lock for one callback. What the callback raises becomes a warning: a number must not cost a lock."""
+    """Reports one lock's measures to one callback.
+
+    An error of the callback becomes a warning, and never fails the lock.
+    """
 
     def __init__(self, call: OnMetric | None, world: World) -> None:
         self._call = call
@@ -157,7 +160,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def acquisition(self) -> Iterator[None]:
-        """Around an acquisition."""
+        """Count and time the acquisition in this block."""
         began_s = self._world.monotonic_s()
         self._count(ATTEMPTS)
         try:
@@ -172,7 +175,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """Around the release."""
+        """Count the release in this block, and how long the lock was held."""
         try:
             yield
         except (CasError, LockError):
@@ -184,20 +187,20 @@ class Recorder:
                 self._ms(HELD_MS, since_s)
 
     def stepped(self, me: Me, step: Transition) -> None:
-        """The machine has made a step."""
+        """Report the measures of a step of the lease machine."""
         if self._call is not None:
             for measure in measures(me.owner, self._world.now_ms(), step):
                 self._tell(measure)
 
     def wrote(self, state: State, outcome: Outcome) -> None:
-        """A write of the record, sent in this state, came to this."""
+        """Count a write of the record that was sent in this state, by its outcome."""
         if isinstance(outcome, Unknown):
             self._count(UNKNOWN)
         elif isinstance(outcome, Lost) and isinstance(state, Writing) and state.purpose == "take":
             self._count(PRECONDITION)
 
     def throttled(self) -> None:
-        """The store asked for patience; the request is sent again."""
+        """Count that the store asked for patience; the request is sent again."""
         self._count(THROTTLED)
 
     def _count(self, *names: str) -> None:
@@ -212,12 +215,12 @@ class Recorder:
             return
         try:
             self._call(measure)
-        except Exception as error:  # noqa: BLE001 - whatever the callback does, the lock goes on
+        except Exception as error:  # noqa: BLE001 - no error of the callback may fail the lock
             warnings.warn(f"on_metric failed for {measure.name}: {error!r}", RuntimeWarning, stacklevel=2)
 
 
 def measures(owner: str, now_ms: int, step: Transition) -> tuple[Measure, ...]:
-    """What a step of `owner`'s machine says in numbers."""
+    """Return the measures of one step of `owner`'s lease machine."""
     counts = tuple(Measure(name, "counter", 1) for name in _counted(owner, step))
     held = _timed(step)
     return counts if held is None else (*counts, _left(held, now_ms))

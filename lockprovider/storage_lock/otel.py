@@ -1,9 +1,9 @@
-"""The lock's metrics as OpenTelemetry instruments; needs the extra `otel`.
+"""Export of the lock's metrics through OpenTelemetry; requires the extra `otel`.
 
     lock = lockprovider.lock(url, on_metric=otel.on_metric())
 
-Counters become counters, timers histograms, the gauge a gauge; times are milliseconds. What exports them is set up
-where the application sets up OpenTelemetry; without that, nothing happens.
+Counters become counters, timers histograms, the gauge a gauge; times are milliseconds. The application's own
+OpenTelemetry setup exports them; without one, nothing is exported.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def on_metric(meter: Meter | None = None, attributes: Mapping[str, str] | None = None) -> OnMetric:
-    """A callback for `on_metric`, which records with `meter` (default: the global provider's).
+    """Return a callback for `on_metric` that records with `meter` (default: the global provider's).
 
-    `attributes` are put on every number, for example the table's name.
+    `attributes` are added to every number, for example the table's name.
 
     Raises:
         LockError: OpenTelemetry's API is not installed.

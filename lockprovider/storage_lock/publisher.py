@@ -1,14 +1,14 @@
-"""The publishes of one client: staged, decided by a write on the lock record, applied, and settled where in doubt.
+"""The publishes of one client: staged, decided by a write of the lock record, applied, and settled if in doubt.
 
-The protocol is that of `lockprovider.storage_lock.steps`. The life of a publish, in the order of the calls:
+`lockprovider.storage_lock.steps` describes the protocol. The life of a publish, in the order of the calls:
 
     Lease.publish         checks the bytes, and stages them or encloses them in the publish (`stage`)
     commit                takes the steps that `publish_next` names, until it is published or the lease has ended:
-        steps.prepare         checks that the path is free and the bytes are there
-        _advance              sends the commit, or looks at a write whose answer is missing
+        steps.prepare         checks that the path is free and the bytes exist
+        _advance              sends the commit, or reads what became of a write without an answer
         apply_left            applies what an earlier write has decided
         _apply_own            applies what the commit has decided, and checks that this was in time
-    settle                reads the record and the path, once the lease has ended and a commit was sent
+    settle                reads the record and the path, after the lease has ended and a commit was sent
     discard               removes the staged copy
 """
 
@@ -45,37 +45,38 @@ _ENDED_BEFORE = Ended("it had ended before", LossReason.LAPSED)
 
 
 class Publisher:
-    """Publishes under its client's lease. `one_publish` is held for the whole of it."""
+    """Publishes under its client's lease. The publishing thread holds `one_publish` throughout."""
 
     def __init__(self, store: Store, path: str, me: Me, driver: Driver) -> None:
-        self.one_publish = threading.RLock()  # renewals go on meanwhile
+        self.one_publish = threading.RLock()  # renewals do not wait for it
         self._store = store
         self._folder = path.rpartition("/")[0]
         self._me = me
         self._driver = driver
         self._world = driver.world
-        self._sent: set[Pending] = set()  # what was begun to be applied, and may yet arrive
-        self._commits: dict[Pending, Sent] = {}  # of this lease, those not known to be there; the last try of each
-        self.breaks = False  # an operator's order: set aside whatever cannot be applied
-        self.set_aside: dict[str, str] = {}  # of what could not be applied, the path, and where it is kept
+        self._sent: set[Pending] = set()  # publishes whose application was begun, and may yet arrive
+        # Of this lease, the last try of each publish that is not known to be applied.
+        self._commits: dict[Pending, Sent] = {}
+        self.breaks = False  # an operator's order to set aside whatever cannot be applied
+        self.set_aside: dict[str, str] = {}  # by path of what could not be applied: the object that keeps its details
 
     def begin_lease(self) -> None:
-        """Another lease: nothing was tried under it, and what was tried before cannot land over its record."""
+        """Forget the commits of the lease before: those can no longer land over the new lease's record."""
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
-        """Enclose what is small enough to travel in the lock record; put the rest into the store."""
+        """Enclose data that is small enough to travel in the lock record; write other data to the store."""
         enclosed = steps.enclose(path, data, sole=sole)
         if enclosed is not None:
             return enclosed
         return steps.stage(self._store, self._folder, self._world.new_id(), path, data, sole=sole)
 
     def unstage(self, pending: Pending) -> None:
-        """Remove them again.
+        """Remove the staged bytes of a publish, after reading that no record needs them.
 
         Raises:
-            LockError: they are needed still.
-            CasError: the store failed; they may be there still.
+            LockError: they are still needed.
+            CasError: the store failed; they may remain.
         """
         if pending.staged:
             with self._driver.one_step:
@@ -91,7 +92,7 @@ class Publisher:
         self.discard(pending)
 
     def discard(self, pending: Pending) -> None:
-        """Remove what was staged for a publish that is there."""
+        """Remove the staged copy of a publish, if it has one."""
         steps.discard(self._store, pending)
 
     def commit(
@@ -99,8 +100,8 @@ class Publisher:
     ) -> Ended | None:
         """Pass the commit point, and apply; None if it is published, else how the lease ended before that was known.
 
-        Renewals go on all the while. `data`, if the caller has it at hand; `new`: nothing is at the path, as the caller
-        knows. `over` is asked how the lease has ended, if it has, before a commit is sent once more.
+        Renewals go on during this. `over` returns how the lease has ended, if it has; it is called before a commit is
+        repeated. `data`: the bytes, if the caller has them. `new`: the caller knows that nothing is at the path.
         """
         data_is_ready, ended = new and data is not None, None
         with self.one_publish:
@@ -116,7 +117,7 @@ class Publisher:
                         return None
                     case "send", None:
                         data, data_is_ready = steps.prepare(self._store, pending, data, self.left_s), True
-                    case "send", _:  # it is not written, though a copy may be on its way still
+                    case "send", _:  # not written, though a copy may still be on its way
                         ended = over()
                     case "look", _:
                         pass
@@ -126,9 +127,9 @@ class Publisher:
                         return ended or _ENDED_BEFORE
 
     def _advance(self, pending: Pending, ended: Ended | None, *, data_is_ready: bool) -> tuple[PublishStep, Answer]:
-        """The next step of a publish, and what it came to where it is one of the machine.
+        """Take the next step of a publish; returns it with the machine's answer, if the machine took it.
 
-        A commit is sent once the data is ready; until then its answer is None.
+        A commit is sent once the data is ready; until then the answer is None.
         """
         driver = self._driver
         with driver.one_step:
@@ -159,10 +160,10 @@ class Publisher:
             self._never(pending)
 
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
-        """It was applied when the time for it was over, as by a process that was stopped in the moment of sending.
+        """Check a publish that was applied after its time, as by a process that was stopped in the moment of sending.
 
         Raises:
-            PublishUnknown: one that knows nothing of it (a JVM writer) may have had the lock before it was there.
+            PublishUnknown: a foreign client (a JVM writer) may have had the lock before the publish was applied.
         """
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
@@ -178,11 +179,11 @@ class Publisher:
             )
 
     def _never(self, pending: Pending) -> None:
-        """It was set aside: once the record does not name it any more, it never will be there.
+        """Raise for a publish that was set aside, after writing the record without it.
 
         Raises:
-            AlreadyExists: that is so.
-            Unappliable: the record may name it still, and whoever takes the lock next may find its path free.
+            AlreadyExists: the record no longer names it, so it never will be applied.
+            Unappliable: the record may still name it, and the next holder may find its path free.
             CasError: the same.
         """
         kept = self.set_aside[pending.path]
@@ -194,16 +195,18 @@ class Publisher:
         raise Unappliable(said, occupied=True)
 
     def tried(self, pending: Pending) -> bool:
-        """Whether this lease ever sent the commit of `pending`."""
+        """Return whether this lease ever sent the commit of `pending`."""
         return pending in self._commits
 
     def settle(self, pending: Pending, epoch: int, *, tried: bool) -> Verdict:
-        """What became of a commit under the lease of `epoch`, which has ended. Another thread may have the next one.
+        """Find out what became of a commit under the lease of `epoch`, which has ended. Reads the record and the path.
+
+        Another thread may have the client's next lease by now.
 
         Args:
             pending: the publish.
             epoch: of the lease.
-            tried: what `tried` said of it before anybody was told of the end: `begin_lease` makes it False.
+            tried: the result of `tried` from before any thread was notified of the end: `begin_lease` makes it False.
 
         Raises:
             CasError, LockError: it cannot be found out now.
@@ -218,7 +221,7 @@ class Publisher:
                     record = None if seen is None else seen.record
                     there = steps.digest_at(self._store, pending.path)
                     verdict = settle_commit(pending, self._me.owner, epoch, record, there)
-                    # Who drops `pending` from the record (a JVM writer does) does not stop what we have sent already.
+                    # A JVM writer that drops `pending` from the record does not stop a write that this client has sent.
                     return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
                 case _:
                     return "not_committed"
@@ -226,19 +229,22 @@ class Publisher:
     # -- applying what was decided ---------------------------------------------------------------------------------
 
     def finish_in_flight(self) -> Ended | None:
-        """Find out what became of a write whose answer is missing."""
+        """Read what became of a write without an answer, if there is one."""
         driver = self._driver
         answer = driver.feed(Look()) if isinstance(driver.state, Checking) else None
         return answer if isinstance(answer, Ended) else None
 
     def apply_left(self, left_s: steps.Left) -> None:
-        """Finish what was decided and could not be applied before."""
+        """Apply what was decided and could not be applied before."""
         state = self._driver.state
         if isinstance(state, Rolling) and state.held.record.pending is not None:
             self._apply(Apply(state.held.record.pending, state.held.record.earlier), left_s=left_s)
 
     def _apply(self, what: Apply, data: bytes | None = None, left_s: steps.Left | None = None) -> None:
-        """Apply it, while this lease lives. That may take long, so the machine is not kept; only told in the end."""
+        """Apply a publish and those before it while the lease lives.
+
+        The machine is free during this, and notified at the end.
+        """
         left_s = left_s or self.left_s
         there = [self._is_applied(earlier, None, left_s) for earlier in what.earlier]
         self._sent.add(what.pending)
@@ -247,7 +253,7 @@ class Publisher:
         self._note_applied(what.pending, set_aside=not all(there))
 
     def _is_applied(self, pending: Pending, data: bytes | None, left_s: steps.Left) -> bool:
-        """False: it was set aside."""
+        """Apply a publish; False if it was set aside."""
         try:
             steps.apply(self._store, pending, data, left_s)
         except Unappliable as error:
@@ -257,9 +263,9 @@ class Publisher:
         return True
 
     def _sets_aside(self, pending: Pending, why: Unappliable) -> bool:
-        """Where other bytes are at its path it never can be there, and nobody shall be kept waiting for that.
+        """Set a publish aside if other bytes are at its path, as it never can be applied and must not block the lock.
 
-        Where its own bytes are missing, they may be somewhere still, and an operator has to say so (`breaks`).
+        A publish whose own bytes are missing is set aside only by an operator's order (`breaks`): they may still exist.
         """
         if not (why.occupied or self.breaks):
             return False
@@ -269,7 +275,7 @@ class Publisher:
         return True
 
     def roll_forward(self, what: Apply) -> None:
-        """Finish what was decided under an earlier lease, if it was not there already."""
+        """Apply what was decided under an earlier lease, unless a listing shows that it exists."""
         unapplied = (*what.earlier, what.pending)
         many = bool(what.earlier) and all(pending.sole for pending in unapplied)
         if many and steps.are_there(self._store, [pending.path for pending in unapplied]):
@@ -278,7 +284,7 @@ class Publisher:
             self._apply(what)
 
     def _note_applied(self, pending: Pending, *, set_aside: bool = False) -> None:
-        """Tell the machine at once, also while the answer to a renewal is missing: it may be removed from now on."""
+        """Notify the machine at once, even if a renewal's answer is missing: the object may be removed from now on."""
         driver = self._driver
         with driver.one_step:
             held = driver.held()
@@ -287,6 +293,6 @@ class Publisher:
                 driver.feed(AppliedPending(set_aside))
 
     def left_s(self) -> float:
-        """The seconds until the lease ends."""
+        """Return the seconds until the lease ends."""
         held = self._driver.held()
         return 0.0 if held is None else held.deadline_s - self._world.monotonic_s()

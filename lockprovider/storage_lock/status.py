@@ -1,4 +1,4 @@
-"""What a look at a lock record shows, what changed between two looks, what an error says of it: for people."""
+"""Status of a lock for people: a read record, changes between two reads, and complete error messages."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _CLOCKS_DIFFER_MS = 2000  # the store's clock is read to a whole second
 
 @dataclass(frozen=True, slots=True)
 class LockStatus:
-    """The record and its version out of one answer; None where there is none.
+    """The record and its version from one answer; None if there is no record.
 
-    `now_ms` is the store's clock if `by_store`, else this machine's; `own_ms` always is this machine's.
+    `now_ms` is the store's clock if `by_store`, else this machine's. `own_ms` always is this machine's.
 
     >>> status = lockprovider.lock("memory://docs/lock").status()
     >>> status.state, status.record
@@ -39,20 +39,20 @@ class LockStatus:
 
     @property
     def state(self) -> RecordState:
-        """Whether somebody holds the lock, by the clock of `now_ms`."""
+        """Whether a client holds the lock, by the clock of `now_ms`."""
         return state_at(self.record, self.now_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that happened to the record."""
+    """One change of the record."""
 
     what: ChangeKind
     record: LockRecord | None
 
 
 def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
-    """What a client whose clock says `now_ms` takes the record for."""
+    """Return the state of the record for a client whose clock shows `now_ms`."""
     if record is None:
         return "absent"
     if record.given:
@@ -61,7 +61,7 @@ def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
 
 
 def changes_between(before: LockRecord | None, after: LockRecord | None) -> list[Change]:
-    """What happened between two looks; what came and went between them is not seen."""
+    """Return the changes between two reads; what came and went between them is missed."""
     if after is None:
         return [] if before is None else [Change("removed", None)]
     if before is not None and before == after:
@@ -84,12 +84,12 @@ def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
     return "renewed" if after.valid_until_ms != before.valid_until_ms else "rewritten"
 
 
-# What a JVM writer that holds the lock may be at, and cannot say.
+# A JVM writer that holds the lock does not say what it does; this is one possibility.
 JVM_HOLDS = (
     "with hoodie.write.auto.upgrade left on it waits, under the lock, for writes in flight, its own too, and renews; "
     "if it is held for minutes, stop that writer and set the key to false"
 )
-# A released lock is left to it for a second, a few times a minute.
+# The yield windows give a JVM writer about a second, a few times a minute.
 JVM_STARVES = (
     "a JVM writer stands in no line, and may get no turn beside fast writers: raise its "
     "hoodie.write.lock.wait_time_ms and its client.num_retries, or pause the others"
@@ -97,14 +97,14 @@ JVM_STARVES = (
 
 
 def who(record: LockRecord) -> str:
-    """The holder in words."""
+    """Format the holder."""
     if record.holder is None:
         return f"{record.owner} (a JVM writer, or one that says no more)"
     return f"{record.owner} ({record.holder})"
 
 
 def status_fields(status: LockStatus) -> dict[str, Any]:
-    """The status as JSON."""
+    """Return the status as JSON fields."""
     ahead_ms = status.own_ms - status.now_ms if status.by_store else None
     return {
         "state": status.state,
@@ -117,7 +117,7 @@ def status_fields(status: LockStatus) -> dict[str, Any]:
 
 
 def record_fields(record: LockRecord | None) -> dict[str, Any]:
-    """The record as JSON, all null where there is none."""
+    """Return the record as JSON fields, all null if there is no record."""
     holder = record and record.holder
     pending = record and record.pending
     return {
@@ -135,7 +135,7 @@ def record_fields(record: LockRecord | None) -> dict[str, Any]:
 
 
 def lines(status: LockStatus) -> list[str]:
-    """The status in words, one line a fact."""
+    """Format the status, one line a fact."""
     record, now_ms = status.record, status.now_ms
     if record is None:
         return ["state    absent: nobody has ever taken this lock"]
@@ -182,7 +182,7 @@ def _clock_words(status: LockStatus) -> str:
 
 
 def describe(change: Change) -> str:
-    """A change in one line."""
+    """Format a change in one line."""
     record = change.record
     if record is None:
         return "removed: there is no record any more" if change.what == "removed" else "absent: there is no record yet"
@@ -205,7 +205,7 @@ def describe(change: Change) -> str:
 
 @contextlib.contextmanager
 def telling(url: str, record: Callable[[], LockRecord | None], now_ms: Callable[[], int]) -> Iterator[None]:
-    """Let an error of the lock at `url` say all of it, once; `record` is what is known without asking."""
+    """Add the lock's details to a `LockError` of this block, once; `record` returns the record without a request."""
     try:
         yield
     except LockError as error:
@@ -215,7 +215,7 @@ def telling(url: str, record: Callable[[], LockRecord | None], now_ms: Callable[
 
 
 def say_all(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
-    """Add to the message, and to the attributes, what they do not have."""
+    """Add the lock's URL, holder and next step to the error's message and attributes, where they are missing."""
     said, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
     error.url = url
     if record is not None and not record.given:
@@ -229,7 +229,7 @@ def say_all(error: LockError, url: str, record: LockRecord | None, now_ms: int) 
 
 
 def _place(url: str) -> str:
-    """As the commands name it."""
+    """Format the URL as the commands take it."""
     if url.endswith(f"/{HUDI_LOCK_PATH}"):
         return url.removesuffix(f"/{HUDI_LOCK_PATH}")
     folder, _, name = url.rpartition("/")

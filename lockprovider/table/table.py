@@ -1,16 +1,24 @@
-"""`Table`: one Hudi table that many writers share.
+"""`Table`: a Hudi table that many writers share.
 
     table = Table.create(url, TableSpec("trips", df, record_keys=("id",), partition_by=("city",)))
     with table.transaction() as txn:
         txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
 
-Promised: transactions on disjoint file groups all succeed; of two that touch the same one the later gets
-`WriteConflict`, and nothing of it is ever visible. A commit is one atomic create. A writer that dies leaves nothing
-visible, and the others clean up after it. NOT promised: anything for writers that bypass the table's lock; and that two
-writers that insert the same new key at once are detected: they write different file groups, both succeed, and the key
-is there twice. A bucket index (`TableSpec.buckets`) promises it, and `check_keys` if all writers have it.
+Promised:
 
-This is the face, and no more; the floors behind it are in the package's README.
+- Transactions on disjoint file groups all succeed. Of two that touch the same file group the later gets
+  `WriteConflict`, and none of its changes ever becomes visible.
+- A commit is one atomic create.
+- A writer that dies leaves nothing visible, and other writers clean up after it.
+
+NOT promised:
+
+- Anything, if writers bypass the table's lock.
+- Detecting two writers that insert the same new key at once. They write different file groups, both succeed, and the
+  table has the key twice. A bucket index (`TableSpec.buckets`) detects them; so does `check_keys`, if all writers use
+  it.
+
+The README of the package describes the layers behind this class.
 
 Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), table version 8.
 """
@@ -64,7 +72,7 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 
 class Table(TableContext):
-    """An opened table. Thread-safe: each transaction stands for itself.
+    """An opened table. Thread-safe: transactions are independent of each other.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"), exist_ok=True)
@@ -82,14 +90,14 @@ class Table(TableContext):
         watcher: Watcher = nobody,
         exist_ok: bool = False,
     ) -> Table:
-        """Make a new table, shared (see `share`), with one empty commit that carries its schema.
+        """Create a table with one empty commit that carries its schema, and make it shared (see `share`).
 
-        `exist_ok`: open the one that is there, if its key, partitions, ordering, type and buckets are those of `spec`.
+        `exist_ok`: open an existing table whose key, partitions, ordering, type and buckets equal those of `spec`.
 
         Raises:
-            TableExists: there is one already (with `exist_ok`: another one); nothing was changed.
+            TableExists: a table exists (with `exist_ok`: a different one); nothing was changed.
             UnsupportedSchema, InvalidRecords: the spec cannot be stored; nothing was written.
-            InvalidSettings: they name another index than the spec; nothing was written.
+            InvalidSettings: `settings` and `spec` name different indexes; nothing was written.
 
         >>> flat = TableSpec("flat", rows, record_keys="id")
         >>> Table.create("memory://docs/flat", flat).count()
@@ -111,7 +119,7 @@ class Table(TableContext):
 
     @staticmethod
     def exists(url: str | os.PathLike[str], *, storage_options: dict[str, Any] | None = None) -> bool:
-        """Whether there is a table at `url`. One request.
+        """Whether a table exists at `url`. Takes one request.
 
         Raises:
             CasError: the URL or the store failed.
@@ -125,12 +133,15 @@ class Table(TableContext):
 
     @property
     def version(self) -> str:
-        """The table's version: the completion time of the last commit, 17 digits of UTC; empty if there is none.
+        """The version of the table: the completion time of its last commit, 17 digits of UTC; empty without commits.
 
-        It is read from the timeline each time. `as_of`, `changes`, `savepoint` and `restore` take it, and mean the
-        table after that commit. They take a `CommitResult`, a `Commit` of `history()`, the begin time of a savepoint,
-        and any other time, too: 17 or 14 digits of UTC, ISO text with its zone, an aware datetime. A time means the
-        table after all commits that had completed by then.
+        Each access reads the timeline. `as_of`, `changes`, `savepoint` and `restore` accept a version, and mean the
+        table after that commit. They also accept:
+
+        - a `CommitResult`, or a `Commit` of `history()`
+        - the begin time of a savepoint
+        - any other time: 17 or 14 digits of UTC, ISO text with its zone, an aware datetime. A time means the table
+          after all commits that had completed by then.
 
         >>> table.to_arrow(as_of=table.version) == table.to_arrow()
         True
@@ -138,7 +149,7 @@ class Table(TableContext):
         return latest_checkpoint(self.timeline(), Order.COMPLETION)
 
     def history(self) -> CommitHistory:
-        """All completed writes on the timeline, in the order of their completion; what is archived is not there.
+        """List all completed writes on the timeline, by completion time; archived ones are not included.
 
         >>> [commit.operation for commit in table.history()]  # the first has made the columns known
         ['UPSERT', 'INSERT']
@@ -152,7 +163,7 @@ class Table(TableContext):
         as_of: PointInTime = None,
         files: Iterable[Entry] | None = None,
     ) -> Snapshot:
-        """The completed rows of `timeline` (default: now), or of a moment before it; `files` if listed already.
+        """Return the completed rows of `timeline` (default: now), or of an earlier moment; `files` if already listed.
 
         Raises:
             HistoryGone: that moment cannot be read (any more).
@@ -173,22 +184,22 @@ class Table(TableContext):
         *,
         read_optimized: bool = False,
     ) -> Scan:
-        """A read of these rows, now or as of a moment; the methods of `Scan` read them. This method sends no request.
+        """Describe a read of rows, now or as of a moment. This method sends no request; the methods of `Scan` read.
 
         Args:
-            columns: all without Hudi's own, or these (which may be Hudi's).
+            columns: columns to read, Hudi's own ones allowed; None: all but Hudi's own.
             filter: SQL text (`"city = 'ulm' and fare is null"`, see `read.sql_where`), a pyarrow expression or its list
-                of tuples; files and row groups without such rows are not read.
+                of tuples. Files and row groups without matching rows are not read.
             partitions: paths of partitions, as folders are named.
-            as_of: a version: a commit's result, or a time; see `version`, and `AsOf` for Hudi's own meaning.
-            read_optimized: of a merge-on-read table what its base files have, without merging the log files: quicker,
-                and as old as the last compaction of each file group. Of others the same as without.
+            as_of: a commit's result or a time, see `version`; `AsOf` has Hudi's own meaning of a time.
+            read_optimized: read only the base files of a merge-on-read table, without merging log files. This is
+                quicker, and as old as the last compaction of each file group. No effect on other tables.
 
         Raises:
-            InvalidInput: an argument is of a wrong kind; by the methods of the scan: there is no such column or time,
-                or the filter does not fit the columns.
-            HistoryGone: by the methods of the scan: that moment cannot be read (any more).
-            UnsupportedTable: by them: there are log files, and the table merges rows in a way that is not known here.
+            InvalidInput: an argument has the wrong kind. Methods of the scan raise it for an unknown column or time, or
+                for a filter that does not fit the columns.
+            HistoryGone: raised by methods of the scan: that moment cannot be read (any more).
+            UnsupportedTable: raised by methods of the scan: the table has log files, and an unknown way to merge rows.
 
         >>> table.scan(["id"], "fare is null").to_arrow().to_pylist()
         [{'id': 2}]
@@ -209,7 +220,7 @@ class Table(TableContext):
         partitions: Iterable[str] | None = None,
         as_of: PointInTime = None,
     ) -> int:
-        """Short for `scan(None, ...).count()`."""
+        """Count rows; short for `scan(None, ...).count()`."""
         return self.scan(None, filter, partitions, as_of).count()
 
     def changes(
@@ -221,23 +232,24 @@ class Table(TableContext):
         columns: Sequence[str] | None = None,
         partitions: Iterable[str] | None = None,
     ) -> Changes:
-        """What the commits in (after, until] changed, as a whole: inserted, updated and deleted rows.
+        """Read the net change of the commits in (after, until]: inserted, updated and deleted rows.
 
-        Give the `checkpoint` of one call as `after` to the next, and nothing is missed or given twice, whatever order
-        commits finish in; see `Order` for other orders than that of completion, and what they promise.
+        Pass the `checkpoint` of one call as `after` to the next: no change is then missed or repeated, whatever order
+        commits finish in. `Order` describes the other orders and their promises.
 
         Args:
             after: a checkpoint, or a version, see `version`; None for the beginning, when every row is an insert. A
-                text is the time of a commit of this table: a feed does not go on over another table at its path.
-            until: a version; None for all there is.
+                text must be the time of a commit of this table, so that a feed cannot continue on another table at the
+                same path.
+            until: a version; None for the last commit.
             order: `completion`, `fenced` or `begin`.
-            columns: all without Hudi's own, or these; the operation comes first in any case.
+            columns: columns to read; None: all but Hudi's own. The operation always comes first.
             partitions: paths of partitions; all if None.
 
         Raises:
-            HistoryGone: files were cleaned or commits archived since `after`, or the table was restored, or `after` is
-                no commit's.
-            InvalidInput: a time or column that does not exist.
+            HistoryGone: files were cleaned or commits archived since `after`, the table was restored, or `after` is the
+                time of no commit.
+            InvalidInput: a time or column does not exist.
 
         >>> table.delete("city = 'ulm'").deleted
         1
@@ -261,18 +273,23 @@ class Table(TableContext):
     ) -> CommitResult:
         """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
 
-        `retries` after conflicts: 3, of a reader 0, as it can be read only once.
+        `append` does not check for existing keys unless `check_keys` is set (None: as in the settings). Use `upsert` if
+        keys may already exist. Without that check two appends never conflict. A missing column becomes null.
 
-        A column that is missing becomes null. NOT checked, but with `check_keys` (None: as the settings say): that the
-        keys are new to the table; if they may not be, `upsert`. Two appends never conflict otherwise. `extra` goes into
-        the commit's metadata. In a table with a bucket index a row whose key is there is replaced, appends of one
-        bucket do conflict, and a reader is held whole.
+        In a table with a bucket index, a row whose key exists is replaced, appends to one bucket do conflict, and a
+        reader is held whole.
+
+        Args:
+            rows: the new rows.
+            retries: retries after conflicts; default 3, and 0 for a reader, which can be read only once.
+            extra: texts stored in the commit's metadata.
+            check_keys: whether the keys must be new to the table.
 
         Raises:
-            DoesNotFit: a field is not the table's, is of a type that does not fit, or has a value that would change.
-            InvalidRecords: a key is null, comes twice in `rows` or (if checked) is in the table.
+            DoesNotFit: a field is unknown to the table, has a type that does not fit, or has a value that would change.
+            InvalidRecords: a key is null, comes twice in `rows` or (if checked) exists in the table.
             UnsupportedSchema: a DataFrame's column has no Arrow type.
-            Aborted: others took this writer for dead.
+            Aborted: the heartbeat expired, or another writer rolled this write back.
 
         >>> table.append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
@@ -287,7 +304,8 @@ class Table(TableContext):
         def insert(txn: Transaction) -> None:
             nonlocal given
             if isinstance(given, pa.RecordBatchReader) and txn.config.bucket_index is not None:
-                given = given.read_all()  # once: where the table's properties have changed, this is run again
+                # The function runs again if the table's properties changed, but a reader can be read only once.
+                given = given.read_all()
             arrow.insert(txn, given)
 
         return retry.transact(self, insert, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
@@ -301,15 +319,16 @@ class Table(TableContext):
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
     ) -> CommitResult:
-        """Insert rows, or replace them where their key is in the same partition; and delete the keys in `deletes`.
+        """Insert rows, or replace them if their key is in the same partition; and delete the keys in `deletes`.
 
-        The rows have all columns of the table. Of several with one key the one with the highest value in the ordering
-        field counts, without that field the last; in the table too the higher one stays. A key in both is deleted. With
-        `check_keys` (None: as the settings say) a key that others have inserted meanwhile is a conflict, too.
+        The rows have all columns of the table. Of several rows with one key, the highest value in the ordering field
+        wins, also against the row in the table. Without an ordering field the last row wins. A key in both arguments is
+        deleted. With `check_keys` (None: as in the settings) a key that another writer inserted since the snapshot is a
+        conflict, too.
 
         Raises:
-            WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
-            InvalidRecords, UnsupportedSchema, Aborted: as for `append`; a missing column is refused.
+            WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
+            InvalidRecords, UnsupportedSchema, Aborted: as for `append`; also for a missing column.
 
         >>> done = table.upsert(pa.table({"id": [2, 3], "city": ["bonn", "ulm"], "fare": [4.0, 5.0]}))
         >>> done.updated, done.inserted
@@ -327,15 +346,15 @@ class Table(TableContext):
         retries: int = WHOLE_RETRIES,
         extra: Mapping[str, str] | None = None,
     ) -> CommitResult:
-        """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
+        """Delete rows by key and partition columns, or by a condition: SQL text or a pyarrow expression.
 
-        To a non-blocking writer the ordering column does: with it nothing is read, and nobody conflicts.
+        Other columns of `keys` are ignored, and so are unknown keys. A non-blocking writer also uses the ordering
+        column: with it the delete reads nothing and conflicts with no other writer.
 
-        Or those for which a condition is true, as SQL text or a pyarrow expression: `delete("fare is null")`. Rows that
-        come in by others meanwhile, in new file groups, stay.
+        With a condition (`delete("fare is null")`), rows that others add in new file groups after the snapshot stay.
 
         Raises:
-            WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+            WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
             InvalidRecords: a key is null, or a key or partition column is missing.
             InvalidInput: the condition does not fit the table.
 
@@ -355,14 +374,14 @@ class Table(TableContext):
         retries: int = WHOLE_RETRIES,
         extra: Mapping[str, str] | None = None,
     ) -> CommitResult:
-        """Put rows in place of all there are, in the whole table or in these partitions (paths, as folders are named).
+        """Replace all rows of the table, or of `partitions` (paths, as folders are named), by `rows`.
 
-        Rows that come in by other writers meanwhile, in new file groups, stay: they count as written after.
+        Rows that other writers add in new file groups after the snapshot stay: they count as written later.
 
         Raises:
-            WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
-            InvalidInput: `partitions` is one text, or no list.
-            InvalidRecords, UnsupportedSchema, Aborted: as for `append`; a row for another partition.
+            WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
+            InvalidInput: `partitions` is a single text, or not a list.
+            InvalidRecords, UnsupportedSchema, Aborted: as for `append`; also for a row of another partition.
 
         >>> done = table.overwrite(pa.table({"id": [9], "city": ["ulm"]}), partitions=["ulm"])
         >>> sorted(table.to_arrow().column("id").to_pylist())
@@ -372,18 +391,18 @@ class Table(TableContext):
         return retry.transact(self, write, retries=retries, extra=extra)
 
     def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
-        """Add columns, in a commit of their own; older rows have nulls there. Files are not rewritten.
+        """Add columns in a commit of their own. Older rows have nulls in them; no file is rewritten.
 
-        A field inside a column is added by its path (`st.y`, `l.element.y` of a list, `m.value.y` of a map), or by a
-        wider struct. It comes last in its struct.
+        Add a field inside a column by its path (`st.y`, `l.element.y` of a list, `m.value.y` of a map), or by a wider
+        struct. It becomes the last field of its struct.
 
-        Writers that began before and commit after it get `WriteConflict`, and know the columns when they try again.
-        Other changes of the schema are not possible: no column is dropped, renamed, or given another type.
+        Writers that began before this commit and commit after it get `WriteConflict`; their next try uses the new
+        columns. Other changes of the schema are impossible: you cannot drop, rename or retype a column.
 
         Raises:
-            UnsupportedSchema: a field is there with another type, or is of a type that cannot be stored.
+            UnsupportedSchema: the field exists with another type, or its type cannot be stored.
             InvalidInput: a path leads nowhere.
-            WriteConflict: others added columns first, at each of `retries` + 1 tries.
+            WriteConflict: other writers added columns first, at each of `retries` + 1 tries.
             Fenced: a commit of a newer epoch was made, see `under`.
 
         >>> done = table.add_columns(pa.schema([("tip", pa.float64())]))
@@ -397,10 +416,10 @@ class Table(TableContext):
     def transaction(self, *, pinned: bool = True) -> TableTransaction:
         """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.
 
-        A clean end commits, an exception rolls back; without `with` do so yourself: `commit()` or `rollback()`. A
-        conflict comes out of it as `WriteConflict`; to try again give `transact` a function instead.
+        A clean end of the block commits, an exception rolls back. Without `with`, call `commit()` or `rollback()`. A
+        conflict raises `WriteConflict`; use `transact` with a function for retries.
 
-        Not `pinned`: for one that has read nothing before it starts to write; its snapshot is of then.
+        `pinned=False`: take the snapshot when the transaction starts to write; for one that reads nothing before.
 
         >>> with table.transaction() as txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
@@ -419,15 +438,16 @@ class Table(TableContext):
         check_keys: bool | None = None,
         pinned: bool = True,
     ) -> CommitResult:
-        """Run `fn` in a transaction and commit it; after a conflict again, from a fresh snapshot.
+        """Run `fn` in a transaction and commit it; after a conflict run it again on a fresh snapshot.
 
-        `fn` may run `retries` + 1 times and must get all it reads from its transaction. `extra` goes into the commit's
-        extra metadata. `check_keys` is in place of the settings' (see `KeyCheck`): a key that another has
-        inserted meanwhile is a conflict, too. `pinned`: see `transaction`.
+        `fn` may run `retries` + 1 times and must read only from its transaction. `extra` goes into the commit's
+        metadata. `check_keys` overrides the settings (see `KeyCheck`): a key that another writer inserted since the
+        snapshot is a conflict, too. `pinned`: see `transaction`.
 
         Raises:
-            WriteConflict: others were faster at each try.
-            Aborted: others took this writer for dead; or the table's properties have changed, and there are no retries.
+            WriteConflict: other writers were faster at each try.
+            Aborted: the heartbeat expired, or another writer rolled this write back; or the table's properties changed
+                and no retries are left.
             Fenced: a commit of a newer epoch was made, see `under`.
 
         >>> def raise_fares(txn):
@@ -440,7 +460,7 @@ class Table(TableContext):
         )
 
     def run_inline_services(self) -> None:
-        """Archive, compact, cluster, if the settings say so and it is time to: what follows each commit of this table.
+        """Archive, compact and cluster where the settings ask for it and it is due, as after each commit of this table.
 
         >>> table.run_inline_services()  # as its settings say: nothing, by default
         """
@@ -451,14 +471,14 @@ class Table(TableContext):
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs any more (default: by the settings' retention).
 
-        While another cleaner is at work, this one does nothing. `dry_run`: nothing is written; what it would remove.
-        `under` a fence, the epoch is compared when the plan is made; the clean does not record it.
+        Does nothing while another cleaner runs. `dry_run`: write nothing, and return what would be removed. `under` a
+        fence, the epoch is compared when the plan is made; the clean does not record it.
 
         Raises:
             Fenced: a commit of a newer epoch was made; nothing more is planned.
             InvalidSettings: the policy would keep nothing.
             UnsupportedTable: the table cannot be written here.
-            NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
+            NotAcquired, CasError: the lock or the store failed; the next clean finishes a plan that was made.
 
         >>> table.clean(KeepVersions(1))  # each file group has one version yet
         ()
@@ -468,11 +488,11 @@ class Table(TableContext):
     def compact(self, *, dry_run: bool = False) -> tuple[CompactionResult, ...]:
         """Merge the log files of a merge-on-read table into new base files, while writers go on.
 
-        What is scheduled and nobody runs comes first. `dry_run`: nothing is written; what it would schedule. `under` a
-        fence, the epoch is compared at each step under the lock, and the compaction records it.
+        Scheduled compactions that no executor runs come first. `dry_run`: write nothing, and return what would be
+        scheduled. `under` a fence, the epoch is compared at each step under the lock, and the compaction records it.
 
         Raises:
-            Fenced: a commit of a newer epoch was made; what is scheduled is left to whoever follows.
+            Fenced: a commit of a newer epoch was made; the scheduled plan is left for a later compaction.
             UnsupportedTable: the table is copy-on-write, or cannot be written here.
 
         >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
@@ -484,7 +504,7 @@ class Table(TableContext):
         return compaction.compact_table(self, dry_run=dry_run)
 
     def schedule_compaction(self) -> str | None:
-        """Write down what is to be merged, for another to run; its begin time, None if there is nothing.
+        """Write a compaction plan for another process to run; returns its begin time, None if nothing is to be merged.
 
         `under` a fence, the epoch is compared; the plan does not record it.
 
@@ -496,11 +516,11 @@ class Table(TableContext):
         return compaction.schedule_compaction(self)
 
     def run_compaction(self, instant: str) -> CompactionResult:
-        """Run a scheduled compaction, of the JVM's too, or go on with one whose executor died; see `compaction`.
+        """Run a scheduled compaction, also one of JVM Hudi, or continue one whose executor died; see `compaction`.
 
         Raises:
-            HistoryGone: there is no such compaction, or files that it names are gone.
-            Aborted: another executor is at work.
+            HistoryGone: no such compaction exists, or files that it names are gone.
+            Aborted: another executor is running it.
 
         >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
         >>> logs = Table.create("memory://docs/logs", spec)
@@ -510,15 +530,15 @@ class Table(TableContext):
         return compaction.run_compaction(self, instant)
 
     def unschedule_compaction(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
-        """Take a scheduled compaction back; no row changes by it.
+        """Remove a scheduled compaction from the timeline; no row changes.
 
-        With `hours`, in place of an instant, all that were scheduled so long ago, by the store's clock, and that nobody
-        runs. Returns the begin times of what was taken back.
+        With `hours` instead of an instant, remove all that were scheduled at least so many hours ago, by the store's
+        clock, and that no executor runs. Returns the begin times of the removed plans.
 
         Raises:
-            InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
-            HistoryGone: there is no such compaction.
-            Aborted: an executor is at work.
+            InvalidInput: not exactly one of the two is given, or `hours` is not a number above 0.
+            HistoryGone: no such compaction exists.
+            Aborted: an executor is running it.
 
         >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
         >>> logs = Table.create("memory://docs/logs", spec)
@@ -535,23 +555,23 @@ class Table(TableContext):
         *,
         dry_run: bool = False,
     ) -> tuple[ClusteringResult, ...]:
-        """Join small files of each partition into larger ones, their rows sorted, while writers go on elsewhere.
+        """Join small files of each partition into larger ones, with sorted rows, while writers go on elsewhere.
 
-        What is scheduled and nobody runs comes first. A row stays what it is, of the commit that wrote it. A write of a
-        file group that is being clustered gives way, or with `prefer_writer` the clustering does; see `clustering`.
-        `under` a fence, the epoch is compared at each step under the lock, and the clustering records it.
+        Scheduled clusterings that no executor runs come first. Rows do not change and keep the commit that wrote them.
+        A write to a file group that is being clustered loses; with `prefer_writer` the clustering loses instead. See
+        `clustering`. `under` a fence, the epoch is compared at each step under the lock, and the clustering records it.
 
         Args:
             sort_by: columns, nulls first; none: rows stay in the order of their files.
-            target_file_bytes: about how large a new file is to be.
-            small_file_bytes: files below this are joined, if a partition has two (default: half of the target).
-            dry_run: nothing is written; what it would schedule first.
+            target_file_bytes: about the size of a new file, in bytes.
+            small_file_bytes: files below this size are joined, if a partition has two (default: half of the target).
+            dry_run: write nothing, and return what would be scheduled first.
 
         Raises:
-            Fenced: a commit of a newer epoch was made; what is scheduled is left to whoever follows.
-            InvalidInput: there are no such columns, or sizes.
+            Fenced: a commit of a newer epoch was made; the scheduled plan is left for a later clustering.
+            InvalidInput: a column does not exist, or a size is invalid.
             UnsupportedTable: the table has buckets (one file group each: nothing to join), or cannot be written here.
-            WriteConflict: a write was faster, or is preferred; no row changed by the clustering that gave way.
+            WriteConflict: a write was faster, or is preferred; the clustering that lost changed no row.
 
         >>> more = table.append(pa.table({"id": [3], "city": ["ulm"]}))
         >>> plans = table.cluster(sort_by=["id"])
@@ -567,9 +587,9 @@ class Table(TableContext):
         target_file_bytes: int = TARGET_FILE_BYTES,
         small_file_bytes: int | None = None,
     ) -> str | None:
-        """Write down what is to be joined, for another to run, JVM Hudi too; its begin time, None if there is nothing.
+        """Write a clustering plan for another process or JVM Hudi to run; returns its begin time, None if needless.
 
-        Until then writes of those file groups give way. Arguments and errors are those of `cluster`. `under` a fence,
+        Writes to those file groups lose until it has run. Arguments and errors are those of `cluster`. `under` a fence,
         the epoch is compared; the plan does not record it.
 
         >>> table.schedule_clustering() is None  # a file in each partition: there is nothing to join
@@ -579,12 +599,12 @@ class Table(TableContext):
         return clustering.schedule_clustering(self, rule)
 
     def run_clustering(self, instant: str) -> ClusteringResult:
-        """Run a scheduled clustering, of the JVM's too, or go on with one whose executor died; see `clustering`.
+        """Run a scheduled clustering, also one of JVM Hudi, or continue one whose executor died; see `clustering`.
 
         Raises:
-            HistoryGone: there is no such clustering, or files that it names are gone.
-            Aborted: another executor is at work.
-            WriteConflict: a write was faster, or is preferred; the plan was taken back.
+            HistoryGone: no such clustering exists, or files that it names are gone.
+            Aborted: another executor is running it.
+            WriteConflict: a write was faster, or is preferred; the plan was removed.
 
         >>> more = table.append(pa.table({"id": [3], "city": ["ulm"]}))
         >>> instant = table.schedule_clustering(sort_by=["id"])
@@ -593,15 +613,15 @@ class Table(TableContext):
         return clustering.run_clustering(self, instant)
 
     def unschedule_clustering(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
-        """Take a scheduled clustering back; no row changes by it.
+        """Remove a scheduled clustering from the timeline; no row changes.
 
-        With `hours`, in place of an instant, all that were scheduled so long ago, by the store's clock, and that nobody
-        runs. Returns the begin times of what was taken back.
+        With `hours` instead of an instant, remove all that were scheduled at least so many hours ago, by the store's
+        clock, and that no executor runs. Returns the begin times of the removed plans.
 
         Raises:
-            InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
-            HistoryGone: there is no such clustering.
-            Aborted: an executor is at work.
+            InvalidInput: not exactly one of the two is given, or `hours` is not a number above 0.
+            HistoryGone: no such clustering exists.
+            Aborted: an executor is running it.
 
         >>> table.unschedule_clustering(hours=24)
         ()
@@ -611,25 +631,25 @@ class Table(TableContext):
     def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
         """Move the oldest instants off the timeline (default: by the settings' `archival`); their rows stay.
 
-        `dry_run`: nothing is written; what it would archive, if no writer is dead. `under` a fence, the epoch is
+        `dry_run`: write nothing, and return what would be archived if no writer is dead. `under` a fence, the epoch is
         compared in each round that has something to archive; the archive does not record it.
 
         Raises:
             Fenced: a commit of a newer epoch was made.
-            InvalidSettings: what is to be kept cannot be.
+            InvalidSettings: `keep` is impossible.
             UnsupportedTable: the table cannot be written here.
-            Corrupt: a file of the archive, or an instant, cannot be understood.
-            NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+            Corrupt: a file of the archive, or an instant, cannot be parsed.
+            NotAcquired, LeaseLost, CasError: the lock or the store failed; safe to repeat.
 
         >>> result = table.archive(KeepActive(20, 30), dry_run=True)
         """
         return archive.archive(self, keep, dry_run=dry_run)
 
     def sweep(self) -> tuple[str, ...]:
-        """Roll back what dead writers left, and finish what dead services planned; the begin times of all that.
+        """Roll back the writes of dead writers, and finish the plans of dead services; returns their begin times.
 
         Raises:
-            NotAcquired, CasError: the lock or the store; may be repeated.
+            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> table.sweep()  # nobody has died
         ()
@@ -637,12 +657,12 @@ class Table(TableContext):
         return (*rollback.sweep(self), *(done.instant for done in clean.finish_dead(self)))
 
     def roll_back(self, instant: str, *, force: bool = False) -> None:
-        """Remove a pending write of a dead writer; with `force` that of a living one too, which gets `Aborted`.
+        """Roll back a pending write of a dead writer; with `force` also of a living one, which then gets `Aborted`.
 
         Raises:
-            HistoryGone: there is no such pending write.
+            HistoryGone: no such pending write exists.
             Aborted: its writer is alive.
-            NotAcquired, CasError: the lock or the store; may be repeated.
+            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> table.roll_back("20260101000000000")
         Traceback (most recent call last):
@@ -654,14 +674,14 @@ class Table(TableContext):
     def savepoint(self, version: TableVersion | None = None, *, user: str = "", comment: str = "") -> str:
         """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`.
 
-        `version` names the commit, see `Table.version`; a time names the last that had completed by then. Returns the
-        begin time of the commit that was chosen. Hudi names savepoints by it, and it is a version itself.
+        `version` names the commit, see `Table.version`; a time means the last commit that had completed by then.
+        Returns the begin time of that commit. Hudi names savepoints by it, and `version` arguments accept it.
 
         Raises:
-            InvalidInput: it names no version.
-            HistoryGone: there is no such commit, or files that it needs were cleaned or are about to be.
+            InvalidInput: `version` is not a version.
+            HistoryGone: no such commit exists, or files that it needs were cleaned or are about to be.
             UnsupportedTable: the table cannot be written here.
-            NotAcquired, CasError: the lock or the store; may be repeated.
+            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> kept = table.savepoint(comment="before the migration")
         >>> kept == first.instant, table.to_arrow(as_of=kept).num_rows, table.changes(after=kept).commits
@@ -670,10 +690,10 @@ class Table(TableContext):
         return restore.save(self, version, user=user, comment=comment)[0]
 
     def savepoints(self) -> dict[str, Savepoint]:
-        """All savepoints by the begin time of their commit, oldest first.
+        """List all savepoints by the begin time of their commit, oldest first.
 
         Raises:
-            Corrupt: one cannot be understood.
+            Corrupt: a savepoint cannot be parsed.
 
         >>> instant = table.savepoint(comment="before the migration")
         >>> table.savepoints()[instant].comment
@@ -682,12 +702,12 @@ class Table(TableContext):
         return restore.savepoints(self, self.timeline())
 
     def delete_savepoint(self, version: TableVersion) -> bool:
-        """Let the files of a commit's savepoint be cleaned again; False if it has none.
+        """Delete a commit's savepoint, so that its files may be cleaned again; returns False if it has none.
 
         Raises:
-            InvalidInput: it names no version.
-            HistoryGone: there is no such commit.
-            NotAcquired, CasError: the lock or the store; may be repeated.
+            InvalidInput: `version` is not a version.
+            HistoryGone: no such commit exists.
+            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> table.delete_savepoint(table.savepoint())
         True
@@ -695,19 +715,19 @@ class Table(TableContext):
         return restore.delete_savepoint(self, version)
 
     def restore(self, version: TableVersion) -> RestoreResult:
-        """Undo: take back every commit that completed after a version, see `version`; which, the result says.
+        """Undo every commit that completed after `version` (see `Table.version`); the result lists them.
 
-        NOT promised: anything for JVM writers that run meanwhile; stop them first. `under` a fence, the epoch is
-        compared before anything is taken back; the restore does not record it, and removes the epochs of what it takes
-        back.
+        NOT promised: anything, if JVM writers run at the same time; stop them first. `under` a fence, the epoch is
+        compared before anything is undone. The restore does not record it, and removes the epochs of the commits that
+        it undoes.
 
         Raises:
             Fenced: a commit of a newer epoch was made.
-            InvalidInput: it names no version.
-            HistoryGone: there is no such commit (any more), files that it needs were cleaned, or a later commit has a
+            InvalidInput: `version` is not a version.
+            HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
                 savepoint or was archived.
             UnsupportedTable: the table cannot be written here.
-            NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+            NotAcquired, LeaseLost, CasError: the lock or the store failed; safe to repeat.
 
         >>> before = table.version
         >>> done = table.delete("id = 1")
@@ -717,27 +737,29 @@ class Table(TableContext):
         return restore.restore(self, version)
 
     def adopt_bucket_index(self, buckets: int, bucket_by: Sequence[str] = ()) -> None:
-        """Say in the properties that a JVM writer made buckets, or that an empty table is to have them.
+        """Record in the properties that a JVM writer made buckets, or that an empty table shall have them.
 
         Reads all keys of the table first. Safe to repeat.
 
         Raises:
             UnsupportedTable: a row is not in the bucket of its key, or the table has another index.
-            InvalidRecords: `bucket_by` is no part of the record key, or the number of buckets is impossible.
-            Aborted: others committed each time while the keys were read; nothing was changed.
+            InvalidRecords: `bucket_by` is not part of the record key, or the number of buckets is impossible.
+            Aborted: other writers committed each time while the keys were read; nothing was changed.
 
         >>> Table.create("memory://docs/none", TableSpec("none", rows, "id")).adopt_bucket_index(4)
         """
         share.adopt_bucket_index(self, buckets, bucket_by)
 
     def share(self, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-        """Let the properties tell JVM Hudi's writers in Spark how to share the table; what changed. Safe to repeat.
+        """Write the properties by which JVM Hudi's Spark writers share the table; returns the changes. Safe to repeat.
 
-        A job that says otherwise fails. `dry_run`: nothing is written. `all_in_utc`: you know that all writers ran in
-        UTC; needed for a copy of a table with local times, whose files have other times than those of their writing.
+        A JVM job that contradicts these properties fails. `dry_run`: write nothing. `all_in_utc`: confirm that all
+        writers ran in UTC. A copy of a table with local times needs it, as the times of its files are not those of
+        their writing.
 
         Raises:
-            UnsupportedTable: it cannot be written here. NotAcquired, CasError: may be repeated.
+            UnsupportedTable: the table cannot be written here.
+            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> for change in table.share(dry_run=True):  # what JVM Hudi's writers will find in the table
         ...     assert change
@@ -745,13 +767,14 @@ class Table(TableContext):
         return sharing.share(self, dry_run=dry_run, all_in_utc=all_in_utc)
 
     def unshare(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-        """Take back what `share` wrote, so that the table can go back to one JVM writer; what was there.
+        """Remove the properties that `share` wrote, to give the table to one JVM writer; returns what was removed.
 
-        Stop all other writers first, those of this library too: a single JVM writer takes no lock, and rolls back
-        whatever is pending. The zone of the table's times stays UTC. `dry_run`: nothing is written.
+        Stop all other writers first, also those of this library: a single JVM writer takes no lock, and rolls back
+        every pending write. The zone of the table's times stays UTC. `dry_run`: write nothing.
 
         Raises:
-            Aborted: a write is pending; nothing was changed. NotAcquired, CasError: may be repeated.
+            Aborted: a write is pending; nothing was changed.
+            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> sorted(change.key for change in table.unshare(dry_run=True))[-1]
         'hoodie.write.lock.provider'
@@ -759,12 +782,12 @@ class Table(TableContext):
         return sharing.unshare(self, dry_run=dry_run)
 
     def doctor(self, *, keys: bool = False) -> tuple[TableFinding, ...]:
-        """What is wrong with the table, and what to do about it; nothing is written.
+        """Find faults of the table, with the next step for each; nothing is written.
 
-        `keys`: all record keys in base files are read, and those that are in several file groups are counted.
+        `keys`: also read all record keys in base files, and count keys that are in several file groups.
 
-        Tables that cannot be written here can be looked at, too; `lockprovider table doctor URL` also looks at those
-        that cannot be opened. NOT promised: that a finding is still true when it is read.
+        Works on tables that cannot be written here, too. `lockprovider table doctor URL` also examines tables that
+        cannot be opened. NOT promised: that a finding is still true when you read it.
 
         Raises:
             CasError: the store failed.
@@ -775,24 +798,26 @@ class Table(TableContext):
         return tuple(finding for _, _, found in diagnose(self, keys=keys) for finding in found)
 
     def set_visibility(self, visibility: str) -> None:
-        """Let commits appear `"ordered"`, or `"unordered"`: see `TableSpec.visibility`. Safe to repeat.
+        """Make commits appear `"ordered"` or `"unordered"`: see `TableSpec.visibility`. Safe to repeat.
 
-        A transaction that is being written ends with `Aborted`, as by every change of the properties.
+        A transaction in progress ends with `Aborted`, as after every change of the properties.
 
         Raises:
-            InvalidInput: it is none of the two. NotAcquired, CasError: may be repeated.
+            InvalidInput: neither of the two.
+            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> table.set_visibility("ordered")  # as it is, if nobody asked for more
         """
         sharing.set_visibility(self, visibility)
 
     def retire_metadata_table(self) -> int:
-        """Stop using a metadata table of JVM Hudi's, and remove it; how many files it had. Safe to repeat.
+        """Stop using JVM Hudi's metadata table and delete it; returns how many files it had. Safe to repeat.
 
-        JVM writers in Spark make none from then on; set `hoodie.metadata.enable=false` on others (Flink, Java) first.
+        JVM writers in Spark do not make a new one. For others (Flink, Java) set `hoodie.metadata.enable=false` first.
 
         Raises:
-            Aborted: a write is pending, whose writer may be building it. NotAcquired, CasError: may be repeated.
+            Aborted: a write is pending, whose writer may be building the metadata table.
+            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> table.retire_metadata_table()  # none is there
         0

@@ -1,4 +1,4 @@
-"""`fsspec-cas`: probe a store, and read and write conditionally from a shell."""
+"""`fsspec-cas`: the command that probes a store, and reads and writes conditionally from a shell."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ _EXAMPLES = """examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; what it came to is the exit code."""
+    """Run one command and return its exit code."""
     arguments = _parser().parse_args(argv)
     return run("fsspec-cas", arguments, arguments.run, lambda _: None)
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Build the parser of the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="fsspec-cas",
@@ -113,6 +114,7 @@ def _probe(arguments: Any) -> int:
 
 
 def _get(arguments: Any) -> int:
+    """Write the object to stdout or a file, and its version to stderr or stdout."""
     store, name = _object(arguments)
     content = store.read(name, timeout=arguments.timeout)
     to_stdout = arguments.file == "-"
@@ -136,6 +138,7 @@ def _put(arguments: Any) -> int:
 
 
 def _written(store: Store, name: str, source: BinaryIO, version: Version | None, timeout: float) -> Outcome:
+    """Write the source: a replacement from one read, a create as a stream of chunks."""
     if version is not None:
         return store.put_if_match(name, source.read(), version, timeout=timeout)
     writer = store.open_exclusive(name, timeout=timeout)

@@ -1,6 +1,6 @@
-"""What the command lines of this distribution share: storage options, exit codes, and errors in one sentence.
+"""Shared code of this distribution's command lines: storage options, exit codes, and errors in one sentence.
 
-An error never shows a traceback unless `--debug` is given, and says on stderr what to do next.
+An error is printed to stderr with the next step, and without a traceback unless `--debug` is given.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_storage_options(parser: argparse.ArgumentParser) -> None:
-    """`-o KEY=VALUE` and `--storage-options JSON`, to be read by `storage_options`."""
+    """Add `-o KEY=VALUE` and `--storage-options JSON`, which `storage_options` reads."""
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help=_OPTION_HELP)
     parser.add_argument("--storage-options", metavar="JSON", help="storage options as a JSON object")
 
 
 def add_general(parser: argparse.ArgumentParser) -> None:
-    """`--version` and `-v`, before the command."""
+    """Add `--version` and `-v`, which stand before the command."""
     parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
     parser.add_argument(
         "-v", "--verbose", action="count", default=0, help="say on stderr what is done; -vv: each request, too"
@@ -41,18 +41,18 @@ def add_general(parser: argparse.ArgumentParser) -> None:
 
 
 class _Version(argparse.Action):
-    """Asked of the distribution when it is wanted: not at each start."""
+    """Option that looks up the distribution's version only when it is used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
-        """Say it and end."""
-        from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
+        """Print the version and exit."""
+        from importlib.metadata import version  # noqa: PLC0415 - slower than all other imports
 
         print(f"{parser.prog} {version('fsspec-cas')}")
         parser.exit(DONE)
 
 
 class _Complaints(logging.Handler):
-    """Warnings, as everything that a command says on stderr."""
+    """Log handler that prints warnings in the form of all messages of a command."""
 
     def __init__(self, program: str) -> None:
         super().__init__(logging.WARNING)
@@ -63,7 +63,7 @@ class _Complaints(logging.Handler):
 
 
 def log_to_stderr(program: str, verbose: int) -> None:
-    """Show what the loggers of this distribution say, in as much detail as `-v` was given; warnings always."""
+    """Show the log records of this distribution's loggers on stderr: warnings always, more by the number of `-v`."""
     for name in ("fsspec_cas", "lockprovider"):
         logging.getLogger(name).handlers = [] if verbose else [_Complaints(program)]
     if verbose:
@@ -73,10 +73,10 @@ def log_to_stderr(program: str, verbose: int) -> None:
 
 
 def storage_options(arguments: Any) -> dict[str, Any]:
-    """What was given with `-o` and `--storage-options`, as fsspec takes it; `-o` wins.
+    """Return the options of `-o` and `--storage-options`, in fsspec's form; `-o` wins.
 
     Raises:
-        InvalidInput: one of them cannot be understood.
+        InvalidInput: one of them cannot be parsed.
     """
     options = {} if arguments.storage_options is None else _json_object(arguments.storage_options)
     for number, pair in enumerate(arguments.options, 1):
@@ -107,7 +107,11 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Objects, lists, true, false and null are read as JSON; all else, numbers too, may be a name or a secret."""
+    """Parse the value of an option.
+
+    Objects, lists, true, false and null are JSON. Any other text, numbers too, stays text: it may be a name or a
+    secret.
+    """
     if text[:1] in ("{", "[") or text in ("true", "false", "null"):
         try:
             return json.loads(text)
@@ -117,9 +121,9 @@ def _value(key: str, text: str) -> Any:
 
 
 def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception], int | None]) -> int:
-    """Run one parsed command; what it came to is the exit code.
+    """Run one parsed command and return its exit code.
 
-    `code_of` says the code of an error that the program knows and this module does not, else None.
+    `code_of` returns the code of an error that only the program knows, else None.
     """
     log_to_stderr(program, getattr(arguments, "verbose", 0))
     try:
@@ -127,15 +131,16 @@ def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception
     except KeyboardInterrupt as stop:
         return _interrupted(program, stop)
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read stdout is gone; Python would complain about it at the end
+        sys.stderr.close()  # the reader of stdout is gone, and Python would report that at exit
         return DONE
-    except Exception as error:  # users get one sentence
+    except Exception as error:  # users get one sentence, no traceback
         if getattr(arguments, "debug", False):
             raise
         return _failed(program, error, code_of(error))
 
 
 def _failed(program: str, error: Exception, code: int | None) -> int:
+    """Print the error, and return its exit code."""
     match error:
         case _ if code is not None:
             found = code
@@ -163,12 +168,12 @@ def _interrupted(program: str, stop: KeyboardInterrupt) -> int:
 
 
 def complain(program: str, sentence: str) -> None:
-    """One line on stderr."""
+    """Print one line to stderr."""
     print(f"{program}: {' '.join(sentence.split())}", file=sys.stderr)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a title, and below it rows whose columns are as wide as their longest cell."""
+    """Print a title and rows; each column is as wide as its longest cell."""
     print(title)
     widths = [max(len(row[n]) for row in (columns, *rows)) for n in range(len(columns))]
     for row in (columns, *rows):
@@ -176,7 +181,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def add_completion(commands: Any, of: Any) -> None:
-    """The command `completion SHELL`; `of` gives the whole parser."""
+    """Add the command `completion SHELL`; `of` returns the whole parser."""
     text = "Print what completes this command line: eval it in your shell's startup file."
     parser = commands.add_parser("completion", help=text, description=text)
     parser.add_argument("shell", choices=SHELLS)
@@ -184,13 +189,13 @@ def add_completion(commands: Any, of: Any) -> None:
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """What the shell has to evaluate."""
+    """Return the completion script that the shell evaluates."""
     found = words_of(parser)
     return _fish(parser.prog, found) if shell == "fish" else _bash(parser.prog, found, zsh=shell == "zsh")
 
 
 def words_of(parser: argparse.ArgumentParser) -> dict[tuple[str, ...], list[str]]:
-    """The commands and options that may come behind each row of commands."""
+    """Return the commands and options that may follow each sequence of commands."""
     found: dict[tuple[str, ...], list[str]] = {}
     _collect(parser, (), found)
     return found
@@ -198,7 +203,7 @@ def words_of(parser: argparse.ArgumentParser) -> dict[tuple[str, ...], list[str]
 
 def _collect(parser: argparse.ArgumentParser, path: tuple[str, ...], found: dict[tuple[str, ...], list[str]]) -> None:
     words: list[str] = []
-    for action in parser._actions:  # noqa: SLF001 - argparse tells it in no other way
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public way
         words += [option for option in action.option_strings if option.startswith("--")]
         for name, inner in action.choices.items() if isinstance(action, argparse._SubParsersAction) else ():  # noqa: SLF001
             words.append(name)
@@ -207,6 +212,7 @@ def _collect(parser: argparse.ArgumentParser, path: tuple[str, ...], found: dict
 
 
 def _bash(program: str, found: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:
+    """Return the script for bash, or for zsh through its emulation of bash."""
     name = f"_{program.replace('-', '_')}"
     cases = [f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in sorted(found.items())]
     lines = [

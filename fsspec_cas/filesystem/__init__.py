@@ -1,6 +1,7 @@
-"""`cas`: every fsspec filesystem with atomic creates.
+"""`cas`: an fsspec filesystem that adds conditional writes to any supported one.
 
-May import: the store and below. `fsspec.filesystem("cas", target_protocol=...)`, or chained: `cas::s3://...`.
+Open it by `fsspec.filesystem("cas", target_protocol=...)`, or chained: `cas::s3://...`. It imports only the store and
+lower modules.
 """
 
 from fsspec_cas.filesystem.filesystem import CasFileSystem

@@ -1,4 +1,4 @@
-"""What `cas` has and its target has not: writes, copies and removals under a condition, and the version of each file.
+"""Methods that the `cas` filesystem adds to its target: conditional writes, copies and deletes, and file versions.
 
 `_name` is the coroutine of `name`.
 """
@@ -26,7 +26,7 @@ from fsspec_cas.store import Store
 T = TypeVar("T")
 
 _MIB = 1024 * 1024
-_LOOKS = 5  # at an object that others change while it is copied
+_LOOKS = 5  # reads of an object that others change while it is copied
 
 
 class ConditionalCalls:
@@ -42,7 +42,7 @@ class ConditionalCalls:
         """Create the object.
 
         Raises:
-            AlreadyExists: somebody else's is there; nothing was written.
+            AlreadyExists: the path has another writer's object; nothing was written.
             OutcomeUnknown: it may have been created.
         """
         full, how = self._full(path), {"create_once": create_once, "timeout": timeout, **attributes}
@@ -51,30 +51,30 @@ class ConditionalCalls:
     def put_if_match(
         self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S, **attributes: Any
     ) -> Version:
-        """Replace the object if it still is at `version`, given as such or as its text.
+        """Replace the object if it is still at `version`, a `Version` or its text.
 
         Raises:
-            VersionMismatch: it is not; nothing was written.
+            VersionMismatch: it has another version; nothing was written.
             OutcomeUnknown: it may have been replaced.
         """
         full = self._full(path)
         return self._won(full, lambda: self.store.put_if_match(full, value, version, timeout=timeout, **attributes))
 
     def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
-        """Remove the object if it still is at `version`; raises as `put_if_match`."""
+        """Delete the object if it is still at `version`; raises as `put_if_match`."""
         full = self._full(path)
         self._won(full, lambda: self.store.delete_if_match(full, version, timeout=timeout))
 
     def read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
-        """Bytes and version, out of one response."""
+        """Read bytes and version from one response."""
         return self.store.read(self._full(path), timeout=timeout)
 
     def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """The same, or None while it is at `version`."""
+        """Read bytes and version, or return None while the object is at `version`."""
         return self.store.read_if_changed(self._full(path), version, timeout=timeout)
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        """Read, apply `fn`, write back; again if somebody was faster. See `AsyncStore.update`."""
+        """Read the object, apply `fn`, and write the result; repeat after a lost race. See `AsyncStore.update`."""
         full = self._full(path)
         try:
             return self.store.update(full, fn, timeout=timeout)
@@ -82,30 +82,30 @@ class ConditionalCalls:
             self._changed(full)
 
     def rm(self, path: Any, *args: Any, if_match: Version | str | None = None, **kwargs: Any) -> Any:
-        """As the target's; with `if_match` one object, if it still is at this version (`delete_if_match`).
+        """Remove files as the target does; with `if_match` remove one object, if it is still at this version.
 
         Raises:
-            VersionMismatch: it is not; nothing was removed.
-            InvalidInput: `if_match` with anything else than one object.
+            VersionMismatch: it has another version; nothing was removed.
+            InvalidInput: `if_match` was given for anything other than one object.
         """
         if if_match is None:
             return self.fs.rm(plain(path), *args, **kwargs)
         return self.delete_if_match(_one(path, args, kwargs), if_match)
 
     def rm_file(self, path: str, *, if_match: Version | str | None = None) -> Any:
-        """As the target's; `if_match` as of `rm`."""
+        """Remove a file as the target does; `if_match` is that of `rm`."""
         return self.fs.rm_file(plain(path)) if if_match is None else self.delete_if_match(path, if_match)
 
     def cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
-        """As the target's; with `if_absent` only where nothing is, which the store decides.
+        """Copy a file as the target does; with `if_absent` only to an empty path, which the store decides.
 
-        Such a copy goes through the memory of this process, as a whole: it is of one version of the source, and takes
-        along content type and metadata, and nothing else of what the store keeps (rights, tags, cache control).
+        Such a copy holds the whole object in this process's memory. It is of one version of the source. It keeps
+        content type and metadata, and nothing else that the store keeps (rights, tags, cache control).
 
         Raises:
-            AlreadyExists: something is at `path2`; nothing was written.
+            AlreadyExists: `path2` is not empty; nothing was written.
             OutcomeUnknown: it may have been created.
-            Unavailable: others changed the source again and again.
+            Unavailable: other writers changed the source again and again.
         """
         if not if_absent:
             return self.fs.cp_file(plain(path1), plain(path2), **kwargs)
@@ -117,17 +117,17 @@ class ConditionalCalls:
         return None
 
     def copy(self, path1: Any, path2: Any, *args: Any, if_absent: bool = False, **kwargs: Any) -> Any:
-        """As the target's; `if_absent=True` is exclusive, file by file: see `cp_file`."""
+        """Copy files as the target does; `if_absent=True` is exclusive for each file, see `cp_file`."""
         if not if_absent:
             return self.fs.copy(plain(path1), plain(path2), *args, **kwargs)
         return AbstractFileSystem.copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)
 
     def cp(self, path1: Any, path2: Any, *args: Any, **kwargs: Any) -> Any:
-        """The same as `copy`."""
+        """Copy files, an alias of `copy`."""
         return self.copy(path1, path2, *args, **kwargs)
 
     def expand_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """The target's. fsspec's `copy` hands its own arguments on to it."""
+        """Expand a path as the target does. fsspec's `copy` passes its own arguments on to it."""
         kwargs.pop("if_absent", None)
         return self.fs.expand_path(plain(path), *args, **kwargs)
 
@@ -160,7 +160,7 @@ class ConditionalCalls:
         return await self._then_changed(full, self._async_store.update(full, fn, timeout=timeout))
 
     async def _resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Version:
-        """For `OutcomeUnknown.outcome`; sync callers have `OutcomeUnknown.resolve()`."""
+        """Resolve `OutcomeUnknown.outcome`; sync callers use `OutcomeUnknown.resolve()`."""
         return (await self._async_store.resolve(unknown, timeout=timeout)).unwrap()
 
     async def _rm(self, path: Any, *args: Any, if_match: Version | str | None = None, **kwargs: Any) -> Any:
@@ -174,6 +174,7 @@ class ConditionalCalls:
         return await self._delete_if_match(_one(path, (), kwargs), if_match)
 
     async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
+        """Copy a file; with `if_absent` on a thread, since the copy blocks."""
         if not if_absent:
             return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)  # noqa: SLF001
         _refuse(kwargs)
@@ -201,6 +202,7 @@ class ConditionalCalls:
         return False
 
     def _copy_object(self, source: str, target: str) -> None:
+        """Copy the object through memory, if the target path is empty."""
         seen, content = self._seen_whole(source)
         kept = self.store.backend.attribute_rules.keeps
         writer = self.store.open_exclusive(
@@ -213,7 +215,7 @@ class ConditionalCalls:
         self._won(target, writer.close)
 
     def _seen_whole(self, full: str) -> tuple[Info, Content]:
-        """The object and what is kept beside it, of one version."""
+        """Return the object's metadata and content at one version."""
         for _ in range(_LOOKS):
             seen, content = self.store.head(full), self.store.read(full)
             if seen.version == content.version:
@@ -221,12 +223,12 @@ class ConditionalCalls:
         raise Unavailable(f"{full!r} was changed by others at each of {_LOOKS} looks", path=full)
 
     def _full(self, path: Any) -> Any:
-        """The path as the target's plain paths are."""
+        """Return the path in the form of the target's plain paths."""
         found = self.fs._strip_protocol(plain(path))  # noqa: SLF001
         return with_colons(found) if isinstance(found, str) else found
 
     def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
-        """The version won; what was lost or is unknown is raised."""
+        """Return the version won; raise for a lost or unknown outcome. Drops cached listings in any case."""
         try:
             return settle().unwrap()
         except OutcomeUnknown as error:
@@ -246,13 +248,13 @@ class ConditionalCalls:
             self._changed(full)
 
     def _changed(self, full: str) -> None:
-        """Listings and infos that the target has kept are old now, whoever made the change."""
+        """Drop the target's cached listings and infos of the path and its parent."""
         for path in (full, self.fs._parent(full)):  # noqa: SLF001
             self.fs.invalidate_cache(path)
 
 
 def _part_size(total: int) -> int:
-    """Of an object of so many bytes: few enough parts for every store."""
+    """Return the part size for an object of `total` bytes, so that every store accepts the number of parts."""
     return max(PART_BYTES, -(-total // (1000 * _MIB)) * _MIB)
 
 
@@ -268,22 +270,23 @@ def _refuse(kwargs: dict[str, Any]) -> None:
         raise InvalidInput(f"cp_file with if_absent=True takes no {', '.join(named)}: leave it out")
 
 
-# What the target calls the version; of the other kinds a look is asked for, which costs no request.
+# The target's key of the version. The other kinds use `head`, which costs them no request.
 _VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
 
 
 class Versions(ConditionalCalls):
-    """What shows versions. That of a listing is as old as the listing, which a target may keep (s3fs: `refresh=True`).
+    """Calls that return file versions.
 
-    A condition on a version that is old is refused by the store, and nothing is written; then the listing is dropped.
+    A listed version is as old as the listing, which a target may cache (s3fs: `refresh=True`). The store refuses a
+    condition on an old version, nothing is written, and the listing is dropped.
     """
 
     cas_backend: Backend
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """The target's, with "version" (text) for a file; out of the same answer where the target shows it.
+        """Return the target's info, with "version" (text) for a file, from the same answer if the target has it.
 
-        The store is asked, whatever listings the target has kept.
+        The store is asked, even if the target has cached listings.
         """
         self._changed(self._full(path))
         return self._with_version(self.fs.info(plain(path), **kwargs))
@@ -293,14 +296,14 @@ class Versions(ConditionalCalls):
         return self._with_version(await self.fs._info(plain(path), **kwargs))  # noqa: SLF001
 
     def ls(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """The target's; with `detail`, each file has its "version" (text), as the listing showed it."""
+        """List as the target does; with `detail`, each file has its "version" (text), from the listing."""
         return self._all_with_versions(self.fs.ls(plain(path), *args, **kwargs))
 
     async def _ls(self, path: str, *args: Any, **kwargs: Any) -> Any:
         return self._all_with_versions(await self.fs._ls(plain(path), *args, **kwargs))  # noqa: SLF001
 
     def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """The target's; with `detail`, each file has its "version" (text), as the listing showed it."""
+        """Find files as the target does; with `detail`, each file has its "version" (text), from the listing."""
         return self._all_with_versions(self.fs.find(plain(path), *args, **kwargs))
 
     async def _find(self, path: str, *args: Any, **kwargs: Any) -> Any:
@@ -312,6 +315,7 @@ class Versions(ConditionalCalls):
         return [self._with_version(one) if isinstance(one, dict) else one for one in found]
 
     def _with_version(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Add the version to the info of a file."""
         if info.get("type") != "file":
             return info
         kind = self.cas_backend.name
@@ -320,7 +324,7 @@ class Versions(ConditionalCalls):
             return {**info, "version": str(_version(kind, str(token)))} if token else info
         try:
             return {**info, "version": str(self.store.head(info["name"]).version)}
-        except (ObjectNotFound, InvalidInput):  # removed in between; or no conditional call takes such a name
+        except (ObjectNotFound, InvalidInput):  # removed since; or a name that conditional calls do not take
             return info
 
 

@@ -1,16 +1,16 @@
 """The fsspec filesystem `cas`: any supported filesystem, with conditional writes.
 
     fs = fsspec.filesystem("cas", target_protocol="s3", target_options={...})     # or fs=an_instance
-    fs.pipe_file("bucket/leader.json", b"me", mode="create")                      # AlreadyExists if somebody was first
+    fs.pipe_file("bucket/leader.json", b"me", mode="create")                      # AlreadyExists after a lost race
     version = fs.info("bucket/leader.json")["version"]
     fs.put_if_match("bucket/leader.json", b"me again", version)                   # VersionMismatch if it changed
     fs.rm("bucket/leader.json", if_match=version)                                 # likewise
     fs.cp("bucket/a", "bucket/b", if_absent=True)                                 # AlreadyExists
-    df.to_parquet("cas::s3://bucket/table.parquet")                               # all the rest is the target's own
+    df.to_parquet("cas::s3://bucket/table.parquet")                               # all other calls go to the target
 
-Promised: `mode="create"` and "xb" are exclusive and their outcome is settled as in `Store`; a lost race raises
-`Refused`, an outcome that cannot be told `OutcomeUnknown`. Every other operation is the target's, with its own
-promises: a plain write overwrites, and a bulk operation with `mode="create"` is exclusive file by file, not as a whole.
+Promised: `mode="create"` and "xb" are exclusive, and their outcome is settled as in `Store`. A lost race raises
+`Refused`, and an unknown outcome raises `OutcomeUnknown`. Every other operation is the target's, with its own promises:
+a plain write overwrites. A bulk operation with `mode="create"` is exclusive for each file, not as a whole.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ Settle = Callable[[], Outcome]
 
 
 class ExclusiveFile(io.BufferedIOBase):
-    """A file for writing, whose object appears on a clean close, and only if nothing is there then.
+    """A file for writing that creates its object on a clean close, and only if the path is then empty.
 
-    `version` is that of the object, once the file is closed. If an exception leaves the `with` block, or nobody closes
-    the file, no object is created.
-    fsspec's `OpenFile` and others close a file also while an exception is on its way out; that discards as well.
+    `version` is the object's version, once the file is closed. No object is created if an exception leaves the `with`
+    block, or if the file is never closed. fsspec's `OpenFile` and others also close a file while an exception
+    propagates; that discards the file as well.
 
     Raises:
         AlreadyExists: from `close`: the race was lost.
-        OutcomeUnknown: from `close`: it may be there.
+        OutcomeUnknown: from `close`: the object may have been created.
     """
 
     mode = "xb"
@@ -64,7 +64,7 @@ class ExclusiveFile(io.BufferedIOBase):
         self.autocommit = autocommit
         self._writer = writer
         self._won = won
-        self._around = sys.exc_info()[1]  # opened while handling this one: no reason to discard
+        self._around = sys.exc_info()[1]  # the exception being handled at opening is no reason to discard
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
@@ -73,18 +73,21 @@ class ExclusiveFile(io.BufferedIOBase):
             self.close()
 
     def __del__(self) -> None:
-        """Do nothing: other files close here, and so would publish an incomplete object. The writer drops the parts."""
+        """Do nothing: closing here, as other files do, would publish an incomplete object.
+
+        The writer drops the parts.
+        """
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Bytes written."""
+        """Return the number of bytes written."""
         return self._writer.written
 
     def write(self, data: Any) -> int:
-        """Take the bytes; full parts are sent on the way."""
+        """Append the bytes, sending each full part."""
         if self.closed:
             raise ValueError("write to a closed file")
         return self._writer.write(data)
@@ -102,17 +105,17 @@ class ExclusiveFile(io.BufferedIOBase):
             self.commit()
 
     def commit(self) -> None:
-        """Make the object; for transactions."""
+        """Create the object; transactions call this."""
         self.version = self._won(self._writer.close)
 
     def discard(self) -> None:
-        """Drop what was written."""
+        """Drop the data and the parts sent."""
         super().close()
         self._writer.abort()
 
 
 class ExclusiveText(io.TextIOWrapper):
-    """The same for text."""
+    """An exclusive file for text."""
 
     def __init__(self, file: ExclusiveFile, **options: Any) -> None:
         super().__init__(file, **options)
@@ -125,7 +128,7 @@ class ExclusiveText(io.TextIOWrapper):
             self.close()
 
     def __del__(self) -> None:
-        """Not `close`, see `ExclusiveFile`."""
+        """Do nothing, for the reason given in `ExclusiveFile`."""
 
 
 _CREATE = "create"
@@ -134,13 +137,13 @@ _TEXT_ARGUMENTS = ("encoding", "errors", "newline")
 
 
 class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] # untyped bases
-    """Conditional writes on a target filesystem; everything else passes through.
+    """Conditional writes on a target filesystem; every other operation goes to the target.
 
     Args:
-        fs: the target, as its user set it up; or
-        target_protocol: what to make it from, with
+        fs: the target, as its user created it; or
+        target_protocol: the protocol of the target to create, with
         target_options: its storage options, which may also be given by name.
-        fo: not used; a chained URL brings its path here.
+        fo: not used; a chained URL passes its path here.
         asynchronous: as for any fsspec filesystem. A target without coroutines of its own (local files, memory) then
             runs in threads.
         loop: as for any fsspec filesystem.
@@ -149,12 +152,12 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
     Raises:
         NotSupported: no conditional writes for this protocol.
         InvalidInput: neither a target nor its protocol was given; an option that the target does not have; options for
-            a target that is set up already; or `fs` contradicts `asynchronous`.
+            an existing target; or `fs` contradicts `asynchronous`.
     """
 
     protocol = "cas"
-    mirror_sync_methods = False  # the target has its own pairs
-    _strip_tokenize_options = ("fo",)  # one instance serves all paths
+    mirror_sync_methods = False  # the target has its own pairs of sync and async methods
+    _strip_tokenize_options = ("fo",)  # so that one instance serves all paths
 
     def __init__(
         self,
@@ -189,24 +192,24 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         self._parent = self.fs._parent  # noqa: SLF001
 
     def __getattr__(self, name: str) -> Any:
-        """What only the target has."""
+        """Return an attribute that only the target has."""
         if name == "fs" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.fs, name)
 
     @property
     def fsid(self) -> str:
-        """As the target's."""
+        """The target's id with a prefix."""
         return f"cas_{self.fs.fsid}"
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this kind of store is documented to do."""
+        """The documented capabilities of this kind of store."""
         return self.cas_backend.capabilities
 
     @property
     def transaction(self) -> Any:
-        """The target's: its files and exclusive ones are committed together."""
+        """The target's transaction, which commits its files and exclusive ones together."""
         return self.fs.transaction
 
     @property
@@ -215,23 +218,23 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
 
     @_intrans.setter
     def _intrans(self, value: bool) -> None:
-        """The target keeps it."""
+        """Ignore the value: the target keeps it."""
 
     def unstrip_protocol(self, name: str) -> str:
-        """A URL that leads here: `cas::` and the target's."""
+        """Return a URL of this filesystem: `cas::` and the target's URL."""
         return f"cas::{self.fs.unstrip_protocol(plain(name))}"
 
     # fsspec's own calls that can be exclusive.
 
     def open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
-        """As the target's; a mode with "x" gives an `ExclusiveFile`, whose object appears on a clean close.
+        """Open a file as the target does; a mode with "x" opens an `ExclusiveFile`.
 
-        It takes what `put_if_absent` takes besides the bytes: content type, metadata, the store's own names.
+        It takes the attributes of `put_if_absent`: content type, metadata, the store's own names.
 
         Raises:
-            AlreadyExists: something is there now; a race that is lost later raises it on close.
-            InvalidInput: "x" stands in the mode with anything else than "b" or "t", or an argument is none.
-            NotSupported: an exclusive file cannot be given this argument, or this store does not keep it.
+            AlreadyExists: the path is not empty now; a race that is lost later raises it on close.
+            InvalidInput: the mode combines "x" with anything other than "b" or "t", or an argument is unknown.
+            NotSupported: an exclusive file does not take this argument, or this store does not keep it.
         """
         if "x" not in mode:
             return self.fs.open(plain(path), mode, *args, **kwargs)
@@ -249,13 +252,13 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         return self.fs._open(plain(path), mode, *args, **kwargs)  # noqa: SLF001
 
     async def open_async(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
-        """As the target's."""
+        """Open a file as the target does."""
         if "x" in mode:
             raise NotSupported("open_async has no exclusive mode; use AsyncStore.open_exclusive")
         return await self.fs.open_async(plain(path), mode, **kwargs)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> Any:
-        """As the target's; `mode="create"` is `put_if_absent`, with its arguments."""
+        """Write a file as the target does; `mode="create"` is `put_if_absent`, with its arguments."""
         if mode == _CREATE:
             return self.put_if_absent(path, value, **kwargs)
         return self.fs.pipe_file(plain(path), value, mode=mode, **kwargs)
@@ -266,7 +269,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         return await self.fs._pipe_file(plain(path), value, mode=mode, **kwargs)  # noqa: SLF001
 
     def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> Any:
-        """As the target's; `mode="create"` is exclusive, file by file."""
+        """Write files as the target does; `mode="create"` is exclusive for each file."""
         if kwargs.get("mode") == _CREATE:
             return AbstractFileSystem.pipe(self, path, value, **kwargs)
         return self.fs.pipe(plain(path), value, **kwargs)
@@ -279,7 +282,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
     def put_file(
         self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
     ) -> Any:
-        """As the target's; `mode="create"` streams into an exclusive file."""
+        """Upload a file as the target does; `mode="create"` streams into an exclusive file."""
         if mode != _CREATE:
             return self.fs.put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)
         local = Path(lpath)
@@ -299,7 +302,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         return await self.fs._put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)  # noqa: SLF001
 
     def put(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> Any:
-        """As the target's; `mode="create"` is exclusive, file by file."""
+        """Upload files as the target does; `mode="create"` is exclusive for each file."""
         if kwargs.get("mode") == _CREATE:
             return AbstractFileSystem.put(self, lpath, rpath, *args, **kwargs)
         return self.fs.put(lpath, plain(rpath), *args, **kwargs)
@@ -312,6 +315,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
     def _open_exclusive(
         self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **attributes: Any
     ) -> ExclusiveFile:
+        """Open an exclusive file; refuses a path that is not empty, and joins a running transaction."""
         full = self._full(path)
         size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
         later = self._intrans if autocommit is None else not autocommit
@@ -331,7 +335,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
 
 
 def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:
-    """The target of this protocol; its options are checked before it looks for credentials."""
+    """Create the target of this protocol; checks its options before it looks for credentials."""
     if protocol is None:
         raise InvalidInput("cas needs a target: fs=, target_protocol=, or a URL like cas::s3://bucket/key")
     kind = get_filesystem_class(protocol)
@@ -341,7 +345,7 @@ def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchron
 
 
 def _set_up(fs: Any, protocol: str | None, options: dict[str, Any]) -> Any:
-    """The target that the caller has made, to which nothing can be added."""
+    """Return the target that the caller has created; refuses any options for it."""
     given = sorted(options) + (["target_protocol"] if protocol is not None else [])
     if given:
         raise InvalidInput(

@@ -1,7 +1,7 @@
-"""Methods of fsspec's interface that do what another filesystem's method of the same name does.
+"""Methods of fsspec's interface that call the target's method of the same name.
 
-`attach` gives them to a class whose instances have that other filesystem as `fs`. Paths lose our own prefix on the way;
-which arguments are paths is read from the signatures of fsspec's base classes.
+`attach` adds them to a class whose instances have the target as `fs`. They strip our prefix from paths; the signatures
+of fsspec's base classes show which arguments are paths.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from fsspec.asyn import AsyncFileSystem
 
 _PATHS = {"path", "path1", "path2", "paths", "rpath", "root", "fn"}
-# What is about the object itself, or falls back on other methods that a class may have of its own.
+# Methods about the instance itself, or ones that fsspec builds from methods a class may override.
 _KEPT = {
     "clear_instance_cache",
     "current",
@@ -30,7 +30,7 @@ _KEPT = {
 
 
 def plain(path: Any) -> Any:
-    """The path without our own prefix; the target understands the rest, with its own prefix or without."""
+    """Return the path without our prefix; the target accepts its own prefix."""
     match path:
         case os.PathLike():
             return plain(os.fspath(path))
@@ -44,7 +44,7 @@ def plain(path: Any) -> Any:
 
 
 def attach(kind: type) -> None:
-    """Give the class all methods of fsspec's interface that it does not have itself."""
+    """Add to the class every method of fsspec's interface that it does not define itself."""
     ours = [one for one in kind.__mro__ if one.__module__.startswith(__package__)]
     for name in dir(AsyncFileSystem):
         method = inspect.getattr_static(AsyncFileSystem, name)
@@ -58,6 +58,7 @@ def _suspends(method: Any) -> bool:
 
 
 def _forwarded(name: str, method: Any) -> Callable[..., Any]:
+    """Return a function, coroutine or generator that calls the target's method of this name."""
     arguments = _arguments_of(method)
 
     async def wait(self: Any, *args: Any, **kwargs: Any) -> Any:

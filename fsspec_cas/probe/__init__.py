@@ -1,4 +1,4 @@
-"""What a store really does: the checks as a probe that users run on it, before they trust it.
+"""Probe of a store's real behaviour, which users run before they trust the store.
 
-May import: the store and below.
+It imports only the store and lower modules.
 """

@@ -1,7 +1,7 @@
-"""What `probe` tries, in order. Each check is one function on a `Bench`; what it says is what came back.
+"""The checks of `probe`, in order. Each check is a function on a `Bench` that returns a state and the evidence.
 
-State of a finding: "yes" it holds; "no" it does not; "known" a fact that is neither good nor bad; "skipped" it would
-say nothing here; "failed" it could not be found out.
+States: "yes": the property holds; "no": it does not; "known": a neutral fact; "skipped": the check would prove nothing;
+"failed": no result.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ Use = Literal["create", "locks", "streams"]
 Said = tuple[CheckState, str]
 
 BROKEN = ("no", "failed", "skipped")
-_PATIENCE = 12  # answers "not now" in a row
+_PATIENCE = 12  # "not now" answers in a row before giving up
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check came to. `needed_for` says which uses need it to hold."""
+    """The result of one check. `needed_for` lists the uses that require it."""
 
     name: str
     proves: str
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to try. `needs` are checks without which this one would say nothing."""
+    """One experiment. `needs` are the checks without which it would prove nothing."""
 
     name: str
     proves: str
@@ -62,7 +62,7 @@ class Check:
     needs: tuple[str, ...] = ()
 
     def found(self, state: CheckState, evidence: str) -> Finding:
-        """The finding."""
+        """Return the finding of this check."""
         return Finding(self.name, self.proves, state, evidence, self.needed_for)
 
 
@@ -77,34 +77,34 @@ class Bench:
     _count: int = 0
 
     def body(self) -> bytes:
-        """Bytes that were never written before."""
+        """Return bytes that were never written before."""
         self._count += 1
         return f"{self._count} {self.world.new_id()}".encode()
 
     async def reach(self) -> None:
-        """Raise what keeps the store from being used at all: no such bucket, no access, no answer."""
+        """Raise the error of a store that cannot be used at all: no such bucket, no access, no answer."""
         await self.store.read_or_none("reach", timeout=self.timeout)
         with suppress(NotSupported):
             await self.write("reach")
 
     async def write(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Outcome:
-        """`put_if_absent`, or `put_if_match` with a version."""
+        """Write by `put_if_absent`, or by `put_if_match` at a version."""
         body = body or self.body()
         if isinstance(condition, Version):
             return await self.store.put_if_match(path, body, condition, timeout=self.timeout)
         return await self.store.put_if_absent(path, body, timeout=self.timeout)
 
     async def made(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Content:
-        """What is there after such a write, which must be won."""
+        """Write, and return the new content; raise unless the write is won."""
         body = body or self.body()
         return Content(body, (await self.write(path, condition, body)).unwrap())
 
     async def read(self, path: str) -> Content | None:
-        """What is there; None: nothing."""
+        """Read the object, or return None."""
         return await self.store.read_or_none(path, timeout=self.timeout)
 
     async def send(self, path: str, condition: Condition) -> WriteAnswer:
-        """One write, sent once: what the store says, before anything is made of it."""
+        """Send one write once, and return the store's raw answer."""
         write, body = self.new_write(path, condition), self.body()
         answer = await patiently(lambda: self.store.backend.put(write, body, timeout_s=self.timeout))
         if isinstance(answer, Gone):
@@ -112,33 +112,33 @@ class Bench:
         return answer
 
     def new_write(self, path: str, condition: Condition = ABSENT) -> Write:
-        """A write with an identity of its own."""
+        """Return a write with a new identity."""
         return Write(f"{self.store.root}/{path}", condition, self.world.new_id())
 
     async def plain_write(self, path: str, body: bytes) -> str:
-        """Write by the user's own filesystem, without a condition, as other programs do; else why that cannot be."""
+        """Write by the user's own filesystem, without a condition, as other programs do; return why it failed."""
         backend: Any = self.store.backend
         fs = getattr(getattr(backend, "inner", backend), "_given", None)
         if fs is None or getattr(fs, "asynchronous", False):
             return "this client has no filesystem to write by"
         try:
             await asyncio.to_thread(fs.pipe_file, f"{self.store.root}/{path}", body)
-        except Exception as error:  # noqa: BLE001 - it says nothing about conditions
+        except Exception as error:  # noqa: BLE001 - no evidence about conditions
             return f"its filesystem fails with {type(error).__name__}: {error}"
         return ""
 
     async def delete(self, path: str, version: Version | None) -> WriteAnswer:
-        """One delete, sent once: what the store says. `delete_if_match` looks first, and would not ask."""
+        """Send one delete once, and return the store's raw answer; `delete_if_match` would read first."""
         backend, full = self.store.backend, f"{self.store.root}/{path}"
         return await patiently(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
 
     async def found(self, path: str) -> str:
-        """Read the object at a path, and describe it as evidence for a finding."""
+        """Describe whether an object is at the path, as evidence for a finding."""
         return "nothing is there" if await self.read(path) is None else "it is there"
 
 
 async def patiently(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
-    """Ask again while the store says "not now"; a second apart at last, as a store with a pace wants it."""
+    """Repeat a request while the store answers "not now"; the pause grows to 1.1 s, for stores with a rate limit."""
     answer = await ask()
     for n in range(_PATIENCE):
         if not isinstance(answer, NotNow):
@@ -149,7 +149,7 @@ async def patiently(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
 
 
 async def begun(bench: Bench, path: str, body: bytes) -> Upload | Denied:
-    """An upload that needs nothing more than to be finished."""
+    """Begin an upload that needs only its completion."""
     backend = bench.store.backend
     opened = await backend.begin(bench.new_write(path), timeout_s=bench.timeout)
     if isinstance(opened, Upload) and not backend.part_rules.tail_with_finish:
@@ -160,7 +160,7 @@ async def begun(bench: Bench, path: str, body: bytes) -> Upload | Denied:
 
 
 async def finish_upload(bench: Bench, opened: Upload | Denied, body: bytes) -> FinishAnswer:
-    """Finish it: what the store says."""
+    """Complete the upload, and return the store's answer."""
     if isinstance(opened, Denied):
         return opened
     backend = bench.store.backend
@@ -172,7 +172,7 @@ async def finish_upload(bench: Bench, opened: Upload | Denied, body: bytes) -> F
 
 
 async def check_refused(bench: Bench, path: str, before: Content, condition: Condition = ABSENT) -> Said:
-    """Whether a write under this condition is refused, and leaves there what was there before."""
+    """Check that a write under this condition is refused, and changes nothing."""
     outcome = await bench.write(path, condition)
     if not isinstance(outcome, Lost):
         return "no", f"it was not refused: {describe_outcome(outcome)}"
@@ -180,7 +180,7 @@ async def check_refused(bench: Bench, path: str, before: Content, condition: Con
 
 
 async def check_kept(bench: Bench, path: str, before: Content) -> Said:
-    """Whether what was there is there still, after a refusal."""
+    """Check that a refused request left the object unchanged."""
     content = await bench.read(path)
     if content is None:
         return "no", "refused, but what was there is gone"
@@ -190,7 +190,7 @@ async def check_kept(bench: Bench, path: str, before: Content) -> Said:
 
 
 async def flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Sequence[Outcome]) -> str:
-    """What is wrong with the end of a race; nothing if one won and its bytes are there."""
+    """Return the flaw in a race's result; "" if one writer won and its bytes are stored."""
     won = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Won)]
     unknown = sum(isinstance(outcome, Unknown) for outcome in outcomes)
     if len(won) != 1 and not (not won and unknown):
@@ -200,12 +200,12 @@ async def flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Seque
 
 
 def current(answer: WriteAnswer, before: Version) -> Version:
-    """The version after a send."""
+    """Return the version after a send."""
     return answer.version if isinstance(answer, Applied) and answer.version else before
 
 
 def describe_outcome(outcome: Outcome) -> str:
-    """An outcome in words."""
+    """Return an outcome in words."""
     match outcome:
         case Won():
             return "the store says that it did it"
@@ -217,12 +217,12 @@ def describe_outcome(outcome: Outcome) -> str:
 
 _ROUNDS = 3
 _UPLOAD_ROUNDS = 5
-_WRITES = 12  # during which others read
+_WRITES = 12  # writes during the reads
 _READERS = 3
-_READS = 300  # each, at most
+_READS = 300  # per reader, at most
 _BODY_BYTES = 64 * 1024
 _PLAIN_ROUNDS = 10
-_OBJECTS = 2005  # on three pages of S3
+_OBJECTS = 2005  # three pages of S3
 _AT_ONCE = 8
 
 
@@ -276,7 +276,7 @@ async def _match_form(bench: Bench) -> Said:
         return ("known", "one form") if isinstance(given, Applied) else ("no", f"the right version: {given}")
     other = await bench.send("form", current(given, version))
     if isinstance(given, Applied):
-        bench.store.backend.adapt()  # back to the form that the store itself uses
+        bench.store.backend.adapt()  # back to the store's own form
     accepts = [form for form, answer in (("quoted", given), ("unquoted", other)) if isinstance(answer, Applied)]
     return ("known", f"accepted: {' and '.join(accepts)}") if accepts else ("no", "neither quoted nor unquoted")
 
@@ -304,7 +304,7 @@ async def _match_absent(bench: Bench) -> Said:
 
 
 async def _losers(bench: Bench) -> Said:
-    """What those hear who lose a race: an error 500 says no more than "look"."""
+    """Report the answers to the losers of a race: an error 500 tells them only to read the object."""
     version = (await bench.made("losers")).version
     answers = await raced(lambda: [bench.send("losers", version) for _ in range(bench.racers)])
     silent = [answer.why for answer in answers if isinstance(answer, NoAnswer)]
@@ -314,9 +314,10 @@ async def _losers(bench: Bench) -> Said:
 
 
 async def _match_plain(bench: Bench) -> Said:
-    """A write without a condition and one at a version, at once: both may be done, but the second one's bytes not last.
+    """Race a write without a condition against one at a version: both may be done, but the second's bytes must go.
 
-    It was sent at the version before the plain write, so it is refused after that, and overwritten before it.
+    The second was sent at the version before the plain write. It is refused after that write, and overwritten before
+    it.
     """
     for n in range(_PLAIN_ROUNDS):
         path, mine, plain = f"plain-{n}", bench.body(), bench.body()
@@ -331,7 +332,7 @@ async def _match_plain(bench: Bench) -> Said:
 
 
 async def _whole_reads(bench: Bench) -> Said:
-    """Bodies of one letter each: a mixture shows, and so does a version that belongs to other bytes."""
+    """Read bodies of one repeated byte during replacements, to detect mixtures and versions of other bytes."""
     written = [await bench.made("whole", body=b"\0" * _BODY_BYTES)]
     seen: list[Content] = []
     done = asyncio.Event()
@@ -395,7 +396,7 @@ async def _delete_match(bench: Bench) -> Said:
 
 
 async def _delete_nothing(bench: Bench) -> Said:
-    """Where it is "done", a delete that was done cannot be told from one that came after another."""
+    """Delete an object twice: if the second is "done", success does not show which delete removed it."""
     made = await bench.made("twice")
     await bench.store.delete("twice", timeout=bench.timeout)
     answer = await bench.delete("twice", made.version)
@@ -482,7 +483,7 @@ async def _upload_race(bench: Bench) -> Said:
 
 
 async def _paging(bench: Bench) -> Said:
-    """More objects than a page holds."""
+    """List more objects than a page holds."""
     names = [f"pages/{n:05}" for n in range(_OBJECTS)]
     for n in range(0, _OBJECTS, _AT_ONCE):
         await asyncio.gather(*(bench.made(name, body=b"-") for name in names[n : n + _AT_ONCE]))

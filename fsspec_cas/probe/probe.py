@@ -1,13 +1,13 @@
-"""What a live store really does with conditions, seen by trying.
+"""Probe of a live store's conditional writes, by experiment.
 
     report = probe("s3://bucket/scratch", {"endpoint_url": ...})
     report.verdict.locks              # may a lock be kept there?
     print(report.to_json())
 
-Everything happens below a fresh prefix of the given folder and is removed afterwards. Some 200 small requests.
+It sends some 200 small requests below a fresh prefix of the given folder, and removes its objects afterwards.
 
-Not promised: that a store which passed is right. A race that is lost once in a million times is not found by racing a
-few times; a store that failed is certainly wrong.
+Not promised: that a store which passed is right. A few races do not find a race that is lost once in a million times. A
+store that failed is certainly wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Progress = Callable[[Finding, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ProbeVerdict:
-    """What the store is good for; `why_not` has one sentence for each reason against."""
+    """The uses for which the store is safe; `why_not` has one sentence for each reason against."""
 
     create_once: bool
     locks: bool
@@ -62,11 +62,11 @@ class Report:
     left_behind: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """The report as JSON text; `verdict.text` is the verdict in words."""
+        """Return the report as JSON text; `verdict.text` is the verdict in words."""
         return json.dumps({**asdict(self), "verdict": {**asdict(self.verdict), "text": str(self.verdict)}}, indent=2)
 
     def __getitem__(self, name: str) -> Finding:
-        """The finding of the check of this name."""
+        """Return the finding of the check called `name`."""
         return next(finding for finding in self.findings if finding.name == name)
 
 
@@ -79,15 +79,15 @@ def probe(
     progress: Progress | None = None,
     checks: Sequence[Check] = CHECKS,
 ) -> Report:
-    """Try what the store at this URL (or root) does.
+    """Run the checks on the store at this URL (or root), and report the findings.
 
     Args:
         store: a URL with `storage_options`, or a store.
         storage_options: as fsspec takes them.
-        racers: how many writers a race has; real stores answer more of them at once than test servers do.
+        racers: writers per race; real stores answer more of them at once than test servers do.
         timeout: seconds for each single call.
-        progress: called after each check with its finding, its number from 1 on, and how many there are.
-        checks: what to try; what a verdict needs and was not tried counts against it.
+        progress: called after each check with its finding, its number from 1 on, and the number of checks.
+        checks: the checks to run; a check that a verdict needs counts against it if it is left out.
 
     Raises:
         StoreError: the store cannot be used at all: no such bucket, no access, no answer.
@@ -106,7 +106,7 @@ async def async_probe(
     checks: Sequence[Check] = CHECKS,
     world: World | None = None,
 ) -> Report:
-    """See `probe`."""
+    """Run the checks on the store, and report the findings. See `probe`."""
     prefix = f"cas-probe-{(world or Machine()).new_id()}"
     bench = Bench(store.below(prefix), racers, timeout)
     await bench.reach()
@@ -127,7 +127,7 @@ async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
         return check.found("skipped", f"says nothing while {missing[0]!r} is broken")
     try:
         return check.found(*await check.run(bench))
-    except NotSupported as error:  # it refuses what is right, or says itself that it cannot do this
+    except NotSupported as error:  # the store refuses valid requests, or reports no support
         return check.found("no", str(error))
     except Exception as error:  # noqa: BLE001 - a strange store makes an SDK fail in strange ways
         return check.found("failed", f"{type(error).__name__}: {error}")
@@ -146,7 +146,7 @@ def _judge(findings: list[Finding]) -> ProbeVerdict:
 
 
 async def _clean(bench: Bench) -> tuple[str, ...]:
-    """Remove everything; what is left."""
+    """Remove all objects of the probe; return the paths that remain."""
     store = bench.store
     try:
         for entry in await store.list("", timeout=bench.timeout):

@@ -1,7 +1,7 @@
-"""Whether a store must prove that it obeys conditions before a lock is kept in it, and the proof.
+"""Proof that a store obeys conditions, required of an undocumented S3 store before it holds a lock.
 
-The S3 API is spoken by many stores, and some of them say 200 to a condition that does not hold. Amazon S3, GCS, Azure,
-local files and memory are documented, and not asked. The conditions must hold for writers that come at one moment, too.
+Many stores speak the S3 API, and some of them answer 200 to a false condition. Amazon S3, GCS, Azure, local files and
+memory are documented and not tested. The conditions must also hold for simultaneous writers.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ if TYPE_CHECKING:
     from fsspec_cas.probe.checks import Bench
 
 _ROUNDS = 2
-_MATCHES = 2  # races of matches in a round
-_PAIRS = 4  # of writers, each pair at a path of its own: more at one path find no more, and wait for each other
+_MATCHES = 2  # races of matches per round
+_PAIRS = 4  # pairs of writers, each at its own path: more at one path detect no more, and wait for each other
 _TIMEOUT_S = 30.0
-_TRIES = 8  # silences in a row
-_AFTER_S = 0.5  # its own requests end before it, and say why
+_TRIES = 8  # tries without an answer
+_AFTER_S = 0.5  # lets its requests time out first, with their reason
 _CLEAN_S = 2.0
 
 
-_PROVED: set[tuple[str, str]] = set()  # by this process: a bucket of an endpoint is the same for all of it
+_PROVED: set[tuple[str, str]] = set()  # (endpoint, bucket) that passed in this process
 
 
 def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None:
-    """Let an undocumented S3 endpoint prove, once in a process for each bucket, that it refuses what it must.
+    """Test an undocumented S3 endpoint, once per process and bucket, for whether it refuses false conditions.
 
-    Creates and matches race in pairs, their last bytes held back where the client can. Costs 56 requests, in ten
-    steps, on objects of its own below the store's root, which are removed again; none after the first time, and none
-    ever for Amazon S3, GCS, Azure, local files and memory. `timeout` is for all of it, and 3 s more at most. Not
+    Creates and matches race in pairs, with their last bytes held back if the client can. The test sends 56 requests, in
+    ten steps, on its own objects below the store's root, and removes them. Later calls send none; nor does any call for
+    Amazon S3, GCS, Azure, local files and memory. `timeout` is for the whole test, which takes 3 s more at most. Not
     promised: that a store which passed is right, see `fsspec_cas.probe`.
 
     Raises:
         NotSupported: the store ignores a condition, or two writers won. A lock kept there would have two holders.
-        StoreError: the store cannot be used; `Unavailable`: it did not answer in time.
+        StoreError: the store cannot be used.
+        Unavailable: the store did not answer in time.
 
     >>> require_safe_for_locks(Store.from_url("memory://docs"))  # documented, so nothing is asked
     """
@@ -68,18 +69,19 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
     """Race creates and matches, then try a stale match: 56 requests, in ten steps, on objects that are removed again.
 
-    `timeout` is for all of it; the removal has up to 2 s more.
+    `timeout` is for the whole test; the removal takes up to 2 s more.
 
     Raises:
         NotSupported: the store ignores a condition, or lets two writers win. A lock kept there would have two holders.
-        StoreError: the store cannot be used; `Unavailable`: it did not answer in time.
+        StoreError: the store cannot be used.
+        Unavailable: the store did not answer in time.
     """
-    from fsspec_cas.probe.checks import Bench  # noqa: PLC0415 - documented stores prove nothing
+    from fsspec_cas.probe.checks import Bench  # noqa: PLC0415 - not needed for documented stores
 
     path = f"cas-probe-{(world or Machine()).new_id()}"
     try:
         await asyncio.wait_for(_require(Bench(store, 2, timeout), path), timeout + _AFTER_S)
-    except (asyncio.TimeoutError, OutcomeUnknown) as error:  # nobody else wants to know what came of its own writes
+    except (asyncio.TimeoutError, OutcomeUnknown) as error:  # callers need no outcome of the test's own writes
         outcome = error.outcome if isinstance(error, OutcomeUnknown) else None
         why = "it took too long" if outcome is None else outcome.why
         said = f"the store did not show within {timeout:g} s that it refuses what it must, as locks need it: {why}"
@@ -90,13 +92,14 @@ async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, 
 
 
 def _paths(path: str, number: int) -> list[str]:
-    """Those of one round."""
+    """Return the paths of one round."""
     return [f"{path}-{number}-{pair}" for pair in range(_PAIRS)]
 
 
 async def _require(bench: Bench, path: str) -> None:
+    """Run the test: a match, a stale match, and rounds of races."""
     first = (await bench.made(path)).version
-    outcome = await bench.write(path, first)  # not raced: it finds out in which form the store takes a version
+    outcome = await bench.write(path, first)  # not raced, as it determines the dialect of the store
     if not isinstance(outcome, Won):
         raise _unsafe(bench.store, "a match at the right version was refused")
     await _require_refusal(bench, path, first, "a match at a stale version")
@@ -110,7 +113,7 @@ async def _require(bench: Bench, path: str) -> None:
 
 
 async def _winners(bench: Bench, at: Mapping[str, Condition], what: str) -> dict[str, Version]:
-    """Race a pair of writes at each path; the version at which each path is then."""
+    """Race a pair of writes at each path; return the version at each path afterwards."""
     pairs = [one for one in at for _ in range(2)]
     answers = await raced(lambda: [bench.send(one, at[one]) for one in pairs])
     won: dict[str, Version] = {}
@@ -126,7 +129,7 @@ async def _winners(bench: Bench, at: Mapping[str, Condition], what: str) -> dict
 
 
 async def _settled(bench: Bench, path: str, condition: Condition) -> Version:
-    """The version after a race in which nothing was heard of the winner, written now if nothing had come of it."""
+    """Return the version after a race whose winner got no answer; write now if neither write was applied."""
     outcome = await bench.write(path, condition)
     return outcome.unwrap() if isinstance(outcome, Won) else (await bench.store.head(path)).version
 
@@ -138,7 +141,7 @@ async def _require_current(bench: Bench, path: str, version: Version) -> None:
 
 
 async def _require_refusal(bench: Bench, path: str, condition: Version, what: str) -> None:
-    """A write under a condition that is false; it is sent again until there is an answer, for that does no harm."""
+    """Send a write with a false condition until the store answers; sending it again does no harm."""
     for failures in range(1, _TRIES + 1):
         answer = await bench.send(path, condition)
         if isinstance(answer, Denied):

@@ -1,4 +1,4 @@
-"""A world that stands still, and a backend that loses, delays and repeats what it is told."""
+"""A clock that stands still, and a backend that loses, delays and repeats requests by a plan."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Operation = Literal["put", "head", "get", "delete", "list_page", "begin", "add",
 
 @dataclass(slots=True)
 class ManualClock:
-    """A `World` that moves only when it is told to, or when somebody sleeps in it. Ids count up from 1.
+    """A deterministic `World`: time advances only by `advance()` or `sleep()`; ids count up from 1.
 
-    `sleeps` are the pauses asked for, in seconds. `draw` is what `random()` gives.
+    `sleeps` records the pauses, in seconds. `random()` returns `draw`.
 
     >>> clock = ManualClock(now_s=1000.0, draw=0.25)
     """
@@ -47,16 +47,16 @@ class ManualClock:
         return f"00000000-0000-0000-0000-{self._ids:012x}"
 
     def random(self) -> float:
-        """`draw`."""
+        """The constant `draw`."""
         return self.draw
 
     def sleep(self, seconds: float) -> None:
-        """Move on at once."""
+        """Advance the clock without waiting, and record the pause."""
         self.sleeps.append(seconds)
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass.
+        """Advance the clock.
 
         >>> clock.advance(5)
         >>> clock.now_s
@@ -67,7 +67,7 @@ class ManualClock:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """No fault: the request goes through.
+    """No fault: the request passes.
 
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [Pass(), LoseAnswer()]})
@@ -79,7 +79,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class LoseRequest:
-    """The request never arrives; the caller hears nothing.
+    """The request never arrives, and the caller gets no answer.
 
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [LoseRequest()]})
@@ -90,7 +90,7 @@ class LoseRequest:
 
 @dataclass(frozen=True, slots=True)
 class LoseAnswer:
-    """The request is done; its answer is lost.
+    """The request is performed, and its answer is lost.
 
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [LoseAnswer()]})
@@ -101,7 +101,7 @@ class LoseAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The store turns the request away, certainly undone: 429, 409 "conflict", no connection.
+    """The store rejects the request, which is certainly not applied: 429, 409 "conflict", no connection.
 
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [Refuse()]})
@@ -114,7 +114,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Time passes, then the request is done.
+    """Time passes, then the request is performed.
 
     >>> backend, clock = Store.from_url("memory://docs/store").backend, ManualClock()
     >>> faulty = Faulty(backend, {"put": [Delay(3)]}, world=clock)
@@ -128,7 +128,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class DeliverTwice:
-    """Something on the way sends it twice and hands back the second answer.
+    """A proxy sends the request twice and returns the second answer.
 
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [DeliverTwice()]})
@@ -139,7 +139,7 @@ class DeliverTwice:
 
 @dataclass(frozen=True, slots=True)
 class DeliverLate:
-    """The caller hears nothing; the request arrives before the call that comes `calls` later.
+    """The caller gets no answer; the request arrives before the call that comes `calls` later.
 
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [DeliverLate(calls=2)]})
@@ -152,7 +152,7 @@ class DeliverLate:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Ctrl-C, or the cancellation of the task, after the request was done (or before, if not `done`).
+    """A Ctrl-C or the task's cancellation, after the request was performed (or before, if not `done`).
 
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [Interrupt()]})
@@ -177,11 +177,11 @@ class _Late:
 
 
 class Faulty(Relay):
-    """A backend with faults: `plan` lists, for each operation, what happens to its calls in turn; then all pass.
+    """A backend with faults: `plan` lists, for each operation, the faults of its calls in turn; later calls pass.
 
     Attributes:
-        fired: the faults that happened, in order, with the operation they happened to.
-        calls: all operations asked for, in order.
+        fired: the faults that happened, in order, each with its operation.
+        calls: all operations called, in order.
 
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [LoseAnswer()]}, world=ManualClock())
@@ -209,12 +209,12 @@ class Faulty(Relay):
         return {operation: list(faults) for operation, faults in self._plan.items() if faults}
 
     async def close(self) -> None:
-        """As the backend below; what is still on its way never arrives."""
+        """Close the inner backend; late requests never arrive."""
         self._late.clear()
         await self.inner.close()
 
     async def deliver_late(self) -> None:
-        """Let everything that is still on its way arrive now.
+        """Deliver all late requests now.
 
         >>> late = Faulty(backend, {"put": [DeliverLate(calls=99)]})
         >>> sent_again = Store(late, "/docs").put_if_absent("b", b"1").unwrap()
@@ -227,10 +227,10 @@ class Faulty(Relay):
             await one.ask()
 
     async def relay(self, name: str, ask: Ask[Any]) -> Any:
-        """The request, as the plan has it; an abort suffers nothing."""
+        """Send the request with the next planned fault; an abort has no faults."""
         if name == "abort":
             return await ask()
-        operation: Operation = name  # type: ignore[assignment] # there are no others
+        operation: Operation = name  # type: ignore[assignment] # no other names exist
         await self._deliver_due()
         self.calls.append(operation)
         planned = self._plan.get(operation)
@@ -240,6 +240,7 @@ class Faulty(Relay):
         return await self._suffer(fault, ask)
 
     async def _suffer(self, fault: Fault, ask: Ask[A]) -> A | NotNow | NoAnswer:
+        """Send the request with this fault."""
         match fault:
             case Pass():
                 return await ask()

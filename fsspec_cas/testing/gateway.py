@@ -1,7 +1,7 @@
-"""A gateway between a client and a store, and HTTP answers that no store gave: of proxies, portals and other services.
+"""A gateway between a client and a store, and HTTP answers that no store sends: of proxies, portals and other services.
 
-`WRONG_ANSWERS` maps a name to the raw bytes. `{portal}` in a `Location` stands for an address that answers every
-request as a store would; the `Gateway` fills it in.
+`WRONG_ANSWERS` maps a name to the raw bytes. The `Gateway` replaces `{portal}` in a `Location` by an address that
+answers every request as a store would.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PHRASES = {200: "OK", 302: "Found", 404: "Not Found", 503: "Service Unavailable
 
 
 def http(status: int, body: bytes = b"", *, version: str = "1.1", length: bool = True, **headers: object) -> bytes:
-    """An answer as bytes; `_` in the name of a header stands for `-`, and a tuple for a header that comes repeatedly.
+    """Return an answer as bytes; `_` in a header's name stands for `-`, and a tuple repeats the header.
 
     >>> http(204).decode().splitlines()[0]
     'HTTP/1.1 204 Answer'
@@ -140,15 +140,15 @@ _READ_BYTES = 1 << 16
 
 @dataclass
 class Rule:
-    """What the gateway answers to some requests, and how often it has.
+    """The gateway's answer to some requests, and a count of its uses.
 
     Attributes:
-        answer: raw bytes; `{portal}` is filled in.
-        mode: "instead": the store never sees the request; "after": it does, and its answer is replaced.
-        times: to how many requests; None: to all.
-        skip: how many requests that match pass first.
-        match: which requests, by method and target.
-        fired: to how many requests it has answered.
+        answer: raw bytes; `{portal}` is replaced.
+        mode: "instead": the store gets no request; "after": it does, and its answer is replaced.
+        times: the number of requests to answer; None: all.
+        skip: the number of matching requests that pass first.
+        match: selects requests, by method and target.
+        fired: the number of requests answered so far.
     """
 
     answer: bytes
@@ -159,7 +159,7 @@ class Rule:
     fired: int = 0
 
     def takes(self, method: str, target: str) -> bool:
-        """Whether it answers this request; counts."""
+        """Decide whether the rule answers this request, and count it."""
         if not self.match(method, target) or (self.times is not None and self.fired >= self.times):
             return False
         if self.skip:
@@ -170,12 +170,12 @@ class Rule:
 
 
 class Gateway:
-    """Stands in front of the server at `host` and `port`, on a free port of 127.0.0.1; speaks HTTP without TLS.
+    """An HTTP proxy without TLS on a free port of 127.0.0.1, in front of the server at `host` and `port`.
 
-    It forwards what no rule takes, byte for byte, so that signatures stay valid, and closes each connection after one
-    answer: a connection that is kept would hide half the cases. A rule is drawn before anything is forwarded.
+    It forwards requests without a rule byte for byte, so that signatures stay valid. It closes each connection after
+    one answer, since a kept connection would hide half of the cases. A rule is chosen before a request is forwarded.
 
-    `choose` is asked for a rule where no rule in `rules` takes a request: for answers at random.
+    `choose` returns a rule, e.g. a random one, for a request that none of `rules` takes.
 
     >>> with Gateway("127.0.0.1", 9) as gateway:
     ...     gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))
@@ -216,6 +216,7 @@ class Gateway:
             Worker(partial(self._one, connection), "gateway-peer").start()
 
     def _one(self, connection: socket.socket) -> None:
+        """Answer one request, by a rule or by the server."""
         with connection, contextlib.suppress(OSError, ValueError):
             request = _Message.of_request(connection)
             if request is None:
@@ -293,6 +294,7 @@ def _head(stream: BinaryIO) -> tuple[bytes, list[str], dict[str, str]]:
 
 
 def _body(stream: BinaryIO, headers: dict[str, str], *, closes: bool) -> bytes:
+    """Read the body of a message, raw."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
         read = bytearray()
         while True:

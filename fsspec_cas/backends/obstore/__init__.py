@@ -1,7 +1,7 @@
-"""S3 and its kin by a client of our own, which takes the settings of an obstore filesystem.
+"""S3 and compatible stores through a lean client, with the settings of an obstore filesystem.
 
-    client       signs requests, and hears them as `backends/s3` does
-    connections  keeps connections, over the standard library
+    client       signs requests, and interprets replies as `backends/s3` does
+    connections  keeps connections, with the standard library
 
-May import: `backends/s3`, and what vendors share, one level up.
+It imports only `backends/s3` and the modules that vendors share, one level up.
 """

@@ -1,11 +1,11 @@
-"""S3 and its kin by a lean client of our own: a request takes about a third of aiobotocore's CPU time.
+"""Lean client of S3 and compatible stores: a request takes about a third of aiobotocore's CPU time.
 
-It takes the storage options of obstore (`client="obstore"`), whose own transport does not serve for conditional writes:
-it follows redirects, so a portal's page is a read or a "won"; it hides the headers, so nothing proves who answered;
-and it cannot delete at a version or finish an upload under a condition. The credentials and the signature are
-botocore's; connections are kept by `connections`.
+It takes the storage options of obstore (`client="obstore"`). obstore's own transport does not fit conditional writes.
+It follows redirects, so a portal's page would be a read or a "won". It hides the headers, so nothing proves who
+answered. It cannot delete at a version or complete an upload under a condition. botocore supplies credentials and
+signatures; `connections` keeps the connections.
 
-Calls block, and are made in the caller's thread.
+Calls block, and run in the caller's thread.
 
 Sources: obstore 0.12, `S3Config` and `ClientConfig`; Amazon S3 API reference.
 """
@@ -57,7 +57,7 @@ _NO_CONFIG = frozenset(
     {"config", "client_options", "retry_config", "credential_provider", "max_cache_size", "asynchronous", "loop"}
     | {"batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"}
 )
-# What obstore's options say that this client does, and what needs nothing done for it.
+# Options of obstore that this client implements, or that need no implementation.
 _CONFIG = frozenset(
     {"access_key_id", "secret_access_key", "session_token", "token", "endpoint", "endpoint_url", "endpoint_url_s3"}
     | {"region", "default_region", "skip_signature", "virtual_hosted_style_request", "request_payer", "bucket"}
@@ -74,7 +74,7 @@ _DEBUG = "\n\nDebug source:"
 
 
 class S3OverObstore(FsspecStore):
-    """What `client="obstore"` opens: obstore's own filesystem, which knows `s3://` without being told."""
+    """The filesystem that `client="obstore"` opens: obstore's own, with the protocol `s3` preset."""
 
     protocol = "s3"
 
@@ -97,11 +97,11 @@ class LeanS3Backend(S3Api):
         return (LeanS3Backend, (self._given,))
 
     async def endpoint(self) -> str:
-        """The URL that requests go to, as settings and environment have it; nothing is sent."""
+        """Return the URL of requests, from settings and environment; sends nothing."""
         return self._opened("bucket").endpoint
 
     async def close(self) -> None:
-        """Let go of all connections; they belong to no loop."""
+        """Close all connections; they belong to no loop."""
         while self._connections:
             self._connections.popitem()[1].close()
 
@@ -119,10 +119,11 @@ class LeanS3Backend(S3Api):
             region = _DIALECT.region_of(reply)
             if region is not None and region != site.region:
                 site.move_to(region)
-                return self._sent(site, asked, timeout_s)  # the store itself has refused the first: it was not done
+                return self._sent(site, asked, timeout_s)  # the store proved that it refused the first
         return reply
 
     def _sent(self, site: _Site, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
+        """Sign and send the request once; return its reply, or what its failure proves."""
         try:
             signed = site.signed(asked, {_CONDITIONS[name]: value for name, value in self._conditions(asked).items()})
         except CasError:
@@ -153,7 +154,7 @@ class LeanS3Backend(S3Api):
 
 
 class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
-    """For one request: botocore collects its headers twice."""
+    """Signer of one request; it caches the headers, which botocore collects twice."""
 
     _collected: Any = None
 
@@ -164,7 +165,7 @@ class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
 
 
 class _Site:
-    """Where requests go, and who signs them: out of obstore's options, the environment and botocore's chain."""
+    """Address, region and credentials of the store, from obstore's options, the environment and botocore's chain."""
 
     def __init__(self, fs: Any, path: str) -> None:
         config, client = _checked(fs)
@@ -191,11 +192,11 @@ class _Site:
         return (self._endpoint or f"https://s3.{self.region}.{domain}").rstrip("/")
 
     def move_to(self, region: str) -> None:
-        """Sign for another region from now on, as the store says."""
+        """Sign for another region from now on, which the store has named."""
         self.region = region
 
     def signed(self, asked: StoreRequest, condition: dict[str, str]) -> AWSRequest:
-        """The request, with its signature."""
+        """Build and sign the request."""
         if self.endpoint.startswith("http://") and not self._plain:
             what = f"endpoint {self.endpoint!r} is without TLS: give client_options={{'allow_http': True}}"
             raise InvalidInput(what, path=asked.path)
@@ -216,12 +217,12 @@ class _Site:
     def _root(self, bucket: str) -> str:
         if not self._virtual:
             return f"{self.endpoint}/{bucket}"
-        # obstore's rule: an endpoint of the user's own has the bucket in it already.
+        # obstore's rule: a user-defined endpoint already contains the bucket.
         scheme, _, host = self.endpoint.partition("://")
         return self.endpoint if self._endpoint else f"{scheme}://{bucket}.{host}"
 
     def _said(self, *names: str) -> str | None:
-        """The setting of the first of these names that is given, or that the environment has."""
+        """Return the setting of the first of these names that the options or the environment contain."""
         for said in (self._config, {key[4:].lower(): value for key, value in os.environ.items() if key[:4] == "AWS_"}):
             for name in names:
                 if said.get(name):
@@ -229,7 +230,7 @@ class _Site:
         return None
 
     def _found(self, provider: Any, path: str) -> Callable[[], Any]:
-        """What gives credentials for each request; None for no signature."""
+        """Return the function that returns credentials for a request, or None for an unsigned one."""
         if _is_true(self._said("skip_signature")):
             return lambda: None
         if provider is not None:
@@ -253,7 +254,10 @@ class _Site:
 
 
 def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The user's options by obstore's names, read by obstore itself, which refuses what it does not know."""
+    """Return the user's options and client options by obstore's names.
+
+    obstore itself reads them, and refuses unknown ones.
+    """
     options: dict[str, Any] = fs.storage_options
     own = {name: value for name, value in options.items() if name not in _NO_CONFIG}
     config: Any = {**(options.get("config") or {}), **own, "bucket": "bucket"}
@@ -275,6 +279,7 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _provided(provider: Any, path: str) -> Callable[[], Any]:
+    """Return a function that caches the credentials of the user's provider until shortly before they expire."""
     kept: list[Any] = []
 
     def ask() -> Any:
@@ -295,7 +300,7 @@ def _provided(provider: Any, path: str) -> Callable[[], Any]:
 def _expires_soon(at: Any) -> bool:
     if at is None:
         return False
-    from datetime import datetime  # noqa: PLC0415 - few have providers
+    from datetime import datetime  # noqa: PLC0415 - only for providers
 
     from fsspec_cas.clock import Machine  # noqa: PLC0415 - likewise
 
@@ -303,7 +308,7 @@ def _expires_soon(at: Any) -> bool:
 
 
 def _request(asked: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dict[str, str], bytes]:
-    """Method, query, headers and body."""
+    """Return method, query, headers and body."""
     match asked.verb:
         case Verb.CREATE | Verb.MATCH:
             return "PUT", "", {**_described(asked.the_write()), **sealed}, asked.data
@@ -354,7 +359,7 @@ def _list_query(asked: StoreRequest) -> str:
 
 
 def _described(write: Write) -> dict[str, str]:
-    """What is kept beside the bytes, as headers."""
+    """Return the write's attributes and identity as headers."""
     more = write.attributes
     kind = {"content-type": more.content_type} if more.content_type else {}
     own = {_HEADERS[name]: str(value) for name, value in more.own.items()}

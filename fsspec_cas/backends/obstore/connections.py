@@ -1,7 +1,7 @@
-"""HTTP/1.1 connections that are kept, over the standard library: one request at a time on each, sent once.
+"""Kept HTTP/1.1 connections over the standard library: one request at a time on each, sent once.
 
-No redirect is followed and nothing is sent again. A connection on which anything has come in since its last reply, an
-end or a reply that nobody asked for, is closed and not used.
+No redirect is followed and no request is re-sent. A connection that has received bytes or an end since its last reply
+is closed and not reused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds: for all of a request, for connecting, and how long the reply may keep silent."""
+    """Limits in seconds: for the whole request, for connecting, and for the silence of a reply."""
 
     total_s: float
     connect_s: float
@@ -35,13 +35,13 @@ class Times:
 
 
 class NeverSent(Exception):
-    """The connection failed before the request was sent; `__cause__` says why."""
+    """The connection failed before the request was sent; `__cause__` is the reason."""
 
 
 class Connections:
     """Kept connections to one origin, for threads; a forked child starts with none.
 
-    `proxy` is the URL of a proxy; None for what the environment says.
+    `proxy` is the URL of a proxy; None uses the environment's.
     """
 
     def __init__(self, origin: str, *, verify: bool = True, proxy: str | None = None, most: int = 64) -> None:
@@ -54,11 +54,12 @@ class Connections:
     def exchange(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, times: Times
     ) -> HttpReply:
-        """Send once, and read the whole reply.
+        """Send the request once, and read the whole reply.
 
         Raises:
             NeverSent: nothing was sent.
-            OSError, http.client.HTTPException: nobody knows.
+            OSError: the request may or may not have been applied.
+            http.client.HTTPException: the request may or may not have been applied.
         """
         deadline_s = _CLOCK.monotonic_s() + times.total_s
         connection = self._connection(times)
@@ -72,7 +73,7 @@ class Connections:
             answer = connection.getresponse()
             data = self._body(connection, answer, deadline_s)
             fine = answer.status >= 200 and not answer.will_close
-            return HttpReply(answer.status, answer.headers.raw_items(), data)  # items() looks at each for surrogates
+            return HttpReply(answer.status, answer.headers.raw_items(), data)  # items() checks each for surrogates
         finally:
             if fine:
                 self._kept.append(connection)
@@ -80,18 +81,19 @@ class Connections:
                 connection.close()
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close all kept connections."""
         while self._kept:
             self._kept.pop().close()
 
     def _connection(self, times: Times) -> http.client.HTTPConnection:
+        """Return a kept connection that is still usable, or open a new one."""
         if self._pid != os.getpid():
             self._kept, self._pid = deque(maxlen=self._kept.maxlen), os.getpid()
         while self._kept:
             try:
                 kept = self._kept.pop()
             except IndexError:
-                break  # another thread was faster
+                break  # another thread took it
             if not _has_something_to_say(kept):
                 return kept
             kept.close()
@@ -104,6 +106,7 @@ class Connections:
         return made
 
     def _made(self, times: Times) -> http.client.HTTPConnection:
+        """Return a new connection to the origin or its proxy, not yet opened."""
         host, port = self._origin.hostname or "", self._origin.port or _PORTS[self._origin.scheme]
         proxy = self._proxy
         near = (host, port) if proxy is None else (proxy.hostname or "", proxy.port or _PORTS["http"])
@@ -116,6 +119,7 @@ class Connections:
 
     @staticmethod
     def _body(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, deadline_s: float) -> bytes:
+        """Read the body, within the deadline if it is large."""
         if answer.length is not None and answer.length <= _CHUNK_BYTES:
             return answer.read()
         pieces: list[bytes] = []
@@ -138,7 +142,7 @@ def _let_wait(connection: http.client.HTTPConnection, seconds: float) -> None:
 
 
 def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
-    """Whether bytes, or an end, came in while nobody had asked for anything."""
+    """Whether the idle connection has received bytes, or was closed by the server."""
     if connection.sock is None:
         return True
     poll = select.poll()
@@ -166,7 +170,7 @@ def _proxy_of(origin: SplitResult, given: str | None) -> SplitResult | None:
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
     if proxy.username is None:
         return {}
-    from base64 import b64encode  # noqa: PLC0415 - few proxies want it
+    from base64 import b64encode  # noqa: PLC0415 - few proxies need it
 
     plain = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
     return {"Proxy-Authorization": f"Basic {b64encode(plain.encode()).decode()}"}

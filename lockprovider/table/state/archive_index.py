@@ -1,7 +1,7 @@
 """Queries of the archive: its latest times, and single instants in it.
 
-Files of the archive never change, so a result of one is cached while the file is part of the archive. Files written
-here have digests in their footers; of JVM Hudi's files a few columns are read once.
+Files of the archive never change, so results are cached while a file is part of it. Files written here have digests in
+their footers; of JVM Hudi's files a few columns are read once.
 
 Source: Hudi `LSMTimeline`, `ArchivedTimelineV2`.
 """
@@ -117,7 +117,7 @@ def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
 
 
 def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
-    """Return the completion times by begin time of those archived writes among `begins` that it has."""
+    """Return the completion times, by begin time, of the writes among `begins` that are archived."""
     first, last = min(begins, default=""), max(begins, default="")
 
     def is_asked(name: str) -> bool:
@@ -140,7 +140,7 @@ def _of_files(
 ) -> dict[str, T]:
     """Return `read`'s result of each requested file of the archive by name; files in `known` are not read.
 
-    If files were merged during the read, they are gone: the read starts again.
+    If a file was merged into another during the read, the read starts again.
     """
 
     def look() -> dict[str, T]:
@@ -221,7 +221,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
-    """Iterate over rows in small batches, since a small file can hold very many or large ones.
+    """Iterate over rows in small batches, since a small file can hold many large ones.
 
     Raises:
         Corrupt: the file cannot be read, or decodes to too many bytes.

@@ -96,8 +96,8 @@ def refuse_archived(table: TableContext, start: str, order: Order) -> str:
     return reached
 
 
-# Files of a snapshot disappear after other commits: replaced files are cleaned, old commits archived, later ones taken
-# back. A reader then finds a file missing; from Spark it gets only the text of that error. Another try may succeed.
+# Files of a snapshot disappear after other commits, by a clean, an archival or a restore. A reader then finds a file
+# missing; from Spark it gets only the text of that error. Another try may succeed.
 T = TypeVar("T")
 
 _GONE = (ObjectNotFound, HistoryGone)
@@ -125,7 +125,7 @@ def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> 
 def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Exception) -> bool:
     """Whether `error` of work on this snapshot is a conflict, or a file that others have removed since.
 
-    `snapshot` is called only if needed: it may ask the store, which may be what failed.
+    `snapshot` is called only if needed, since the store may be failing.
     """
     if isinstance(error, WriteConflict):
         return True
@@ -138,8 +138,8 @@ def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Excep
 def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
     """Whether files of `seen` may have been removed since, by a clean planned later or a restore; lists the timeline.
 
-    A clean planned before removes none of the latest files of `seen`. It also checks that `seen` has no holes: archival
-    removes the oldest write first, so it has not begun while that one exists.
+    A clean planned before removes none of the latest files of `seen`. It also checks for archived writes: archival
+    removes the oldest first, so none are missing while that one exists.
     """
     after = f"{seen.latest_time}~"
     calls: list[Callable[[], Collection[Any]]] = [partial(files_below, table.store, TIMELINE, after=after, until=":")]

@@ -1,12 +1,12 @@
 """Checkpoints in the lock folder: the content of a table, for opening it without listing timeline and files.
 
-A checkpoint describes the table at one position of the lock's log. It is valid while the record has that log and
-reaches back to that position: the record has the later commits. An ended log (by a JVM writer, a clean, a rollback of
-another's write, an archival, a restore, changed properties) ends its checkpoints without any request.
+A checkpoint describes the table at one position of the lock's log. It is valid while the record has that log back to
+that position; the record has the later commits. Whatever ends a log (a JVM writer, a clean, a rollback of another's
+write, an archival, a restore, changed properties) ends its checkpoints.
 
     name      `<log>/<n>`: at position n * `EVERY`; immutable, created once
-    writer    the writer whose commit reaches that position, in the background (see `services.checkpoint`), from
-              the previous checkpoint and the log, or from a listing of the files
+    writer    the writer whose commit reaches that position, in the background (see `services.checkpoint`), from the
+              previous checkpoint and the log, or from a listing of the files
     reader    tries the last two of the log that its lock record names
     removal   the writer removes the one before the last, a sweep those of ended logs
 
@@ -44,7 +44,7 @@ def checkpoint_path(log: str, number: int) -> str:
 
 
 def is_due(place: int) -> bool:
-    """Whether the writer of the commit at this position of the log writes a checkpoint."""
+    """Whether the commit at this position of the log writes a checkpoint."""
     return place > 0 and place % EVERY == 0
 
 
@@ -80,12 +80,11 @@ def _of_log(log: str) -> str:
     return f"{CHECKPOINTS}{quote(log, safe='')}/"
 
 
-# The encoding is deflated JSON. File names contain file groups, begin times and kinds. Completed writes, which most
-# instants are, are stored as the distance of their begin from the one before and their duration: a fifth of their
-# names.
+# The encoding is deflated JSON. File names contain file groups, begin times and kinds. Completed writes, most of the
+# instants, take a fifth of their names: the distance of begin from the one before, and the duration.
 _VERSION = 2
-_LEVEL = 1  # most of the content is random ids
-_DIGITS = 17  # of a time; instants with shorter times, of seconds, are stored by name
+_LEVEL = 1  # most of it is random ids
+_DIGITS = 17  # of a time; instants with shorter times are stored by name
 
 _Log = tuple[str, int, str]  # path, size in bytes, completion time
 _Slice = tuple[str, int, tuple[_Log, ...]]  # path of the base file, empty if there is none; its size; the log files
@@ -177,7 +176,7 @@ def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[
 
 
 def _differences(times: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return each begin's distance from the one before, and each completion's from its begin, of times as numbers."""
+    """Return each begin's distance from the one before, and each write's duration, as numbers of their digits."""
     begins = [0, *(begin for begin, _ in times)]
     return [b - a for a, b in pairwise(begins)], [completion - begin for begin, completion in times]
 

@@ -29,8 +29,8 @@ class TimelineClock:
     def now_ms(self) -> int:
         """Return epoch ms of this machine, or of the store if it is behind by more than the lock's grace.
 
-        No time exceeds the store's clock by more than that grace and a second. It asks the store if a difference was
-        seen last a minute ago or more.
+        No time exceeds the store's clock by more than that grace and a second. While the clocks differ, it asks the
+        store once a minute.
         """
         if self.ahead_ms and self._world.monotonic_s() - self._asked_s >= _BELIEVED_S:
             self._ask()  # the machine may have slept since the last answer

@@ -1,7 +1,6 @@
-"""`TableContext`: an open table for services, engines and transactions.
+"""`TableContext`: an open table for services, engines and transactions; `Table` adds the verbs for users.
 
-It has the store, lock, settings and clock, and reads properties, timeline, commits and files. `Table` adds the verbs
-for users. NOT promised: that an answer is still true, or that two answers are of one moment; see `state.current`.
+NOT promised: that an answer is still true, or that two answers are of one moment; see `state.current`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _Context = TypeVar("_Context", bound="TableContext")
 
 
 class TableContext:
-    """An open table, without its verbs. Thread-safe."""
+    """An open table: store, lock, settings, clock and cache. Thread-safe."""
 
     def __init__(
         self,

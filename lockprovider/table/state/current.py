@@ -6,7 +6,7 @@
     files       listed, or read from the metadata table, or known from the log
 
 It writes only the history of schemas (`stated_schema`). NOT promised: that an answer is still true, or that two answers
-are of one moment. A reader checks again afterwards (`read.consistent`), a commit under the lock (`transaction`).
+are of one moment. Readers check afterwards (`read.consistent`), commits under the lock (`transaction`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
 from lockprovider.table.timeline.view import Snapshot, archived_logs, ended_groups, snapshot_of
 
 _LOG = logging.getLogger("lockprovider.table")
-_AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
+_AFTER_META = ".hoodie0"  # sorts after all names in .hoodie/
 _BEFORE_META = ".hoodie/"
 _SEEKING = ("s3", "gcs")
 _FRESH_S = 1.0
@@ -62,7 +62,7 @@ _OLD = 8  # older pending writes, listed one by one
 
 
 class CurrentState:
-    """The current state of one open table; uses and extends the knowledge of the process. Thread-safe."""
+    """The current state of one open table; uses and extends the process's cache. Thread-safe."""
 
     def __init__(self, lock: Lock, knowledge: TableKnowledge, *, by_metadata: bool = False) -> None:
         self._by_metadata = by_metadata
@@ -97,7 +97,7 @@ class CurrentState:
         return seen.config if seen is not None and is_fresh else self.config()
 
     def _read_config(self) -> TableConfig:
-        """Read the properties file, or only its version if it is unchanged, and cache the result."""
+        """Read the properties file, without its body if unchanged, and cache it."""
         known, began_s = self._knowledge.properties, self._world.monotonic_s()
         if known is None:
             content: Content | None = self._store.read(PROPERTIES)
@@ -149,7 +149,7 @@ class CurrentState:
     def listed(self) -> Timeline:
         """List all of the timeline, for writers and services; readers use `visible`. Caches the result.
 
-        If the store can start a listing anywhere, it requests as many pages in parallel as the last listing had.
+        If the store can start a listing anywhere, it requests all pages in parallel, by the size of the last listing.
 
         Raises:
             TableReplaced: another table is at this place now.
@@ -169,7 +169,7 @@ class CurrentState:
         return files_below(self._store, TIMELINE, after=after, until=until)
 
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
-        """Return if `listed` is of the table seen `before`: it has a late write of then, or what removed it.
+        """Return if `listed` is of the table seen `before`: it has a late write of then, or its rollback.
 
         Raises:
             TableReplaced: it is another table, or a copy from before that write.
@@ -192,10 +192,10 @@ class CurrentState:
             )
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
-        """Read the table by the log in the lock record, or list it if no log helps or `listed` is set; caches the view.
+        """Read the table by the log in the lock record, or list it if needed or `listed` is set; caches the view.
 
-        By a log it costs one request, independent of the table's size. `record` is the caller's own record, or the one
-        it is about to replace; all decided commits then count, stored or not.
+        By a log it costs one request, whatever the table's size. `record` is the caller's own record, or the one it is
+        about to replace; all decided commits then count, stored or not.
         """
         decided = record is not None
         record = record or self._record()
@@ -211,10 +211,10 @@ class CurrentState:
         return replace(view, is_combined=is_combined, has_guests=has_guests)
 
     def now_and_pending(self) -> tuple[TableView, Timeline]:
-        """Return the table now, and a timeline with the pending instants of others.
+        """Return the table now, and a timeline with others' pending instants.
 
-        If a log covers a long timeline, it lists only the end, and older instants that have a heartbeat. That also
-        shows commits made without the lock; if it finds one, it lists everything.
+        If a log covers a long timeline, it lists only the end, and older instants that have a heartbeat. If that shows
+        a commit made without the lock, it lists everything.
         """
         since, found = _begin_of_recent(self._knowledge.latest), None
         if since:
@@ -392,8 +392,7 @@ class CurrentState:
         """Return the rows that a reader sees now, if the log is enough; None: list them.
 
         None also if a decided commit is not stored yet. It lists the end of the timeline for commits made without the
-        lock, as by a single JVM writer. At first and once a minute it lists the last 300 commits, for older ones of
-        these.
+        lock, as by a single JVM writer. At first and once a minute it lists the last 300 commits.
         """
         record = self._record()
         seen = self.known(record)

@@ -64,8 +64,8 @@ class _Again:
     """A try that did not decide the commit. `hold`: hold the lock from the next try on."""
 
     hold: bool = False
-    unknown: PublishUnknown | None = None  # the try may have been decided
-    restoring: Timeline | None = None  # a restore is pending
+    unknown: PublishUnknown | None = None
+    restoring: Timeline | None = None
 
 
 class Committing:
@@ -98,10 +98,7 @@ class Committing:
             raise
 
     def _in_some_try(self, staged: Pending) -> str:
-        """Try until the commit is decided; return the completion time.
-
-        It finishes a restore that its maker left pending, and tries again after it.
-        """
+        """Try until the commit is decided, finishing a dead restore if needed; return the completion time."""
         proposal, table = self._proposal, self._table
         carries = bool(table.settings.carried_keys)  # which keys, only a holder of the lock knows
         alone = bool(staged.staged) or self._listing is not None or carries
@@ -197,10 +194,7 @@ class Committing:
             raise
 
     def _held_where_posted(self, staged: Pending) -> str | _Again:
-        """Try under the lock while an intent may be posted; a refusal is repeated with the log ended.
-
-        Otherwise that intent could be decided after the refusal.
-        """
+        """Try under the lock; repeat a refused try with the log ended, so that no posted intent is decided after it."""
         try:
             return self._under(self._acquire(), staged)
         except _REFUSED:
@@ -271,7 +265,7 @@ class Committing:
         return self._proposal.data
 
     def _look(self, record: LockRecord | None = None) -> TableView:
-        """Read the table now, and the commits that the validation will need.
+        """Read the table now, and the commits that the validation needs.
 
         While the log is that of the start, no writer has rolled this instant back.
         """

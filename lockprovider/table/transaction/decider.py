@@ -80,7 +80,7 @@ def _batch_id(said: Sequence[Any] | None) -> BatchId | None:
 
 
 def sample_of(proposal: Proposal) -> bytes:
-    """Return the encoded header that most writers of that table propose now, without what is specific to one commit."""
+    """Return the encoded header that most writers of the table propose now, without parts of one commit."""
     rule = next(iter(RULES))
     said = replace(proposal, begin="", action=Action.COMMIT, rule=rule, batch_id=None, compares_keys=False, data=b"")
     return encode(said)
@@ -114,8 +114,7 @@ class TableDecider:
     """The `lockprovider.storage_lock.combine.Decider` of one table in this process.
 
     `latest`: the largest time on the timeline when the commit was last judged; later ones are in the log. `config`: the
-    table's properties then; it only sets the visibility, and commits are judged by those that `refresh` reads.
-    `sample`: see `sample_of`.
+    properties then, for the visibility only; `refresh` reads those that judge commits. `sample`: see `sample_of`.
     """
 
     def __init__(self, table: TableContext, latest: str, config: TableConfig, sample: bytes = b"") -> None:
@@ -168,7 +167,7 @@ class TableDecider:
         """Return the commit of this log entry, decoded from its bytes, and cache it.
 
         Raises:
-            JudgeAnew: the entry has no bytes. Cached bytes do not count: all processes must judge alike.
+            JudgeAnew: the entry has no bytes; cached ones do not count, since all processes must judge alike.
         """
         name = _name(entry)
         instant = parse_instant(name)

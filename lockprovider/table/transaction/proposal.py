@@ -1,7 +1,7 @@
-"""A commit to be decided (`Proposal`), what its writer knew (`Basis`), and its outcome (`CommitResult`).
+"""A commit to decide (`Proposal`), its writer's knowledge (`Basis`), and its outcome (`CommitResult`). Pure.
 
 A proposal is the body of an intent. Any writer of the table judges it by the lock's log alone, with the same result for
-the same log. Its own writer also judges it by its basis, and can read the table. Pure.
+the same log. Its own writer also judges it by its basis, and can read the table.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class Basis:
         return tuple(done) if self.may_overlap(mine) else ()
 
     def may_overlap(self, mine: Proposal) -> bool:
-        """Whether a completed write can touch the same data as this one; new file groups belong to no other writer.
+        """Whether a completed write can touch the same data; new file groups belong to no other writer.
 
-        Resolutions that use more than file groups compare all commits, and so does a write that read a snapshot.
+        It can for resolutions that use more than file groups, and for a write that read a snapshot.
         """
         if self.snapshot is not None or mine.compares_keys or mine.buckets:
             return True
@@ -107,8 +107,8 @@ class Proposal:
         buckets: it is compared with others by buckets instead of file groups.
         config: the digest of the table's properties as its writer knows them.
         columns: the digest of the columns that it would state, without those that it adds.
-        batch_id: the batch of a stream that it is.
-        compares_keys: its new keys are compared with those that others insert.
+        batch_id: its batch of a stream.
+        compares_keys: its new keys are compared with those of other inserts.
         data: its completed file.
         metadata: the decoded `data`.
     """

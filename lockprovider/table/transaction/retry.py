@@ -1,8 +1,8 @@
-"""Runs of a function in transactions, repeated until one commits or the retries are used up; also `create_table`.
+"""Runs of a function in transactions until one commits or the retries are used up; creation of tables.
 
 An attempt with a stale snapshot is rolled back. After a short delay the next one begins from a fresh snapshot, so the
 function must read everything through its transaction. Any other failure is rolled back and raised. An attempt that
-found the table changed before it had begun does not count.
+found the table changed before its begin does not count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lockprovider.table.state.events import Watcher, nobody
 from lockprovider.table.transaction.start import Passed
 from lockprovider.table.transaction.transaction import CommitResult, Face, Transaction
 
-WHOLE_RETRIES = 3  # of a write whose rows are all given; a function runs once, unless its caller allows it to run again
+WHOLE_RETRIES = 3  # if all rows are given; a function runs once, unless its caller allows more
 
 
 def transact(

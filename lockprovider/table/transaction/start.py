@@ -1,9 +1,9 @@
 """The start of a write: it takes an instant with its own begin time, pending on the timeline, with a heartbeat.
 
-The begin time must exceed all completed times on a timeline read after `.requested` was created. No other action may
-have it. Otherwise it is given up for a later one. So a writer with an earlier snapshot sees an instant that began later
-than all in its snapshot (by which JVM writers judge), and a writer with a later snapshot sees it pending. Among the
-files of one file group the last one written also began last.
+The begin time must exceed all completed times on a timeline read after `.requested` was created, and belong to no other
+action. Otherwise the writer tries a later one. So a writer with an earlier snapshot sees an instant that began after
+all in its snapshot (JVM writers judge by that), and one with a later snapshot sees it pending. Among the files of one
+file group the last one written also began last.
 
 Source: Hudi `BaseHoodieWriteClient.startCommit`, `HoodieHeartbeatClient`.
 """
@@ -55,8 +55,8 @@ class InstantKind:
 class Started:
     """An instant of this writer: pending, with a heartbeat.
 
-    `view`: the table, read after the instant was taken. `creating`: the creation of the inflight file, which may still
-    run. `pending`: a timeline with the pending instants of others, if it is time to look for dead writers.
+    `view`: the table, read after the instant was taken. `creating`: the creation of the inflight file, maybe still
+    running. `pending`: a timeline with others' pending instants, if it is time to look for dead writers.
     """
 
     begin: str
@@ -66,7 +66,7 @@ class Started:
     pending: Timeline | None = None
 
     def wait_in_flight(self) -> None:
-        """Wait until the inflight file exists: it tells the rollback of a JVM writer that data files may exist.
+        """Wait until the inflight file exists, by which a JVM rollback knows that there may be data files.
 
         Raises:
             CasError: the file may not exist.
@@ -75,7 +75,7 @@ class Started:
             self.creating.result()
 
     def look_around(self, table: TableContext, snapshot: Timeline) -> None:
-        """Report the start on this snapshot, and clean up after dead writers if it is time to.
+        """Report the start on this snapshot, and clean up after dead writers if due.
 
         It also refreshes the table's properties in the background, and abandons the heartbeat if it fails.
         """
@@ -95,8 +95,8 @@ class Started:
     def end(self, table: TableContext, left: Iterable[str]) -> None:
         """Stop the heartbeat after the commit, and delete the leftover objects `left` in the background.
 
-        A leftover is harmless, and `rollback.sweep` removes it. If JVM writers were seen, the heartbeat file stays for
-        a while; see `rollback.remove_ended_beats`.
+        Leftovers are harmless, and `rollback.sweep` removes them. If JVM writers were seen, the heartbeat file stays
+        for a while; see `rollback.remove_ended_beats`.
         """
         self.heartbeat.leave()
         table.lock.discard(*left, *(() if self.view.has_guests else (heartbeat_path(self.begin),)))
@@ -104,8 +104,7 @@ class Started:
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
         """Remove everything that was written; the next writer removes what cannot be removed now.
 
-        `files`: all files, which are removed without the lock. None: more may exist, or another writer may still commit
-        them.
+        `files`: all files, removed without the lock. None: more may exist, or another writer may still commit them.
         """
         try:
             with contextlib.suppress(CasError):
@@ -120,13 +119,13 @@ class Started:
 
 
 class Passed(Exception):
-    """The early start failed: roll back what was written under its begin time, and begin the write again."""
+    """The early start failed: roll back its writes, and begin the write again."""
 
 
 class EarlyStart:
     """An instant taken in the background while its append announces its files, before any data file. Thread-safe.
 
-    `accept` raises if the instant does not fit the append's assumptions; it is called until it has returned once.
+    `accept` raises if the instant does not fit the append; it is called until it has returned once.
     """
 
     def __init__(self, table: TableContext, kind: InstantKind, accept: Callable[[Started], object]) -> None:
@@ -140,7 +139,7 @@ class EarlyStart:
         """Wait for the instant.
 
         Raises:
-            Passed: the begin time that was claimed is not valid.
+            Passed: the claimed begin time is not valid.
             PropertiesChanged, CasError: from `start`.
         """
         found = self._taking.result()
@@ -205,7 +204,7 @@ def _claim(table: TableContext, known: Timeline) -> _Claimed:
 
 
 def _take(table: TableContext, kind: InstantKind, claimed: _Claimed) -> Started | Timeline:
-    """Try to begin at this time; return the instant, or the timeline listed after the time proved invalid."""
+    """Try to begin at this time; return the instant, or a new timeline if the time is invalid."""
     heartbeat, requested = claimed.heartbeat, Instant(claimed.begin, kind.action, InstantState.REQUESTED)
     plan, profile = kind.contents
     try:

@@ -24,9 +24,9 @@ class State(Enum):
     CLAIMED = auto()  # a begin time is chosen, and its instant is being taken
     BEGUN = auto()  # its instant is pending: data files may be written
     RESUMED = auto()  # begun by another process of its writer, which may have asked for the commit
-    WRITTEN = auto()  # all of its files are in the store
+    WRITTEN = auto()  # all its files are in the store
     ASKED = auto()  # its commit may be decided
-    REFUSED = auto()  # its commit was refused, and nothing of it becomes visible
+    REFUSED = auto()  # its commit was refused, and never becomes visible
     OVER = auto()  # committed or rolled back
 
     @property

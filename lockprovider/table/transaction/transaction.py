@@ -80,7 +80,7 @@ class Transaction:
         self._target: Snapshot | None = None  # the files that a blind write changes without having read them
         self._is_blind = False
         self.state = State.OPEN
-        self.begin = ""  # the begin time; empty until something is written
+        self.begin = ""  # empty until something is written
         self.heartbeat: WriterHeartbeat | None = None
         self._early: EarlyStart | None = None
         self.started: Started | None = None
@@ -90,7 +90,7 @@ class Transaction:
         self.markers: list[str] = []  # written by this process, or about to be
         self.announced: set[str] = set()  # the paths of the data files of these markers
         self._tasks_write = False  # other processes write files too, and only the store lists their markers
-        self.is_listed = False  # the instant has begun in the metadata table, too
+        self.is_listed = False  # also in the metadata table
         self.result: CommitResult | None = None
         self._batch_id: BatchId | None = None
         self.check_keys = table.settings.check_keys
@@ -99,8 +99,7 @@ class Transaction:
     def resume(cls, table: TableContext, begin: str) -> Transaction:
         """Take up an instant that another process of this writer began, to commit it or roll it back.
 
-        The snapshot is read now, which suits writes that only add file groups. A replacecommit replaces all files
-        present now.
+        The snapshot is read now, for writes that only add file groups; a replacecommit replaces all files of now.
 
         Raises:
             Aborted: the instant is not pending any more.
@@ -124,7 +123,7 @@ class Transaction:
 
     @property
     def timeline(self) -> Timeline:
-        """The commits completed at the begin of this transaction, or at its start if nothing was read before.
+        """The commits completed at the begin, or at the start if nothing was read before.
 
         Reading it may begin an early start, and reads the table the first time.
         """
@@ -143,7 +142,7 @@ class Transaction:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The files this transaction reads, by which conflicts are detected; reads the table the first time."""
+        """The files to read, by which conflicts are detected; reads the table the first time."""
         if self._snapshot is None:
             found = self.table.current.current_files(self.timeline)
             self._snapshot = self._snapshot or found  # threads that read partitions in parallel share the first result
@@ -161,9 +160,7 @@ class Transaction:
         return not (has_rows or self._replaced or self._adds_columns)
 
     def exactly_once(self, batch_id: BatchId) -> None:
-        """Record which batch of a stream this transaction is; a batch that is in the table is refused.
-
-        The commit's metadata carries the batch.
+        """Record which batch of a stream this is, for the commit's metadata; refuse a batch that is in the table.
 
         Raises:
             AlreadyCommitted: the batch is in the table; `commit` checks again, under the lock.
@@ -179,7 +176,7 @@ class Transaction:
     # -- its start: see `start` ----------------------------------------------------------------------------------------
 
     def start(self) -> str:
-        """Begin if not begun, and return the begin time, under which any process may now write data files."""
+        """Begin if not begun, and return the begin time; any process may now write data files under it."""
         self._tasks_write = True
         self.ensure_begun().wait_in_flight()
         return self.begin
@@ -191,11 +188,11 @@ class Transaction:
 
     @property
     def may_start_early(self) -> bool:
-        """Whether the write can be repeated, and this transaction has read nothing but what the process remembers."""
+        """Whether the write can be repeated, and nothing was read but what the process has cached."""
         return self.replay and self.state is State.OPEN and self._timeline is None and not self._is_blind
 
     def start_early(self, planned: pa.Schema, check: Callable[[], object]) -> WritesHere:
-        """Begin in the background; new files of these columns may be announced before the instant is taken.
+        """Begin in the background; new files of these columns may be announced during that.
 
         `check` raises if the table must not be written this way; it runs before the first file.
         """
@@ -252,7 +249,7 @@ class Transaction:
 
     @property
     def expected_schema(self) -> pa.Schema | None:
-        """The table's schema as remembered or pinned, without a new read of the table; None if unknown."""
+        """The table's schema as cached or pinned, without a request; None if unknown."""
         return self.table.knowledge.schema if self._timeline is None else self.table.schema(self._timeline)
 
     def begin_to_write(self) -> pa.Schema:
@@ -298,10 +295,10 @@ class Transaction:
         return self.table.knowledge.partitions_at(self.timeline)
 
     def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
-        """Replace all rows that the snapshot has in these partitions by this commit; call it before any write.
+        """Replace all rows of the snapshot in these partitions by this commit; call it before any write.
 
-        Rows that other writers insert in new file groups during the transaction stay: they count as written after it.
-        With `add(())` the partitions are emptied (Hudi's `operation` for that is `DELETE_PARTITION`).
+        Rows that others insert in new file groups during the transaction stay, as if written after it. With `add(())`
+        the partitions are emptied (Hudi's `operation` for that is `DELETE_PARTITION`).
 
         Raises:
             InvalidRecords: something was written already, or the operation replaces nothing.
@@ -325,8 +322,8 @@ class Transaction:
     def add_columns(self, columns: pa.Schema) -> None:
         """Add these columns to the table with this commit; older rows have nulls there.
 
-        To add fields inside an existing column, give its wider struct, or the path of a new field (`st.y`,
-        `l.element.y`, `m.value.y`). A column that exists with this type stays unchanged.
+        To add fields to a column, give its wider struct, or the path of a new field (`st.y`, `l.element.y`,
+        `m.value.y`). A column that exists with this type stays unchanged.
 
         Raises:
             UnsupportedSchema: a field exists with another type, or its type cannot be stored.
@@ -357,10 +354,7 @@ class Transaction:
         self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
-        """Write anchors for buckets that this overwrite would leave without a visible file group.
-
-        Without them a JVM writer would log into a file group that the overwrite hides.
-        """
+        """Write anchors for buckets in which this overwrite hides the file group that JVM writers would log into."""
         if not self._replaced or missing(self.config):
             return ()
         ended = ended_groups(self.timeline, self.table.metadata_of)
@@ -410,7 +404,7 @@ class Transaction:
     def rollback(self) -> None:
         """Remove everything this transaction wrote; nothing of it was visible.
 
-        The next writer removes what cannot be removed now, once this writer's heartbeat has expired.
+        Once this writer's heartbeat has expired, the next writer removes what cannot be removed now.
         """
         state, started = self.state, self.started
         if state is State.OVER:
@@ -451,9 +445,9 @@ class Transaction:
         return proposal, basis
 
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
-        """Check new keys against the table; return the check to repeat at the commit, or None in a table with buckets.
+        """Check new keys against the table; return the check to repeat at the commit.
 
-        In a table with buckets the file groups show conflicts of keys.
+        None in a table with buckets, whose file groups show conflicts of keys.
         """
         if self.config.is_merge_on_read:
             raise InvalidRecords("check_keys compares base files, and merge-on-read has keys in logs, too: upsert")
@@ -479,7 +473,7 @@ class Transaction:
                 store.delete(path)
 
 
-# Users hold this class: it can be read, ended, and given to an engine. How engines write stays internal.
+# The handle for users, who read, end and pass on a transaction; how engines write stays internal.
 class TransactionHandle:
     """A transaction to pass to engine functions: `engines.spark.write(txn, df)`. Not thread-safe, good for one commit.
 

@@ -1,13 +1,13 @@
 """Validation of a commit against the table, in its turn at the lock.
 
     alive      its instant is pending, its heartbeat beats, no rollback of it is planned, and the table's properties
-               are those that its writer knows
+               have not changed
     batch      its batch is not in the table already
     conflicts  its snapshot still exists, and no other commit has since touched its file groups, added columns or,
                if keys are compared, inserted its keys
 
-Other writers wait during the validation. So it reads only the commits that it needs (see `needed`), each of them once.
-NOT validated here: whether the commit is decided already; its committer checks that.
+Other writers wait during it, so it reads only the needed commits (see `needed`), each once. NOT validated here: whether
+the commit is decided already; its committer checks that.
 
 Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 """
@@ -71,7 +71,7 @@ _Done = tuple[Instant, CommitMetadata]  # a completed write, and its metadata
 
 
 def needed(proposal: Proposal, basis: Basis, now: Timeline) -> tuple[Instant, ...]:
-    """Return the commits whose metadata the validation will read, so that the caller can read them before."""
+    """Return the commits whose metadata the validation will read, for the caller to read them before."""
     done = completed_since(basis.timeline, now)
     return tuple(dict.fromkeys((*basis.compared(proposal, done), *done[-1:])))
 
@@ -130,8 +130,8 @@ def _check_alive(
 def _is_there(table: TableContext, proposal: Proposal) -> bool:
     """Whether the inflight file of the write still exists; this takes a request for a write older than `LOOKED_AT_MS`.
 
-    A writer without the lock removes the file when it rolls the write back, and the lock's log does not record that. A
-    younger write is not checked, so a quick commit makes no extra request.
+    A writer without the lock removes the file in a rollback, unrecorded in the lock's log. A younger write is not
+    checked, so a quick commit makes no extra request.
     """
     if table.clock.now_ms() - to_ms(proposal.begin) < LOOKED_AT_MS:
         return True
@@ -145,14 +145,14 @@ def _is_there(table: TableContext, proposal: Proposal) -> bool:
 def _unseen(table: TableContext, seen: Snapshot, later: list[_Done]) -> frozenset[FileGroup]:
     """Return the file groups whose files the snapshot lacks.
 
-    The commits of log files are read after a compaction only, since no log file is cleaned before one.
+    Log files are cleaned only after a compaction, so their commits are read only then.
     """
     is_compacted = any(metadata.operation == COMPACT for _, metadata in later)
     return lost(seen, with_logs(table, seen.timeline) if is_compacted else [], later)
 
 
 def _check_snapshot(table: TableContext, begin: str, seen: Timeline, now: Timeline) -> None:
-    """Return if the commits the writer saw were not restored away, and those it did not see can still be found."""
+    """Return if no restore removed commits that the writer saw, and those it did not see can still be found."""
     if undone_since(seen, now):
         raise WriteConflict(begin, max(_restores(now), default="a restore"), ())
     if _may_have_missed(table, seen, now):
@@ -186,8 +186,8 @@ def _restores(timeline: Timeline) -> list[str]:
     return [instant.file_name for instant in timeline.services if instant.action is Action.RESTORE]
 
 
-# Pending writes and what they will touch, for the conflict check. A clustering states it in its plan. A writer states
-# it by the markers of the files written so far, and a JVM writer also by its inflight file.
+# Pending writes for the conflict check: a clustering states its file groups in its plan, a writer by the markers of the
+# files written so far, a JVM writer also in its inflight file.
 # Source: Hudi `ConcurrentOperation`, `ClusteringUtils`.
 def planned_services(table: TableContext, now: Timeline) -> tuple[ConcurrentOperation, ...]:
     """Return the planned, uncompleted clusterings with the file groups that they will replace; reads their plans.
@@ -230,17 +230,17 @@ def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
 
 def _content(table: TableContext, instant: Instant) -> bytes:
     content = table.store.read_or_none(f"{TIMELINE}/{instant.file_name}")
-    # None: completed or rolled back just now; under the lock only a writer that does not hold it can do that
+    # None: completed or rolled back just now; under the lock only by a writer without it
     return b"" if content is None else content.data
 
 
 # Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 @dataclass(frozen=True, slots=True)
 class Since:
-    """What happened since a write had its snapshot, read from the timeline (`validate`) or the lock's log (`decider`).
+    """The commits since a write had its snapshot, read from the timeline (`validate`) or the lock's log (`decider`).
 
     Attributes:
-        notes: commits with the batches of streams that they carry, newest first.
+        notes: commits with their batches of streams, newest first.
         latest_first: the commits, newest first.
         others: the operations whose file groups are compared with those of the write.
         refuse_broken: raises if the snapshot of the write does not exist any more.
@@ -253,7 +253,7 @@ class Since:
 
 
 def decide(mine: Proposal, rule: Resolution, since: Since) -> None:
-    """Return if a write may follow what happened since its snapshot. Pure, but for the functions of `since`.
+    """Return if a write may follow the commits since its snapshot. Pure, but for the functions of `since`.
 
     All commits pass here: alone, grouped, or under the held lock. `rule` compares buckets if the table has them.
 
@@ -270,10 +270,10 @@ def decide(mine: Proposal, rule: Resolution, since: Since) -> None:
 
 
 def _refuse_columns(mine: Proposal, latest_first: Iterable[_Done]) -> None:
-    """Return if the last of these commits that states columns has the columns that the write knows, by their digest.
+    """Return if the last commit that states columns has those that the write knows, by their digest.
 
-    The write would lose a column that was added since, as its schema lacks it. Each commit states all columns and
-    passed this check, so the last one is enough.
+    The write would drop a column added since, as its schema lacks it. Each commit states all columns and passed this
+    check, so the last one is enough.
 
     Raises:
         WriteConflict: it has other columns.
@@ -295,17 +295,16 @@ def short_digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-# Two writers that insert the same new key at once write different file groups, so no file group shows the conflict. The
-# later writer compares the keys of its new files with those of files added since its snapshot. It compares key ranges
-# in the footers, then the bloom filter, then the keys. Most of this runs before the lock is taken, and only the newest
-# commits are checked under it.
+# Two inserts of the same new key write different file groups, so no file group shows the conflict. The later writer
+# compares the keys of its new files with those of files added since its snapshot: by the key ranges in the footers,
+# then the bloom filter, then the keys. Most of this runs before the lock is taken; only the newest commits are checked
+# under it.
 # Source: the key ranges and bloom filters are those of Hudi's `HoodieBloomIndex`.
 class KeyCheck:
-    """The check that the new keys of one write are still new at its commit; for tables whose keys are looked up.
+    """The check that a write's new keys are still new at its commit; for tables whose keys are looked up.
 
-    Each commit of others is compared once. If all writers use it, no race puts a key twice into a partition. NOT
-    promised: anything for writers that do not, JVM writers among them. The committing process reads the keys of the new
-    files back.
+    It compares each commit of others once, and reads the keys of the new files back. If all writers use it, no race
+    puts a key twice into a partition. NOT promised: anything for writers that do not, JVM writers among them.
     """
 
     def __init__(self, table: TableContext, begin: str, stats: Iterable[WriteStat]) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
     from lockprovider.table.state.events import EventKind
 
-TOKEN = "0-0-0"  # noqa: S105 - the same for each attempt, so each file group gets one base file, whoever writes it
+TOKEN = "0-0-0"  # noqa: S105 - the same for each attempt, so each file group gets one base file
 _Planned = TypeVar("_Planned")
 _AT_ONCE = 4
 _HOUR_MS = 3_600_000
@@ -251,7 +251,7 @@ def complete(
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
-    """Remove a scheduled plan, or all without an executor that are at least so many hours old.
+    """Remove a scheduled plan, or all plans at least `hours` old without a live executor.
 
     Returns:
         The begin times of the removed plans.

@@ -1,8 +1,8 @@
 """Inline services: archival, compaction and clustering after a writer's commits, by its settings.
 
 A metadata table that the writer keeps is always compacted. Services are due by the number of commits since the last
-plan, whoever made it. A failed service does not affect the commit; it is reported to the watcher and logged as a
-warning. A later commit, or any process, runs a plan that could not run now; the doctor lists it until then.
+plan of any process. A failed service is reported to the watcher and logged as a warning; the commit stands. A plan that
+could not run is run after a later commit or by any process, and the doctor lists it until then.
 
 Source: Hudi `hoodie.archive.automatic`, `hoodie.compact.inline`, `hoodie.clustering.inline`;
 `ScheduleCompactionActionExecutor.needCompact`.

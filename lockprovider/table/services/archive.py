@@ -9,8 +9,8 @@ It runs under the table lock, in rounds between which others get the lock; each 
     merge     ten files of one level into one of the next; old manifests and files are removed
 
 An archiver that dies leaves nothing visible to readers. The next one, a restore or a savepoint continues: it points to
-a decided manifest and removes the archived instants. NOT promised: anything about a task that writes a file long after
-its instant's rollback and dies before removing it. Files older than the timeline count as committed.
+a decided manifest and removes the archived instants. NOT promised: that a file stays invisible if a task writes it long
+after its instant's rollback and dies. Files older than the timeline count as committed.
 
 Source: Hudi `TimelineArchiverV2`, `LSMTimelineWriter`.
 """
@@ -143,7 +143,7 @@ def _facts(table: TableContext) -> ArchivalFacts:
 
 
 def _unsafe_logs(seen: Snapshot) -> frozenset[str]:
-    """Return the writes of `ArchivalFacts.logs`, without those that are archived already, as by JVM writers."""
+    """Return the writes of `ArchivalFacts.logs`, except archived ones, which JVM writers leave."""
     found = (log.file.begin for one in seen.slices for log in one.logs if log.file.begin < (one.base or "~"))
     return frozenset(found) & frozenset(seen.timeline.completions)
 

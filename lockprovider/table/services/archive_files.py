@@ -195,10 +195,10 @@ def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
     table.store.delete_all(lost)
 
 
-# The order of removal keeps readers right. Pending states of all instants go first: without its completed file an
-# instant looks pending, and its rows are gone. Then the completed files go one by one, oldest first, so all that is
-# left is younger than all that is gone. A concurrent listing can still miss a later one and show an earlier one;
-# `as_of.has_gone_stale` detects that.
+# The order of removal keeps readers right. Pending states go first: an instant without its completed file looks
+# pending, and its rows are gone. Then the completed files go one by one, oldest first, so all that is left is younger
+# than all that is gone. A concurrent listing can still miss a later one and show an earlier one; `as_of.has_gone_stale`
+# detects that.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
     """Finish the removal that a dead archiver has decided, under the lock; a few requests if there is none."""

@@ -1,8 +1,7 @@
 """Writes to the metadata table's partition `files`: the changes of its listing by an instant of the table.
 
     begin       under the table lock, its only lock: the pending states, and the log file
-    complete    by the decision that completes the instant in the table, right before it: whoever finishes one
-                finishes both
+    complete    by the decision that completes the instant in the table, right before it; finishing one finishes both
 
 Readers skip pending states in either. A writer that dies before the decision leaves the same as a JVM writer; the
 rollback of its instant, ours or theirs, removes that too.

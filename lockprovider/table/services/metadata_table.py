@@ -75,9 +75,9 @@ def retire(table: TableContext, lease: Lease) -> int:
 # A commit completed there but pending in the table does not count yet. While there is one, nothing is compacted, since
 # its log file would be skipped for good.
 #
-# NOT promised: an archive of that timeline, as a JVM writer makes one. No reader needs it: each instant is one of the
-# table, or a service of the listing. Nor is a short timeline promised after a writer paused under the lock, others
-# rolled its instant back, and it then stored its log file and died: later instants stay.
+# NOT promised: an archive of that timeline, as a JVM writer makes one; no reader needs it. Nor that the timeline stays
+# short: later instants stay if a writer was paused under the lock, others rolled its instant back, and it then stored
+# its log file and died.
 #
 # Source: Hudi `HoodieBackedTableMetadataWriter.performTableServices`, `compactIfNecessary`, `cleanIfNecessary`;
 # `TimelineArchiverV2`.

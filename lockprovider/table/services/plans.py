@@ -1,7 +1,7 @@
 """Shared steps of rollback, clean and restore: a begin time, and plan and completion under the lock.
 
-A plan is a file. Any process that finds one with a dead executor carries it out, so each step of an execution may be
-repeated by any process at any time.
+A plan is a file, and any process may carry out that of a dead executor. So each step of an execution may be repeated at
+any time.
 
 Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`.
 """

@@ -132,7 +132,7 @@ def _check_savepoints(table: TableContext, now: Timeline, plan: RestorePlan) -> 
 
 
 def _check_archive(table: TableContext, target: Instant) -> None:
-    """Refuse a target if a commit completed after it is archived, as one that began earlier may be."""
+    """Refuse a target with a later commit in the archive, which goes by begin times."""
     reached = archive_index.reach(table.knowledge).completion
     if reached > (target.completion or ""):
         raise HistoryGone(

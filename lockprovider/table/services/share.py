@@ -1,13 +1,13 @@
 """Sharing a table with JVM Hudi's writers, by settings in its properties; adopting a bucket index.
 
 One conditional write under the table lock sets them. Tables made by `Table.create` have them already. Running jobs have
-read the properties before: a job that began without the lock continues without it until it is restarted.
+read the properties before: a job begun without the lock continues without it until restarted.
 
 With `TableSettings(write_metadata=True)` a metadata table stays, and the properties make writers here keep its listing
 of files. Its statistics of columns and partitions are dropped, and Spark's writers told to make none.
 
-JVM Hudi's tables have the time zone `LOCAL`, that of each writer. It is UTC if all writers ran in UTC, which the
-store's clock shows: it wrote each completed file at about the time in its name.
+JVM Hudi's tables have the time zone `LOCAL`, that of each writer. The store's clock shows whether all ran in UTC: it
+wrote each completed file at about the time in its name.
 """
 
 from __future__ import annotations

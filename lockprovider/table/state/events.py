@@ -101,7 +101,7 @@ class ShowProgress:
 
     The logger `lockprovider.table` gets each step, and each tenth of it, at INFO. pyarrow, pandas and polars report
     each file or partition, Dask's local schedulers each task. Spark and a Dask cluster report each step; their
-    dashboards show the tasks.
+    dashboards show tasks.
 
     Not promised: one line for each of several threads that write concurrently.
 

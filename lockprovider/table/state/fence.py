@@ -1,11 +1,11 @@
-"""Fences and stream batches: checks that commit an epoch or a batch only if no newer one is in the table.
+"""Fences and stream batches: an epoch or a batch is committed only if no newer one is in the table.
 
-Each commit records its epoch like the batches of streams. Whoever decides the commit compares it with the epochs of all
-earlier commits, in one atomic step. The epoch is stored in the table, not in the lock record, where a JVM lock client
-would drop it; it outlives archival. A restore or a rollback removes the epochs of the commits it takes back.
+Each commit records its epoch like the batches of streams. The writer that decides a commit compares its epoch with
+those of all earlier commits, in one atomic step. The epoch is stored in the table, since a JVM lock client would drop
+it from the lock record; it outlives archival. A restore or a rollback removes the epochs of commits it takes back.
 
-Services publish under the lock. They compare once they hold it (`TableContext.locked`), and their publish fails if the
-lock was taken since. Services whose instant is a commit record their epoch in it.
+Services compare once they hold the lock (`TableContext.locked`), and their publish fails if the lock was taken since.
+Services whose instant is a commit record their epoch in it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ _STREAM = "lockprovider.fence/"
 
 
 def batches_back(table: TableContext, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
-    """Iterate over commits with their batches by stream, newest first; of archived ones each stream's last batch.
-
-    It reads lazily.
-    """
+    """Iterate lazily over commits and their batches by stream, newest first; then each stream's last archived batch."""
     for instant in reversed(timeline.writes):
         yield instant, batches_by_stream(table.metadata_of(instant).extra)
     yield from archive_index.last_archived_batches(table.knowledge)

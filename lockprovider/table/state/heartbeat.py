@@ -1,8 +1,8 @@
 """Writer heartbeats: a thread renews the modification time of one small file, to show that its instant is not dead.
 
-This heartbeat lives as long as the transaction, unlike that of the lease. On a store the modification time is by the
-store's clock. In a local folder it is by the writer's, which may be wrong; so the file names machine, boot and uptime.
-A file of another machine is judged by whether this process has seen it change.
+The heartbeat lives as long as the transaction, unlike that of the lease. On a store the modification time is by the
+store's clock. In a local folder it is by the writer's, which may be wrong; so the file has machine, boot and uptime. A
+file of another machine is judged by whether this process has seen it change.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class WriterHeartbeat:
             beat = _beat(self._store)
             outcome = self._store.put_if_match(self._path, beat, self._version, timeout=self._settings.interval_s)
         except FileNotFoundError:
-            self._removed = True  # rolled back by a writer that took this one for dead
+            self._removed = True  # another writer took this one for dead, and rolled back
         except CasError:
             return  # the next beat tries again; `alive` counts the time
         else:

@@ -70,7 +70,7 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
 
 
 def _to_compare(table: TableContext, seen: KeySpellings) -> list[FileSlice]:
-    """Return the newest base file if it is newer than the last comparison; at first a sample from oldest to newest."""
+    """Return the newest base file if not yet compared; at first a sample from oldest to newest."""
     snapshot = table.current.current_files(table.now().timeline)
     files = sorted((one for one in snapshot.slices if one.path), key=lambda one: one.begin)
     if seen.compared:

@@ -37,9 +37,9 @@ class TableView:
         slices: the latest slice of each file group; None if not read.
         listed: whether the timeline was listed. Otherwise it has all commits of the log, without others' pending
             instants.
-        latest_begin: the latest begin time of all completed instants, also of those that `timeline` leaves out because
-            an earlier one is not stored yet.
-        is_combined: whether another client was leader of the batch, which decides others' commits.
+        latest_begin: the latest begin time of all completed instants, also of those missing in `timeline` because an
+            earlier one is not stored yet.
+        is_combined: whether another client leads the batch, and so decides others' commits.
         has_guests: whether JVM writers were seen recently.
     """
 
@@ -67,8 +67,8 @@ class SeenProperties:
 class History:
     """The files of the archive.
 
-    `number`: the manifest's, 0 if nothing was archived. `version`: that of the file with the number; None if it is
-    absent, since a JVM writer removes it before writing it anew.
+    `number`: the manifest's, 0 if nothing was archived. `version`: that of the file with the number; None while a JVM
+    writer replaces it.
     """
 
     number: int = 0
@@ -78,7 +78,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class SeenListing:
-    """The state of the metadata table while the lock has one log: only this process, or clients of that log, write it.
+    """The metadata table's state while the lock has one log: only this process, or clients of that log, write it.
 
     Attributes:
         log: the name of the log in which its timeline was listed; empty if there was none.
@@ -152,10 +152,10 @@ class TableKnowledge:
         self._beats: dict[str, tuple[Version | None, float]] = {}
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
 
-    # -- facts of a place of a log -------------------------------------------------------------------------------------
+    # -- facts of a position of a log ----------------------------------------------------------------------------------
 
     def at(self, log: Log | None) -> TableView | None:
-        """Return the table if `log`, from the current lock record, goes back to the cached view; None: read it.
+        """Return the table if `log`, of the current lock record, goes back to the cached view; None: read it.
 
         It advances the view to the end of the log. All facts of a position come from here.
         """
@@ -208,7 +208,7 @@ class TableKnowledge:
     def snapshot(self, timeline: Timeline) -> Snapshot | None:
         """Return the files of this timeline, if it was the last one seen and they are known.
 
-        Use it for the newest timeline only: files of an older one may be cleaned.
+        Only for the newest timeline: files of an older one may be cleaned.
         """
         view = self._view
         if view is None or view.slices is None or view.timeline.written != timeline.written:

@@ -124,8 +124,7 @@ def _read(store: Store, path: str) -> bytes:
 
 
 # The validity of log blocks, by Hudi's `HoodieTableMetadataUtil.getValidInstantTimestamps`. Each block names its write
-# of the data table. It counts if that write is completed there, or exists only in the metadata table. A pending write
-# of the data table is not listed yet.
+# of the data table. It counts if that write is completed, or exists only in the metadata table.
 _FIRST = "0" * 14  # begin of the writes that create its partitions, unknown to the data table
 _REMOVING = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
 
@@ -154,7 +153,7 @@ def outlived(own: Timeline, left: Collection[str], first: str) -> tuple[Instant,
     """Return the states of its oldest instants that no reader needs: completed before `first`.
 
     `left`: the begin times of its files, after slices before `first` were removed. Readers take files older than its
-    timeline for completed. So the remaining timeline must begin before each file that is not older than it now.
+    timeline for completed, so the remaining timeline must begin before each file within it now.
     """
     end = min((first, *(begin for begin in left if begin >= own.first_active)))
     found: dict[str, list[Instant]] = {}

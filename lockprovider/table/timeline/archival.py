@@ -1,9 +1,9 @@
 """The instants that an archiver may remove from the active timeline. Pure.
 
-It archives a contiguous beginning of the writes, by begin, with the cleans and rollbacks that began before the last of
-them. All that began before the first remaining write then counts as completed for every reader. So archival ends before
+It archives a contiguous beginning of the writes, by begin, with the cleans and rollbacks begun before the last of them.
+All that began before the first remaining write then counts as completed for every reader. So archival ends before
 
-    savepoint      the first savepointed write: a restore to it also needs what came after
+    savepoint      the first savepointed write: a restore to it also needs later ones
     pending        the write before the first pending one, and before a victim of an unfinished rollback: a pending
                    write must not begin before the first remaining write
     restore        anything at all, while a restore is unfinished
@@ -11,10 +11,10 @@ them. All that began before the first remaining write then counts as completed f
     logs           the first write whose log files are read by its completion time: those of a group without a base
                    file, or begun before their base file
     orphans        the write before the first file without an instant, which would become visible
-    listing        the last compaction of a metadata table, which lists what began before by itself
+    listing        the last compaction of a metadata table, which lists earlier files by itself
 
-The number of writes in `KeepActive` stays, and those that the cleaner's retention needs, with one more before them.
-Restores and savepoints stay for ever, so readers see that something was taken back.
+`KeepActive.least` writes stay, and those that the cleaner's retention needs, with one more before them. Restores and
+savepoints stay for ever, so readers see that something was taken back.
 
 Source: Hudi `TimelineArchiverV2`, `ArchivalUtils`, `ClusteringUtils.getEarliestInstantToRetainForClustering`.
 """
@@ -96,8 +96,7 @@ class ArchivalFacts:
         paths: all data files, listed before `now`: a file without an instant on it never gets one.
         replaced: the file groups that each completed replacecommit ended, by its begin time.
         victims: the begin times that unfinished rollbacks take back.
-        logs: the begin times of writes whose log files are read by completion time, unknown to readers without the
-            archive: of groups without a base file, or begun before their base file.
+        logs: the begin times of writes whose log files are read by completion time (see the module).
         listed: the last compaction of the metadata table, None without one; empty if never compacted.
         earliest: the begin time of the oldest write that the cleaner's retention needs; empty if it has none.
     """
@@ -113,7 +112,7 @@ class ArchivalFacts:
 
 @dataclass(frozen=True, slots=True)
 class ArchivalPlan:
-    """The instants to archive, oldest first. `held`: why they are fewer than the settings ask for; empty otherwise."""
+    """The instants to archive, oldest first. `held`: why they are fewer than the settings ask for; else empty."""
 
     actions: tuple[Archivable, ...]
     held: str = ""

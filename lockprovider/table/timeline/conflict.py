@@ -1,7 +1,7 @@
 """Optimistic concurrency control: the rules by which a write gives way to another one.
 
-The check compares sets, not times. The commits since a snapshot are the completed instants now, without those of the
-snapshot. A time can mislead, as an earlier begun commit may complete later.
+The check compares sets, not times: the commits since a snapshot are those completed now, without those of the snapshot.
+A time can mislead, as a commit that began earlier may complete later.
 
 A resolution returns the other write that mine loses to. Any function of that shape will do; three are here:
 
@@ -10,7 +10,7 @@ A resolution returns the other write that mine loses to. Any function of that sh
     by_partition    the same partition is enough, so two inserts of the same new key are detected
 
 A blind write of a non-blocking writer always uses `non_blocking`. In a table with a bucket index all compare buckets
-(see `by_bucket`): two inserts of the same new key are detected, even if both create the bucket's first file group.
+(see `by_bucket`), so two inserts of the same new key are detected even in a bucket without a file group.
 
 Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`,
 `BucketIndexConcurrentFileWritesConflictResolutionStrategy`.
@@ -92,8 +92,8 @@ def _has_grown(mine: Timeline, now: Timeline) -> bool:
 def archived_since(mine: Timeline, now: Timeline) -> bool:
     """Whether a write may have completed after my snapshot and be archived by now, so that none can compare it.
 
-    Archival takes the oldest by begin, and leaves the latest. A write not completed in my snapshot began after all of
-    its writes, or was pending in it.
+    Archival takes the oldest by begin. A write not completed in my snapshot began after all of its writes, or was
+    pending in it.
     """
     first = now.first_active
     passed = bool(mine.writes) and all(i.begin < first for i in mine.writes) and bool(completed_since(mine, now))
@@ -129,7 +129,7 @@ def by_partition(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation
 def non_blocking(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
     """Return the first overlap with a write that ends a file group of mine, or plans to; logged rows do not conflict.
 
-    For blind writes: an ended group hides rows logged meanwhile, whichever write completes first.
+    For blind writes: an ended group hides rows logged at the same time, whichever write completes first.
     """
     ending = (Action.REPLACECOMMIT, Action.CLUSTERING)
     return _first_overlap(mine.file_groups, (other for other in others if other.instant.action in ending))

@@ -1,15 +1,15 @@
 """The files that a clean may remove, by the retention policy. Pure.
 
 Three policies have Hudi's names. By commits or hours every as-of since the oldest retained commit stays readable: of
-each file group all slices that began since, and the latest before. By versions a number of slices of each file group
-stays; a replacement counts as one.
+each file group all slices begun since, and the latest before. By versions a number of slices of each file group stays;
+a replacement counts as one.
 
 A slice goes with its log files. Never removed: the latest slice of a live file group, files in a savepoint, files that
-a pending write may read. Always removed: files without an instant on the timeline, left by a task that wrote after its
+a pending write may read. Always removed: files without an instant on the timeline, written by a task after its
 instant's rollback; archival would make them visible.
 
-The last `n` commits are counted by completion, and "since" means their smallest begin time: a commit that began early
-and completed late still needs what it replaced.
+The last `n` commits are counted by completion, and "since" is their smallest begin time: the files that a late commit
+replaced are still needed.
 
 Source: Hudi `CleanPlanner`, `CleanerUtils.getEarliestCommitToRetain`.
 """
@@ -102,8 +102,7 @@ def earliest_retained(
 ) -> Instant | None:
     """Return the retained commit that began first, or the last commit if none is retained; by versions None.
 
-    `written_ms`: when completed files were written, by a better clock than that in their names. The later of the two
-    times counts.
+    `written_ms`: when completed files were written, by a better clock than that in their names; the later time counts.
     """
     match policy:
         case KeepVersions():

@@ -127,8 +127,8 @@ class Timeline:
     def first_active(self) -> str:
         """The begin time before which a write not on the timeline was archived, and so completed; empty without writes.
 
-        Only writes count: archival leaves restores, savepoints and unfinished services. Pending writes count only if
-        none is completed: a late writer may begin at a time archived since. Savepointed writes do not count, since
+        Restores, savepoints and unfinished services do not count, since archival leaves them. Pending writes count only
+        if none is completed: a late writer may begin at a time archived since. Savepointed writes do not count, since
         archival may continue after them.
         """
         kept = self.savepointed
@@ -293,7 +293,7 @@ class Decisions:
         record: identifies this state of the record.
         log: the name of its log; empty if it has none.
         next: the position after the last entry of the log.
-        entries: the log's last entries; None for one that is not on the timeline.
+        entries: the log's last entries; None for an entry off the timeline.
         unapplied: decided publishes that may not be stored yet, in the order of the decisions.
     """
 
@@ -322,7 +322,7 @@ def taken(listed: Timeline, before: Decisions, now: Decisions | None = None) -> 
     reader reads the lock record (`before`), then lists. The first pending publish missing in the listing, and all that
     complete later, are left for the next read.
 
-    A commit later than the known log was decided since, or by a JVM writer without the lock; an earlier one may be
+    A commit later than the known log was decided since, or made by a JVM writer without the lock; an earlier one may be
     missing. A second read of the record (`now`) shows the log entries since. If that log does not reach back, no later
     commit is taken. Completion times rise in the order of the log.
 

@@ -4,11 +4,11 @@
     a commit's result, or one of `history()`   after that commit
     a completion time, as `Table.version`      after that commit
     a begin time, as a savepoint's             after that commit
-    any other time                             what had completed by then
+    any other time                             all completed by then
 
 A text of 17 digits is a completion time if a commit has it, else a begin time if a commit has that, else a time.
-`savepoint`, `restore` and `changes` refuse 17 digits of no commit. Times have milliseconds: rarely two writers begin
-and complete a commit in the same one; then its completion counts.
+`savepoint`, `restore` and `changes` refuse 17 digits of no commit. If a millisecond is both a begin and a completion
+time, the completion counts.
 
 Promised: `as_of`, `changes`, `savepoint`, `restore` and the commands use these rules. NOT promised: begin times of
 archived commits, of which only the time is known; name those by their completion.

@@ -1,4 +1,4 @@
-"""Engines read file slices and write files; they know no protocol.
+"""Engines read and write rows as pyarrow, Dask or Spark data; the transaction protocol is not theirs.
 
-May import: transaction, read and below. Each stands by itself, but for what they share: `scan`, `writer`, `changes`.
+May import: transaction, read and below. An engine imports no other engine; they share `scan`, `writer` and `changes`.
 """

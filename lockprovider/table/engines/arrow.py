@@ -1,12 +1,14 @@
-"""pyarrow: rows in this process, for pandas, polars, DuckDB and plain Python.
+"""pyarrow engine: writes rows in this process, for pandas, polars, DuckDB and plain Python.
 
     table.append(frame); table.upsert(frame, retries=5); table.delete(frame[["id", "city"]])
     table.transact(lambda txn: engine.write(txn, upserts=rows, deletes=keys))
 
-Memory: an append of a RecordBatchReader holds the rows of one file (`ROWS_PER_FILE`, `BYTES_PER_FILE`) and all keys;
-the others hold the changes, and of as many file groups at a time as there are processors (`AT_ONCE` at most,
-`SMALL_AT_ONCE` small ones) the keys, the rows of one row group and the bytes of two files; a read holds all that it
-returns.
+Memory:
+
+- An append of a RecordBatchReader holds the rows of one file (`ROWS_PER_FILE`, `BYTES_PER_FILE`) and all keys.
+- Other writes hold all changes. They work on as many file groups at a time as the machine has processors (`AT_ONCE` at
+  most, `SMALL_AT_ONCE` small ones). Each of these holds its keys, the rows of one row group and the bytes of two files.
+- A read holds all that it returns.
 """
 
 from __future__ import annotations
@@ -38,21 +40,21 @@ from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.transaction import AnyTransaction, Transaction, inside
 
-SMALL_AT_ONCE = 16  # of no more than so many rows each: their writing is mostly waiting for the store
+SMALL_AT_ONCE = 16  # at most `SMALL_ROWS` rows each: writing them is mostly waiting for the store
 SMALL_ROWS = 1 << 16
-_TASK = "0-0-0"  # one task, one stage, one attempt
+_TASK = "0-0-0"  # task 0, stage 0, attempt 0
 
-Found: TypeAlias = Mapping[str, PartitionChanges]  # by partition
+Found: TypeAlias = Mapping[str, PartitionChanges]  # changes by partition
 
 
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
     """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
 
-    A key that is in both is deleted. Rows have all columns of the table: a missing one would erase what is there. Once
-    per transaction.
+    A key in both is deleted. Rows need all columns of the table, as a missing one would erase stored values. Once per
+    transaction.
 
     Raises:
-        DoesNotFit: a column is missing or of another type than the table's, or a value does not fit.
+        DoesNotFit: a column is missing or has another type than the table's, or a value does not fit.
         InvalidRecords: a key is null.
     """
     txn = inside(txn)
@@ -70,10 +72,10 @@ def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Tabl
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
-    """Write rows as new ones, without looking whether their keys are in the table. Once per transaction.
+    """Write rows as new ones, without checking for existing keys. Once per transaction.
 
-    In a table with a bucket index they go into the file groups of their buckets: all are held in memory, and a row
-    whose key is there is replaced, unless its ordering value is higher.
+    With a bucket index the rows go into the file groups of their buckets. Memory then holds all of them, and a row with
+    an existing key replaces the stored one, unless that has the higher ordering value.
 
     Raises:
         InvalidRecords: a key is null or comes twice in `rows`, or a column does not fit the table.
@@ -87,17 +89,17 @@ def delete_where(txn: AnyTransaction, where: Where) -> None:
     """Delete the rows of the snapshot for which `where` is true. Once per transaction.
 
     Raises:
-        InvalidInput: it does not fit the table.
+        InvalidInput: the condition does not fit the table.
     """
     txn = inside(txn)
     write(txn, deletes=Scan(txn, txn.config.identifying, where).to_arrow())
 
 
 def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | None = None) -> None:
-    """End all that the snapshot has, in the whole table or in these partitions, and insert rows. Once per transaction.
+    """Replace all file groups of the snapshot, or those of `partitions`, by `rows`. Once per transaction.
 
     Raises:
-        InvalidRecords: a row is for another partition, or as of `insert`.
+        InvalidRecords: a row is for another partition, or as for `insert`.
     """
     plan = _plan_insert(txn, rows)
     operation = "INSERT_OVERWRITE_TABLE" if partitions is None else "INSERT_OVERWRITE"
@@ -116,7 +118,7 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
 
 
 def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[Found]]:
-    """The rows in parts, of which each may be held in memory; of a reader they are made when they are asked for."""
+    """Plan an insert in parts that each fit into memory; a reader is read only as its parts are requested."""
     if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
         rows = rows.read_all()
 
@@ -163,12 +165,12 @@ def _rewritten(
     slices: Callable[[Iterable[str]], tuple[FileSlice, ...]],
     at_once: int,
 ) -> Iterable[WriteStat]:
-    """The next files of the touched file groups; up to `at_once` of one partition, else of several partitions.
+    """Write the next files of the touched file groups, up to `at_once` at a time if all are of one partition.
 
-    `slices` are those of given partitions that the changes go into.
+    `slices` returns the file slices of given partitions that the changes go into.
     """
     there = {one.partition for one in txn.slices()}
-    # All new partitions before their files.
+    # Partitions are created before their files.
     _open(writer, [path for path, changes in found.items() if len(changes.keys) and path not in there])
     announce_buckets(writer, slices(found), found, _TASK)
 
@@ -189,7 +191,7 @@ def _open(writer: GroupWriter, partitions: Iterable[str]) -> None:
 
 
 def _written(writer: GroupWriter, groups: Sequence[NewGroup]) -> Iterator[WriteStat]:
-    """Write new file groups: large ones at the same time, small ones are encoded here: threads would only compete."""
+    """Write new file groups: large ones in parallel; small ones are encoded here, where threads would only compete."""
     writer.announce([group.at(writer.begin) for group in groups])
     if all(len(group.keys) <= SMALL_ROWS for group in groups):
         return in_order((partial(writer.put, file) for file in writer.encode_each(groups)), SMALL_AT_ONCE)

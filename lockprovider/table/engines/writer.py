@@ -1,9 +1,9 @@
-"""The four steps of every engine's write, and what the engines share of the first two.
+"""The steps of a write that all engines share.
 
-plan    `plan_write` or `plan_for_tasks` checks the rows and splits them as the engine wants them; nothing is begun yet
-start   `start_here`, `start_append` or `start_for_tasks` begins the transaction; then there is a writer of its files
+plan    `plan_write` or `plan_for_tasks` checks and splits the rows, before the transaction begins
+start   `start_here`, `start_append` or `start_for_tasks` begins the transaction and returns a writer of its files
 write   the engine writes the files, in its own process or in tasks
-add     `Transaction.add` takes what was written; the commit is not the engine's
+add     `Transaction.add` records the written files; the engine does not commit
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Changes = TypeVar("Changes")  # as an engine has split them
 
 @dataclass(frozen=True, slots=True)
 class WritePlan(Generic[Changes]):
-    """Rows that fit the table's columns, split by these.
+    """Rows that fit the table's columns, split for an engine.
 
-    `planner` tells keys and partitions of rows; it is of no instant. `split` makes the changes of a planner.
+    `planner` computes keys and partitions of rows, and belongs to no instant. `split` makes the changes for a planner.
     """
 
     planner: GroupWriter
@@ -38,32 +38,32 @@ class WritePlan(Generic[Changes]):
 
 
 def planner_by(txn: Transaction, schema: pa.Schema) -> GroupWriter:
-    """What tells keys and partitions of rows, before anything is written; it is of no instant."""
+    """Make a writer without an instant, which computes keys and partitions before anything is written."""
     return GroupWriter(txn.table.place, "", txn.config, schema)
 
 
 def planner_of(txn: Transaction) -> GroupWriter:
-    """The same, by the columns that the table has."""
+    """Make the planner for the columns of the transaction's table; see `planner_by`."""
     return planner_by(txn, txn.table.schema(txn.timeline))
 
 
 def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
-    """Check and split what is to be written, by the columns that the table is known to have.
+    """Check and split rows by the table's last known columns, or by its current ones if they do not fit those.
 
     Raises:
-        InvalidRecords, DoesNotFit: what `split` refuses, by the columns that the table has now.
+        InvalidRecords, DoesNotFit: `split` rejects the rows, by the table's current columns.
     """
     if (known := txn.expected_schema) is not None:
-        with suppress(TableError):  # it may have got a column since
+        with suppress(TableError):  # the table may have a new column
             return _planned(planner_by(txn, known), split)
     return plan_for_tasks(txn, split)
 
 
 def plan_for_tasks(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
-    """Check and split what is to be written, by the columns that the table has now: tasks do not split it again.
+    """Check and split rows by the table's current columns, as tasks do not split them again.
 
     Raises:
-        InvalidRecords, DoesNotFit: what `split` refuses.
+        InvalidRecords, DoesNotFit: `split` rejects the rows.
     """
     return _planned(planner_of(txn), split)
 
@@ -75,10 +75,10 @@ def _planned(planner: GroupWriter, split: Callable[[GroupWriter], Changes]) -> W
 def start_here(
     txn: Transaction, plan: WritePlan[Changes], blindly: Collection[str] | None = None
 ) -> tuple[GroupWriter, Changes]:
-    """Start `txn`: a writer for this process only, whose transaction knows what it wrote, and what it is to write.
+    """Start `txn`; return a writer for this process only, whose transaction knows its files, and the changes to write.
 
-    The rows are split again, if the table has other columns than the plan. `blindly`: the partitions of a write that
-    may be blind, and is from now on.
+    Splits the rows again if the table's columns differ from the plan's. `blindly`: the partitions of a write that may
+    be blind; it becomes blind here.
     """
     if blindly is not None:
         txn.write_blindly(blindly)
@@ -90,10 +90,10 @@ def start_here(
 
 
 def start_append(txn: Transaction, plan: WritePlan[Changes]) -> tuple[GroupWriter, Changes]:
-    """Start `txn` for new file groups alone: they are announced while its instant is taken, if they can be made again.
+    """Start `txn` for new file groups only; if the plan is repeatable, announce them while taking the instant.
 
     Raises:
-        Passed: this, or what writes the first file: the table is not what the plan has assumed.
+        Passed: by this call or the first file's write: the table is not as the plan assumed.
     """
     if not txn.may_start_early:
         return start_here(txn, plan)
@@ -106,10 +106,10 @@ def _writer(txn: Transaction, schema: pa.Schema, here: WritesHere | None = None)
 
 
 def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
-    """Start `txn`: a writer that is good for other processes, by the columns of the plan; `blindly` as of `start_here`.
+    """Start `txn` by the plan's columns; return a writer for tasks in other processes. `blindly`: see `start_here`.
 
     Raises:
-        WriteConflict: others have added columns meanwhile.
+        WriteConflict: another writer has added columns since the plan.
     """
     _check_marked(txn)
     if blindly is not None:
@@ -121,10 +121,10 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
 
 
 def _check_marked(txn: Transaction) -> None:
-    """Refuse to write where a JVM writer made buckets and did not say so in the properties, as it never does.
+    """Raise if a JVM writer made buckets here, as such writers do not record them in the properties.
 
     Raises:
-        UnsupportedTable: all file groups are called as buckets are.
+        UnsupportedTable: all file groups have bucket names.
     """
     if txn.config.bucket_index is not None:
         return

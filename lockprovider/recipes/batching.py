@@ -1,13 +1,13 @@
 """`Batcher`: carries the operations of many callers to the store, in one write at a time.
 
-Promised: each operation is in at most one write, and its caller gets that write's own result or error for it. An
-operation that is cancelled before a write has taken it is dropped. After that it goes on, and its caller does not learn
-the outcome. A bad operation does not spoil the others: `write` returns a result or an error for each. At the end of the
-interpreter waiting operations are written, for 5 s at most. A forked child starts with no waiting operation.
+Promised: each operation is in at most one write, and its caller gets that write's result or error for it. An operation
+that is cancelled before a write has taken it is dropped. After that it goes on, and its caller does not learn the
+outcome. A bad operation does not spoil the others. At the end of the interpreter waiting operations are written, for 5
+s at most. A forked child starts with no waiting operation.
 
-An interrupt of one caller stops no other. A caller appends to a deque, starts the writing thread if none writes, and
-waits for its own `Later`. It holds no lock that an interrupt could leave locked. Everything else runs on the writing
-thread, which belongs to this library. So no signal handler runs there, and no other code raises an exception there.
+An interrupt of one caller stops no other. A caller only appends to a deque, starts the writing thread if none writes,
+and waits for its `Later`. It holds no lock that an interrupt could leave locked. The rest runs on the writing thread,
+which belongs to this library. So no signal handler runs there, and no other code raises an exception there.
 
 Not promised: an order among callers, except that of arrival.
 """
@@ -42,8 +42,8 @@ _END: Any = object()  # marks an end in the line: all operations before it are w
 class Batcher(OfThisProcess, Generic[Op, T]):
     """Hands operations to `write`, many at once, on a thread that lives while operations wait.
 
-    `write` gets operations in the order of arrival and returns, for each, its result or the error for its caller. If
-    `write` raises, all of them get that error.
+    `write` gets operations in the order of arrival, and returns a result or an error for each. If it raises, all of
+    them get that error.
 
     Args:
         write: called by one thread at a time.
@@ -94,9 +94,9 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return self._writer is threading.current_thread()
 
     def submit(self, operation: Op, *, kept: bool = False) -> Later[T]:
-        """Add an operation and return its future, without waiting.
+        """Add an operation and return its future.
 
-        With `kept` it cannot be cancelled: a cancelled number would leave a hole below the numbers after it.
+        With `kept` it cannot be cancelled: a cancelled number would leave a hole below later ones.
 
         Raises:
             Overloaded: too many operations wait; it was not taken.
@@ -109,7 +109,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return answer
 
     def do(self, operation: Op, answer: Later[T] | None = None) -> T:
-        """Add an operation and wait for its result. A Ctrl-C drops it, unless a write has taken it already."""
+        """Add an operation and wait for its result. A Ctrl-C drops it, unless a write has taken it."""
         answer = answer or Later()
         try:
             self._take(operation, answer)
@@ -122,10 +122,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return self.wait_all([answer])[0]
 
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
-        """Wait for the results of submitted operations, and return them in order.
-
-        The first error is raised once all of them ended.
-        """
+        """Wait for the results of submitted operations. The first error is raised once all ended."""
         try:
             self.await_end(answers)
             return [answer.result() for answer in answers]
@@ -134,13 +131,13 @@ class Batcher(OfThisProcess, Generic[Op, T]):
                 answer.cancel()  # does nothing once it is done
 
     def await_end(self, answers: Iterable[Later[T]]) -> None:
-        """Wait until each operation has a result or an error. An interrupt of this wait cancels none of them."""
+        """Wait until each operation has a result or an error. An interrupt cancels none of them."""
         for answer in answers:
             while not self.came(answer):
                 pass
 
     def came(self, answer: Later[T]) -> bool:
-        """Wait up to a second for a result, and return whether it came. If not, make sure that a thread writes."""
+        """Wait up to a second for a result, and make sure that a thread writes; return whether it came."""
         with contextlib.suppress(NotYet, CancelledError):
             answer.exception(SLICE_S)
             return True
@@ -149,7 +146,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Refuse further operations, and wait until all waiting ones are written, or for `timeout_s`."""
+        """Refuse further operations, and wait until the waiting ones are written, or for `timeout_s`."""
         self._closed = True
         writer = self._writer
         if self.is_writer or not (self.waiting or self._writing.locked()):
@@ -173,10 +170,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         self._have_written()
 
     def _have_written(self) -> None:
-        """Start the writing thread, if none writes.
-
-        A running thread looks for more operations after it has released `_writing`.
-        """
+        """Start the writing thread, unless one runs: it looks for more after it has released `_writing`."""
         if self._writing.locked():
             return
         try:
@@ -195,7 +189,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
-        """Write one batch, except cancelled operations, and set the result or the error of each."""
+        """Write one batch without its cancelled operations, and answer each."""
         began_s = self._world.monotonic_s()
         taken = [one for one in batch if one[1].running() or one[1].set_running_or_notify_cancel()]
         wanted = [one for one in taken if one[0] is not _END]
@@ -216,7 +210,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
                 answer.set_exception(None)
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
-        """Wait for more operations and for the pace, then take the next batch; return () if no operation came."""
+        """Wait for more operations and for the pace, then take the next batch; () if no operation came."""
         self._line_up()
         if (patience_s := self._line.patience_s(self._world.monotonic_s())) and not self._closed:
             self._crowded.clear()
@@ -233,7 +227,6 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return batch
 
     def _line_up(self) -> None:
-        """Move all operations that arrived to the end of `_line`."""
         arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
         self._line = self._line.came(*arrived)
 

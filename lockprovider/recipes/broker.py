@@ -1,8 +1,8 @@
 """The broker of a queue or a log: one process that performs the writes of several others.
 
-A `Broker` is part of a client. It writes for other processes while its client wrote last, and hands over its own
-operations otherwise. `Service` answers on a socket, `Link` asks. It only adds speed: no promise of queues and logs
-depends on it. `handing.py` decides which broker to ask, and what an answer is worth.
+A `Broker` is the part of a client that writes for other processes, or hands over its own operations. `Service` answers
+on a socket, `Link` asks. Brokers only add speed: no promise depends on them. `handing.py` decides which broker to ask,
+and what an answer is worth.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ CLOCK = Machine()  # sockets always use real time
 
 
 class BrokenLink(Exception):
-    """The other side hung up, was silent, does not know the key, or sent something that cannot be understood."""
+    """The other side hung up, was silent, does not know the key, or sent something unintelligible."""
 
 
 class NoFrame(Exception):
-    """The content is too large for a frame, or JSON cannot express it; nothing was sent."""
+    """The content exceeds a frame, or is not JSON; nothing was sent."""
 
 
 def send_frame(link: socket.socket, said: dict[str, Any], timeout_s: float) -> None:
     """Send one frame.
 
     Raises:
-        NoFrame: the content is too large, or not JSON; nothing was sent.
+        NoFrame: the content exceeds a frame, or is not JSON.
         BrokenLink: the other side does not take it.
     """
     try:
@@ -89,11 +89,7 @@ def send_frame(link: socket.socket, said: dict[str, Any], timeout_s: float) -> N
 
 
 def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAME_BYTES) -> dict[str, Any]:
-    """Receive the next frame, all of it within `timeout_s` seconds (None: no limit).
-
-    Raises:
-        BrokenLink: no valid frame came.
-    """
+    """Receive a whole frame within `timeout_s` seconds (None: no limit). Raises BrokenLink: none came."""
     end_s = None if timeout_s is None else CLOCK.monotonic_s() + timeout_s
     size = _LENGTH.unpack(_exactly(link, _LENGTH.size, end_s))[0]
     if size > most:
@@ -130,10 +126,7 @@ def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
 
 
 def prove_as_asker(link: socket.socket, key: str) -> None:
-    """Prove the key as the asking side, and check the other's proof.
-
-    Raises BrokenLink: the other side does not know the key.
-    """
+    """Prove the key as the asking side. Raises BrokenLink: the other side does not know it."""
     nonce = _nonce(receive_frame(link, _HELLO_S, _HELLO_BYTES))
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own, "proof": _proof(key, "asks", nonce, own)}, _HELLO_S)
@@ -141,10 +134,7 @@ def prove_as_asker(link: socket.socket, key: str) -> None:
 
 
 def prove_as_answerer(link: socket.socket, key: str) -> None:
-    """Prove the key as the answering side, and check the other's proof.
-
-    Raises BrokenLink: the other side does not know the key.
-    """
+    """Prove the key as the answering side. Raises BrokenLink: the other side does not know it."""
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own}, _HELLO_S)
     said = receive_frame(link, _HELLO_S, _HELLO_BYTES)
@@ -193,10 +183,10 @@ _ANSWER_S = 20.0  # after that, the asker leaves a broker whose store is silent
 
 
 class Service:
-    """Listens on a socket, and calls `serve` with each peer that knows the key; `address` is the socket's.
+    """Listens at `address`, and calls `serve` with each peer that knows the key.
 
-    A Unix socket is in its own folder that only this user may enter. `close` removes the folder; a killed process
-    leaves it. `host` is an interface to listen on with TCP; None: a Unix socket.
+    A Unix socket is in its own folder that only this user may enter; a killed process leaves it. `host` is an interface
+    for TCP; None: a Unix socket.
 
     Raises:
         OSError: it cannot listen.
@@ -225,7 +215,7 @@ class Service:
         Worker(self._accept, "broker").start()
 
     def close(self) -> None:
-        """Close all connections, and stop listening."""
+        """Close all connections, stop listening, and remove the folder."""
         with self._guard:
             self._closed = True
             peers = [*self._peers]
@@ -237,7 +227,7 @@ class Service:
         self._remove()
 
     def abandon(self) -> None:
-        """Close a forked child's copies of the sockets; the parent goes on with its own."""
+        """Close a forked child's copies of the sockets; the parent keeps its own."""
         self._keep()
         for one in (self._socket, *self._peers):
             one.close()
@@ -270,7 +260,7 @@ class Service:
 
 
 class Link:
-    """Connection to the broker at an address, after it has proved that it knows the key.
+    """Connection to the broker at an address that has proved the key.
 
     Raises:
         BrokenLink: no broker answers there.
@@ -299,7 +289,7 @@ class Link:
             raise
 
     def ask(self, said: list[Any]) -> list[Any]:
-        """Send operations, and return one answer for each. After a BrokenLink it is closed, and must not be used again.
+        """Send operations, and return one answer for each. A BrokenLink closes the link for good.
 
         Raises:
             BrokenLink: the outcome of the operations is unknown.
@@ -329,9 +319,6 @@ class Link:
             self._socket.close()
 
 
-# `Broker`: the part of a client that writes for other processes, or hands its operations to another broker.
-
-
 T = TypeVar("T")
 _LOG = logging.getLogger("lockprovider")
 _ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - refused: no other process could find that address
@@ -342,7 +329,7 @@ _ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 
 
 class WireCodec(Protocol[T]):
-    """How a recipe's operations and their results are written as JSON."""
+    """Writes a recipe's operations and their results as JSON."""
 
     def may_hand_over(self, operation: T) -> bool:
         """Return whether a broker may carry it out. If not, its whole batch is carried out here."""
@@ -361,7 +348,7 @@ class WireCodec(Protocol[T]):
 
 
 def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - the value of a public argument
-    """Return the interface a broker listens on: "" for a Unix socket, None for no broker.
+    """Return the interface for a broker: "" for a Unix socket, None for no broker.
 
     Raises:
         InvalidInput: it is neither a bool nor the name of an interface.
@@ -381,7 +368,7 @@ class Broker(Generic[T]):
     Args:
         host: the interface to listen on; "": a Unix socket.
         codec: encodes the operations.
-        submit: adds a bundle of another process to this client's next write.
+        submit: adds a bundle of another process to the next write.
         world: the clock and ids.
     """
 
@@ -408,9 +395,9 @@ class Broker(Generic[T]):
         self._mine: Offer | None = None
 
     def offers(self, there: object) -> object:
-        """Return the brokers to name in an object that is about to be written, and start to listen if needed.
+        """Return the brokers to name in the next version of an object, and start to listen if needed.
 
-        The object names this broker, unless it already names another that is not avoided.
+        This broker is added, unless the object names another that is not avoided.
         """
         offer = offers_of(there).get(self._place)
         if offer is not None and not self._is_avoided(offer[0]):
@@ -423,8 +410,8 @@ class Broker(Generic[T]):
     ) -> Handed | None:
         """Hand operations to the broker that the object names; None: carry them out here.
 
-        `sent` holds for each operation whether it may have been carried out. `asked` holds addresses that are not asked
-        again; the asked one is added. Foreign operations are not handed on: they get `NotHere`.
+        `sent` marks operations that may have been carried out. `asked` holds addresses that are not asked again, and
+        gets this one. Foreign operations are not handed on: they get `NotHere`.
         """
         offer = whom_to_ask(there, self._place, self._mine, lambda one: one in asked or self._is_avoided(one))
         mine = [(one, was) for one, was in zip(operations, sent, strict=True) if not isinstance(one, Foreign)]
@@ -457,9 +444,9 @@ class Broker(Generic[T]):
             self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Return the broker's answers; None: the operations do not fit in a frame, and it was not asked.
+        """Return the broker's answers; None: the operations exceed a frame, and nothing was sent.
 
-        A broker that cannot be reached, or fails, is avoided for 5 s.
+        A broker that fails is avoided for 5 s.
         """
         said = [[self._codec.say(one), was] for one, was in operations]
         try:
@@ -492,7 +479,7 @@ class Broker(Generic[T]):
         return self._avoided.get(address, 0.0) > self._world.monotonic_s()
 
     def _listening(self) -> Offer | None:
-        """Return this broker's address and key, and start to listen if needed; None if it cannot, or is closed."""
+        """Return this broker's address and key, after it has started to listen; None if it cannot, or is closed."""
         with self._guard:
             if self._mine is None and not self._closed and not self._is_mute:
                 key = self._world.new_id()
@@ -506,7 +493,7 @@ class Broker(Generic[T]):
             return None if self._closed else self._mine
 
     def _serve(self, peer: socket.socket) -> None:
-        """Carry out the bundles of one peer, one after the other, until the connection breaks."""
+        """Carry out the bundles of one peer, one after the other."""
         while True:
             said = receive_frame(peer, None)
             try:
@@ -524,7 +511,7 @@ class Broker(Generic[T]):
                 raise BrokenLink(str(error)) from error
 
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
-        """Carry out a bundle, with a sign of life to the peer twice a second; return the encoded results."""
+        """Carry out a bundle, sending signs of life; return the encoded results."""
         try:
             answer = self._submit(bundle)
         except CoordinationError:  # too much waits, or the batcher was closed
@@ -549,9 +536,8 @@ class Handover(Generic[T]):
     """A batch of operations that a broker may carry out.
 
     Attributes:
-        handed: for each operation, whether a broker may have carried it out, or still may.
-        dropped: by index, operations that no draft of the batch carries out. Logs use it; a queue drops anew for each
-            draft.
+        handed: marks operations that a broker may have carried out, or still may.
+        dropped: by index, operations that no draft of a log's batch carries out. A queue drops anew for each draft.
     """
 
     def __init__(self, given: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:
@@ -562,7 +548,7 @@ class Handover(Generic[T]):
         self.dropped: dict[int, NotHere] = {}
 
     def ask(self, there: object, sent: Sequence[bool]) -> Handed | None:
-        """Hand the batch to the broker that the object names, and record it in `handed`; None: carry it out here."""
+        """Hand the batch to the broker that the object names; None: carry it out here."""
         handed = None if self._broker is None else self._broker.hand_over(there, self._given, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent
@@ -573,7 +559,7 @@ class Handover(Generic[T]):
     ) -> list[T]:
         """Return the operations to carry out, with `nothing` for each one in `dropped`.
 
-        Adds to `dropped` foreign operations of closed connections, and foreign operations that would add a name.
+        Adds to `dropped` foreign operations of closed connections, and those of names that are not in the table.
         """
         gone: dict[int, bool] = {}
         for place, one in enumerate(self._given):
@@ -590,6 +576,6 @@ class Handover(Generic[T]):
         return [dropped.get(place, result) for place, result in enumerate(results)]
 
     def told(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
-        """Return the results, with `unknown` for each error that is not certain."""
+        """Return the results, with `unknown` for each uncertain error."""
         answers = zip(results, self.handed, strict=True)
         return [unknown(str(one)) if is_untold(one, handed=handed) else one for one, handed in answers]

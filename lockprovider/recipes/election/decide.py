@@ -1,16 +1,15 @@
 """Decisions of an election: which candidate may lead, and for how long it may believe so. Pure.
 
-1. A candidate leaves a term alone until its record did not change for the validity that it names. It measures that by
-   its own monotonic clock. No wall clock is used.
+1. A candidate leaves a term alone until its record did not change for the validity that it names, by the candidate's
+   monotonic clock. No wall clock is used.
 2. A candidate that reads a record for the first time may take its age from the store. The store reports by one clock
-   when the record was written, and when it answered. A second is subtracted, since both times are cut to whole seconds.
+   when it wrote the record, and when it answered. A second is subtracted, since both times are cut to whole seconds.
 3. To be elected, a candidate replaces the very version that it read, with the next epoch. If the leader has renewed
    since, the write is refused.
 4. A leader believes in its term until the validity after it SENT its last successful write, less a margin. Counted from
    the answer, two could believe.
 5. A leader resigns by a write, not by a delete: each epoch is given once.
-6. A candidate recognizes its own write by its id, never by an answer: a write whose answer is lost may be done, or come
-   later.
+6. A candidate recognizes its write by its id, never by an answer: a write without an answer may be done, or come later.
 """
 
 from __future__ import annotations
@@ -83,11 +82,7 @@ _KNOWN = {"format", "epoch", "owner", "name", "validity_ms", "write", "resigned"
 
 
 def decode_election(data: bytes, path: str) -> ElectionRecord:
-    """Decode a record.
-
-    Raises:
-        MalformedObject: the bytes are not an election, or of a newer format.
-    """
+    """Decode a record. Raises MalformedObject: it is not one, or of a newer format."""
     said = f"the object {path!r} is no election, and was not written over"
     step = "give the election another path, or, if nothing needs it, remove the object"
     with undecodable_as(MalformedObject, said, step):
@@ -113,7 +108,7 @@ _POLL_EVEN = 0.5  # this share of the pause between two reads is not random
 
 @dataclass(frozen=True, slots=True)
 class CandidateId:
-    """Constants of a candidate. `margin_s`: how much earlier it considers its own term over than others do."""
+    """Constants of a candidate. `margin_s`: how much earlier than others it considers its term over."""
 
     owner: str
     name: str
@@ -143,7 +138,7 @@ class Leading:
 def observe(
     before: Observed | None, record: ElectionRecord, version: Version, now_s: float, age_s: float = 0.0
 ) -> Observed:
-    """Return what is known after a read answered by `now_s`; `age_s` is the record's age as reported by the store."""
+    """Return what is known after a read answered by `now_s`; `age_s` is the record's age by the store."""
     if before is not None and before.version == version:
         return replace(before, gone=False)
     return Observed(record, version, now_s + record.stands_s - max(0.0, age_s - STAMPS_S))
@@ -169,8 +164,8 @@ def candidacy(
 ) -> ElectionRecord:
     """Build the record that elects the candidate; `highest` is the highest epoch seen by this process.
 
-    If the object was removed and created again, the first epoch is at least `now_ms`. It is then higher than the
-    earlier ones, unless a clock is wrong by the object's whole life.
+    In a new object the epoch is at least `now_ms`. So it is higher than those of a removed object, unless a clock is
+    wrong by that object's whole life.
     """
     there = None if observed is None or observed.gone else observed.record
     epoch = max(highest + 1, now_ms) if there is None else max(highest, there.epoch) + 1
@@ -179,7 +174,7 @@ def candidacy(
 
 
 def pause_s(observed: Observed | None, now_s: float, poll_s: float, draw: float) -> float:
-    """Return the seconds until the next read; `draw` in [0, 1) spreads candidates that wait for the same moment."""
+    """Return the seconds until the next read; `draw` in [0, 1) spreads candidates that wait for one moment."""
     pause = poll_s * (_POLL_EVEN + (1 - _POLL_EVEN) * draw)
     if observed is None:
         return pause
@@ -203,7 +198,7 @@ def renewed(
 ) -> Leading | None:
     """Return the term if a read after an unclear renewal shows that it goes on; None: it is over.
 
-    The object may hold an earlier write of the same term. That prolongs nothing, but the next write must replace it.
+    The object may hold an earlier write of this term. That prolongs nothing, but the next write must replace it.
     """
     if not goes_on(me, leading, there):
         return None
@@ -240,7 +235,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The leader leads, from now on or already; or it has proclaimed another value.
+    """The leader was elected, leads at the first look, or has proclaimed another value.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a")
     >>> with election.lead():

@@ -1,11 +1,11 @@
 """`Election`: one of many candidates leads, the others wait.
 
-Promised: at most one candidate believes that it leads, whatever the wall clocks say. This needs clocks that run at the
-same speed, to within a tenth of the validity. Epochs rise with each term, also after resignations, crashes and
-restarts. An operation with `fence=term` refuses a leader that another has followed.
+Promised: at most one candidate believes that it leads, whatever the wall clocks say. Clocks must run at the same speed,
+to within a tenth of the validity. Epochs rise with each term, also after resignations, crashes and restarts. An
+operation with `fence=term` refuses a leader that another has followed.
 
-Not promised: that a paused leader does nothing elsewhere before it notices. Two candidates may both believe to lead if
-the object was removed. The same holds if the store's front ends differ in time by more than a tenth of the validity.
+Not promised: that a paused leader does nothing elsewhere before it notices. Two candidates may believe that they lead
+if the object was removed. So may they if the store's front ends differ in time by more than a tenth of the validity.
 Waiting candidates have no order.
 """
 
@@ -40,8 +40,8 @@ class Election(Recipe):
     """An election, and one candidate of it. Thread-safe; `open` it by its URL.
 
     `name` is the candidate's name for others (default: host and process), `value` the JSON that it proclaims. A leader
-    that does not renew leads for `validity` seconds. `renew` is the time between renewals (default: a tenth), `poll`
-    the time between reads while another candidate leads.
+    that does not renew leads for `validity` seconds. It renews every `renew` (default: a tenth); other candidates read
+    every `poll`.
 
     Raises:
         InvalidInput: an option has the wrong type.
@@ -95,8 +95,8 @@ class Election(Recipe):
         Raises:
             NotElected: another candidate led for `timeout` seconds.
             MalformedObject: the object is not an election.
-            StoreError: the store failed. A store that is merely silent is asked until the timeout. A request under way
-                then may add up to 20 s.
+            StoreError: the store failed. A merely silent store is asked until the timeout; the last request may add 20
+                s.
 
         >>> with election.lead(timeout=10) as term:
         ...     term.check()  # before each piece of work
@@ -154,8 +154,8 @@ class Election(Recipe):
 
         - "event": nothing more.
         - "interrupt": `Deposed` is raised in `main`, every second until it ends.
-        - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. The default of `grace` is
-          the margin by which a leader stops believing before others may lead.
+        - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. By default `grace` is the
+          margin by which a leader stops believing before others may lead.
 
         This candidate does not stand again before `main` has ended. After `stop` the result is None.
 
@@ -218,8 +218,8 @@ class Election(Recipe):
     def leader(self) -> Leader | None:
         """Return the leader, as far as an observer can know; None: no candidate leads. One conditional GET.
 
-        The first read takes one request more, if the store reports the record's age. If it does not (memory, local
-        disk), a dead leader counts as the leader until its validity has passed since that read.
+        The first read takes one request more, for the record's age. If the store does not report it (memory, local
+        disk), a dead leader counts until its validity has passed since that read.
 
         Raises:
             MalformedObject: the object is not an election.
@@ -267,7 +267,7 @@ class Election(Recipe):
     def transfer(self, to: str) -> None:
         """Resign in favour of the candidate of that name: no other one stands for a third of the validity.
 
-        If no candidate of that name stands in that time, any candidate may lead.
+        After that time any candidate may lead.
 
         Raises:
             NotElected: this candidate does not lead.

@@ -47,7 +47,7 @@ _SENDS = 4  # tries of one renewal or resignation, each at the version last read
 class Candidate:
     """One candidate's requests: it reads, stands, renews, resigns.
 
-    Reads are thread-safe; one thread at a time may stand, renew or resign.
+    Reads are thread-safe; the rest is for one thread at a time.
     """
 
     def __init__(self, store: Store, path: str, name: str, settings: LockSettings, world: World) -> None:
@@ -97,7 +97,7 @@ class Candidate:
         """Try to be elected, based on what was observed; return None if another candidate was.
 
         Raises:
-            OutcomeUnknown: the outcome is unknown; a term that was won lapses, or is won again.
+            OutcomeUnknown: a term that was won lapses, or is won again.
             NotSupported: the store ignores conditions, so two candidates could lead.
             MalformedObject, StoreError: as `look`.
         """
@@ -116,7 +116,7 @@ class Candidate:
 
         Raises:
             TermLost: it is over.
-            OutcomeUnknown, StoreError: the outcome is unknown; the deadline stays, and it may be tried again.
+            OutcomeUnknown, StoreError: the deadline stays, and it may be tried again.
         """
         for _ in range(_SENDS):
             sent_s = self.world.monotonic_s()
@@ -138,10 +138,10 @@ class Candidate:
         raise Unavailable(f"the term {leading.record.epoch} of {self._path!r} was not renewed", path=self._path)
 
     def resign(self, leading: Leading, heir: str) -> None:
-        """End the term, in favour of `heir` if that is not empty. If the term is over already, nothing is written.
+        """End the term, in favour of `heir` if not empty. If the term is over already, nothing is written.
 
         Raises:
-            OutcomeUnknown, StoreError: the outcome is unknown; if it was not done, the term lapses.
+            OutcomeUnknown, StoreError: if it was not done, the term lapses.
         """
         for _ in range(_SENDS):
             record = leading.record.resign(self.world.new_id(), heir)
@@ -189,7 +189,7 @@ _LOG = logging.getLogger("lockprovider")
 
 
 class LostEvent(Signal):
-    """Set once the term is over. `is_set` is also True when its time has passed and no thread has set it yet."""
+    """Set once the term is over. `is_set` is also True when its time has passed and no thread has set it."""
 
     def __init__(self, over: Callable[[], bool]) -> None:
         super().__init__()
@@ -203,9 +203,8 @@ class LostEvent(Signal):
 class Term:
     """A term of this candidate. Leave it with `with`, or `resign`; until then a thread renews it.
 
-    It belongs to the process that was elected: a forked child finds it lost. Not promised: if this process or its
-    machine is paused for longer than the validity, another candidate may lead. So give the term as `fence` to what you
-    write.
+    It belongs to the process that was elected: a forked child finds it lost. If this process or its machine is paused
+    for longer than the validity, another candidate may lead. So give the term as `fence` to what you write.
 
     Attributes:
         epoch: rises with each term: `fence=term`.
@@ -248,7 +247,7 @@ class Term:
 
     @property
     def deadline_s(self) -> float:
-        """Time until which this process believes in the term if it is not renewed, on `time.monotonic`'s clock."""
+        """Time until which this process believes in an unrenewed term, on `time.monotonic`'s clock."""
         return self._leading.deadline_s
 
     @property
@@ -257,7 +256,7 @@ class Term:
         return datetime.fromtimestamp(self._leading.record.since_ms / 1000, timezone.utc)
 
     def check(self) -> None:
-        """Check that no other candidate leads, as far as this process can know without a request.
+        """Check, without a request, that no other candidate leads, as far as this process can know.
 
         Raises:
             TermLost: stop.
@@ -275,11 +274,11 @@ class Term:
             raise TermLost(str(why), why.reason)
 
     def proclaim(self, value: Any) -> None:
-        """Replace the JSON value that clients get with the leader. One write, which also renews the term.
+        """Replace the JSON value that clients get with the leader, by a write that also renews the term.
 
         Raises:
             TermLost: it is over; nothing was written.
-            OutcomeUnknown, StoreError: the outcome is unknown; do it again.
+            OutcomeUnknown, StoreError: do it again.
             InvalidInput: JSON cannot express the value.
 
         >>> term.proclaim({"port": 8080})
@@ -295,7 +294,7 @@ class Term:
         """End the term; the next may begin at once. `to`: the next leader, if it stands within a third of the validity.
 
         Raises:
-            OutcomeUnknown, StoreError: the outcome is unknown; if it was not done, the term lapses.
+            OutcomeUnknown, StoreError: if it was not done, the term lapses.
 
         >>> term.resign(to="b")
         >>> election.leader() is None
@@ -395,7 +394,7 @@ _LOOK_S = 0.2  # so that a Ctrl-C is noticed
 
 
 class Deposed(BaseException):
-    """Raised in work whose term is lost. Not an `Exception`, so that no handler goes on after it by mistake."""
+    """Raised in work whose term is lost. Not an `Exception`, so that no handler goes on by mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +447,7 @@ def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[b
 def ended_by_itself(error: BaseException | None, term: Term) -> bool:
     """Return whether work ended while it led; False: it ended because the term was lost.
 
-    After an error that may come from a loss, it renews the term to find out.
+    After an error that a loss may cause, it renews the term to find out.
 
     Raises:
         The error, if the loss did not cause it.

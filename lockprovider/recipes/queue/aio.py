@@ -1,7 +1,7 @@
 """`AsyncQueue`: a queue for tasks of an event loop.
 
 It wraps a `Queue`, so every promise is the same. Each call has a thread while it runs. A cancelled call ends at once.
-What a write has taken by then goes on, and a message that it claims is given back.
+What a write has taken goes on, and a claimed message is given back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lockprovider.recipes.queue.queue import Queue, told_of_errors
 
 
 class AsyncJob(EnteredByTasks[Job]):
-    """A claimed message, for a task; see `Job`. Leave it with `async with`. Its end goes on if the task is cancelled.
+    """A claimed message, for a task; see `Job`. Leave it with `async with`; a cancelled end of it goes on.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipt = await queue.put("mon")
@@ -106,7 +106,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
         until_empty: bool = False,
         on_error: Callable[[AsyncJob, Exception], None] | None = None,
     ) -> Worked:
-        """Work on messages as `Queue.work` does; `fn` is a coroutine function, and `tasks` of them run concurrently.
+        """Work on messages as `Queue.work` does; `fn` is a coroutine function, called by `tasks` tasks at once.
 
         >>> async def load(job):
         ...     print(job.body)

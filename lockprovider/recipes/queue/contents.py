@@ -6,17 +6,17 @@
  "recent": [id, ...]}
 message: [n, priority, not_before, attempts, key, body, kind, error]
 
-With segments the format is 2, and the object has "segments": [[name, count, bytes, priority, n, due], ...]. `priority`
-and `n` belong to the first message in the order of delivery; `due` is when the first message may be delivered. A
-segment is its own object, written once under a name that is never used again:
+With segments the format is 2, and there is "segments": [[name, count, bytes, priority, n, due], ...]. `priority` and
+`n` belong to the first message in the order of delivery; `due` is when the first message may be delivered. A segment is
+its own object, written once under a name that is never used again:
 
 {"format": 1, "id": uuid of the queue, "messages": [message, ...]}
 
 "broker", if present, names the processes that write for others: {host: [address, key]}.
 
 Times are epoch ms. `rev` rises with each write, `next` is the number of the next message, `turn` rises with each claim.
-`recent` holds the ids of the last writes, so that a lost answer can be settled. It also makes the bytes of each write
-differ. Unknown fields are kept. An unknown format is refused, and never overwritten.
+`recent` holds the ids of the last writes: they settle lost answers, and make the bytes of each write differ. Unknown
+fields are kept. An unknown format is refused, and never overwritten.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class QueueSettings:
     """Settings that all clients of a queue share.
 
     Attributes:
-        visible_s: how long a claim lives without a heartbeat, unless the worker gives another time.
-        max_attempts: a message that was not acked after so many deliveries becomes a dead letter.
-        max_bytes: the largest size of the object; further messages wait in segments.
+        visible_s: how long a claim lives without a heartbeat, by default.
+        max_attempts: deliveries after which an unacked message becomes a dead letter.
+        max_bytes: largest size of the object; further messages wait in segments.
 
     >>> lockprovider.queue.QueueSettings(max_attempts=3).visible_s
     600.0
@@ -116,7 +116,7 @@ class Message:
 class Claim:
     """A message that a worker has. `token` belongs to this delivery alone; `beat` rises with each heartbeat.
 
-    `text` is its JSON, made once, because a claim is in many writes.
+    `text` is its JSON, made once for many writes.
     """
 
     message: Message
@@ -149,10 +149,10 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Messages that wait in their own object; `messages` are set once they were read, or before they are written.
+    """Messages in their own object; `messages` are set once they were read, and before they are written.
 
-    `first` is the lowest order of delivery among them. `due_ms` is when the first of them may be delivered (epoch ms,
-    0: now). `size` is their size in the object, in bytes.
+    `first` is the lowest order of delivery among them. `due_ms` is when the first may be delivered (epoch ms, 0: now).
+    `size` is their size in bytes.
     """
 
     name: str
@@ -213,7 +213,7 @@ class Contents:
 
     @property
     def waiting(self) -> int:
-        """Number of messages that are ready or delayed, in the object and in segments."""
+        """Number of ready and delayed messages, also in segments."""
         return len(self.ready) + sum(one.count for one in self.segments)
 
     def add(self, message: Message) -> None:
@@ -222,7 +222,7 @@ class Contents:
         self.loose += 0 if message.key else len(message.text)
 
     def order_at(self, place: int) -> tuple[float, float]:
-        """Return the order of the ready message at an index; beyond the last, a value after all."""
+        """Return the order of the ready message at an index; after the last, one behind all."""
         return self.ready[place].order if place < len(self.ready) else (float("inf"), 0.0)
 
     def pop(self, place: int) -> Message:
@@ -256,11 +256,7 @@ _SEGMENT = re.compile(r"[\w.-]+")
 
 
 def decode_queue(data: bytes, path: str) -> Contents:
-    """Decode a queue's object.
-
-    Raises:
-        MalformedObject: the bytes are not a queue, or of an unknown format.
-    """
+    """Decode a queue's object. Raises MalformedObject: it is not a queue, or of an unknown format."""
     with undecodable_as(MalformedObject, f"{path!r} is no queue, and is left as it is", "give the queue another path"):
         found = parse_object(data, most=LARGEST_QUEUE)
         check_format(found, path, _FORMAT, _FORMAT_WITH_SEGMENTS)
@@ -289,11 +285,7 @@ def decode_queue(data: bytes, path: str) -> Contents:
 
 
 def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]:
-    """Decode the messages of a segment.
-
-    Raises:
-        MalformedObject: the bytes are not a segment of this queue, or of an unknown format.
-    """
+    """Decode a segment's messages. Raises MalformedObject: it is not of this queue, or of an unknown format."""
     with undecodable_as(MalformedObject, f"{path!r} is no segment of a queue, and is left as it is"):
         found = parse_object(data, most=LARGEST_QUEUE)
         if (found["format"], found["id"]) != (_SEGMENT_FORMAT, queue_id):
@@ -405,8 +397,7 @@ def spill(contents: Contents, now_ms: int, stem: str) -> None:
 def promote(contents: Contents, segment: Segment) -> None:
     """Move a segment's messages into the object, and drop its reference.
 
-    Raises:
-        SegmentWanted: the segment was not read.
+    Raises SegmentWanted: the segment was not read.
     """
     if segment.messages is None:
         raise SegmentWanted(segment.name)
@@ -418,7 +409,7 @@ def promote(contents: Contents, segment: Segment) -> None:
 
 
 def with_messages(contents: Contents, found: Mapping[str, tuple[Message, ...]]) -> Contents:
-    """Set the messages of all segments (None if not in `found`) in these same contents, and return them."""
+    """Set the messages of all segments of these contents (None if not in `found`), and return the contents."""
     contents.segments = [
         one if one.messages is found.get(one.name) else replace(one, messages=found.get(one.name))
         for one in contents.segments

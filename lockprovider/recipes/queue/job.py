@@ -1,4 +1,4 @@
-"""`Job`: a message that this process works on, and its heartbeat. Also the results of a queue's methods."""
+"""`Job`: a message that this process works on, and its heartbeat; results of a queue's methods."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ class Job(OfThisProcess):
     """A claimed message. Leave it with `with`: a clean end acks it, an exception gives it back.
 
     Attributes:
-        id: the message's id, the same at each delivery: for effects that must happen once.
+        id: the same at each delivery: for effects that must happen once.
         n: its number in the queue.
         attempt: 1 at the first delivery.
         epoch: rises with each claim of the queue: `fence=job`.
         error: the error of the last attempt.
-        lost: set once another worker may have the message.
+        lost: set once another worker may have it.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put({"day": "mon"})
@@ -145,11 +145,11 @@ class Job(OfThisProcess):
         self.believe_until(began_s)
 
     def believe_until(self, sent_s: float) -> None:
-        """Move the deadline that `check` uses: a write sent at `sent_s` (monotonic s) made or prolonged the claim."""
+        """Move the deadline of `check`: a write sent at `sent_s` (monotonic s) made or prolonged the claim."""
         self._deadline_s = sent_s + self.visible_s - min(self.visible_s / _MARGIN_SHARE, _MARGIN_MAX_S)
 
     def check(self) -> None:
-        """Check that no other worker has the message, as far as this process can know without a request.
+        """Check, without a request, that no other worker has the message, as far as this process can know.
 
         Raises:
             ClaimLost: stop working on it.
@@ -181,10 +181,10 @@ class Job(OfThisProcess):
         """End the message: it is not delivered again.
 
         Raises:
-            ClaimLost: the claim had ended; another worker may have the message, or has done it. The messages of `then`
-                were not put.
-            OutcomeUnknown: the outcome is unknown; do it again.
-            CasError: the store failed; do it again within `visible_s`, after which the claim lapses.
+            ClaimLost: the claim had ended; another worker may have it, or has done it. The messages of `then` were not
+                put.
+            OutcomeUnknown: do it again.
+            CasError: the store failed; do it again within `visible_s`, before the claim lapses.
 
         >>> job.ack()
         >>> queue.stat().ready, queue.stat().claimed
@@ -307,7 +307,7 @@ def count(worked: Worked, job: Job, *, failed: bool) -> None:
 
 
 class ClaimHeartbeat:
-    """Prolongs the claims of all jobs of a process by one operation, on a thread that lives while there are jobs."""
+    """Prolongs the claims of all jobs of a process by one operation, on a thread that lives while jobs do."""
 
     def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit
@@ -366,7 +366,7 @@ class ClaimHeartbeat:
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
-        """Prolong these claims now, and mark lost ones. A failed heartbeat is skipped: the next may be in time."""
+        """Prolong these claims now, and mark lost ones. If it fails, the next heartbeat may be in time."""
         sent_s = self._world.monotonic_s()
         try:
             lost = self._submit(Beat(tuple((job.n, job.token) for job in jobs))).result()

@@ -1,9 +1,9 @@
 """Operations on a queue and their outcomes. Pure.
 
-Each operation recognizes its own repeat, so after a lost answer it can be sent again:
+Each operation recognizes its own repeat, so it can be sent again after a lost answer:
 
 1. A put is known by (producer, seq). The numbers of a producer rise, and one client at a time puts as it. Of two
-   clients with one name, the slower is refused. It never takes the other's message for its own.
+   clients with one name, the slower is refused, and never takes the other's message for its own.
 2. A claim is known by the token that its client has chosen.
 3. The end of a claim (ack, nack, bury) is known by the message and the token. It ends the claim with that token. If
    that claim was ended in the same way, it succeeds again. For any other claim it raises `ClaimLost`. Time decides when
@@ -53,7 +53,7 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Put a message once. `known`: numbers of the producer up to this one are known to be put."""
+    """Put a message once. `known`: the producer's numbers up to this one are known to be put."""
 
     message: New
     producer: str
@@ -107,33 +107,33 @@ class Lapse:
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """Deliver dead letters again as new messages: these, or all. The result is their number."""
+    """Deliver these or all dead letters again as new messages. The result is their number."""
 
     numbers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Remove ready and dead messages, if the queue still has revision `rev`. The result is their number."""
+    """Remove ready and dead messages, if the revision is still `rev`. The result is their number."""
 
     rev: int
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Write the object without a change, so that every write that began earlier fails."""
+    """Write the object unchanged, so that every write begun earlier fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Was:
-    """Result of a put that was done before; `n` is 0 if its message is not known any more."""
+    """Result of a put that was done before; `n` is 0 if its message is no longer known."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class NothingReady:
-    """Result of a claim that found no message; one may be due at `until_ms` (0: not known)."""
+    """Result of a claim that found no message; one may be due at `until_ms` (0: unknown)."""
 
     until_ms: int
 
@@ -146,7 +146,7 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 
     Raises:
         CoordinationError: this operation is refused, and changed nothing.
-        Forgotten: its outcome in an earlier write cannot be told any more.
+        Forgotten: the outcome of an earlier try cannot be told any more.
         SegmentWanted: a segment must be read first.
     """
     result: Any = None
@@ -175,12 +175,12 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 def carry_out_all(
     contents: Contents, operations: Sequence[QueueOperation], now_ms: int, batch: str, *, sent: Sequence[bool] = ()
 ) -> list[Any]:
-    """Change the contents (a copy) by all operations of one write, and return the result or error of each.
+    """Change the contents (a copy) by all operations of one write; return the result or error of each.
 
-    `sent` holds for each whether it may have been carried out before.
+    `sent` marks operations that may have been carried out before.
 
     Raises:
-        SegmentWanted: a segment must be read first; begin again with a copy that has its messages.
+        SegmentWanted: a segment must be read first; begin again with a new copy.
     """
     results: list[Any] = []
     failed: dict[str, int] = {}  # no later number passes a failed one
@@ -206,7 +206,7 @@ def carry_out_all(
 
 
 def results_of(contents: Contents, tries: Mapping[str, list[Any]]) -> list[Any] | None:
-    """Return the results of the write that was done, by the writes' ids; None if none of them is known to be."""
+    """Return the results of the write that was done, by the writes' ids; None: none is known to be."""
     return next((tries[batch] for batch in contents.recent if batch in tries), None)
 
 
@@ -272,9 +272,9 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
 
 
 def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> None:
-    """Check that messages fit, if messages without a key move to segments; raises QueueFull.
+    """Raise QueueFull unless messages fit, when messages without a key may move to segments.
 
-    Of messages without a key the object must hold half of its size, or the largest.
+    Of those the object must hold half of its size, or the largest.
     """
     most = contents.settings.max_bytes
     loose = [len(one.text) for one in messages if not one.key]
@@ -351,7 +351,7 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
 
 
 def _is_forgotten(contents: Contents, n: int) -> bool:
-    """Return whether the message may be gone, or in a segment, and no record tells which claim ended it."""
+    """Return whether the message may be gone, or in a segment, without a record of the claim that ended it."""
     there = n in contents.claims or n in contents.dead or any(one.n == n for one in contents.ready)
     return not there and not any(claim.startswith(f"{n}.") for claim in contents.settled)
 
@@ -459,9 +459,9 @@ T = TypeVar("T")
 
 
 class QueueCodec:
-    """Encodes operations for a broker, see `WireCodec`. Rare ones are not handed over.
+    """Encodes operations for a broker, see `WireCodec`.
 
-    An operation that would add a name to a table that forgets names is not handed over either.
+    Rare operations are not handed over, nor those that add a name to a table that forgets names.
     """
 
     @staticmethod

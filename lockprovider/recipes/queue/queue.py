@@ -4,13 +4,13 @@
     queue.put_many(({"day": day} for day in days), producer="backfill-7")   # again after a crash: nothing twice
     queue.work(lambda job: load(job.body), threads=8)
 
-Promised. A message that was put is delivered until it is acked. For a (producer, seq) it is put once, also after lost
-answers, and after the producer died and restarted. An ack that returns was of the newest claim of the message, and is
-the only one. The messages of `then` are put with it, or neither happens. Of messages with one key, one is worked on at
-a time, in the order of putting. Time decides only when a claim lapses, never whose ack counts.
+Promised. A message is delivered until it is acked. For a (producer, seq) it is put once, also after lost answers, and
+after the producer died and restarted. An ack that returns was of the newest claim, and is the only one. The messages of
+`then` are put with it, or neither happens. Of messages with one key, one is worked on at a time, in the order of
+putting. Time decides only when a claim lapses, never whose ack counts.
 
-Not promised: that a message is delivered once. Fence its effect (`fence=job`), or name it by `job.id`. Messages without
-a key have no order beyond priority and the order of putting, and lose that order after a failure.
+Not promised: that a message is delivered once. Fence its effect (`fence=job`), or name it by `job.id`. Without a key,
+the only order is priority and the order of putting, and a failure breaks it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ class Queue(Recipe):
 
     `timeout` (s) limits each operation with all its tries; `pace_s` is the time between two writes (default: 1 on GCS).
     With `broker=True`, one process of this host writes for all that set it, through a Unix socket. With an address of
-    this machine, e.g. "127.0.0.1", it uses TCP there: open to every client that knows the key in the object, and not
-    encrypted.
+    this machine, e.g. "127.0.0.1", it uses TCP there, unencrypted, for clients that know the key in the object.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json", max_attempts=1)
     >>> receipts = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")
@@ -157,19 +156,19 @@ class Queue(Recipe):
         seq: int | None = None,
         fence: Any = None,
     ) -> Receipt:
-        """Put a message: JSON or bytes. A higher `priority` goes first; it is not delivered before `delay_s`.
+        """Put a message: JSON or bytes. A higher `priority` goes first; `delay_s` seconds must pass before delivery.
 
-        With `producer` and `seq` it is put once. The numbers of a producer rise, and may have gaps; one client at a
+        With `producer` and `seq` it is put once: the numbers of a producer rise, and may have gaps. One client at a
         time puts as a producer. With `dedupe` one message is put once, while the queue remembers the name (the last
         1,000).
 
         Raises:
-            SequenceGap: a higher number of this producer was put, and this one was not; or an earlier number failed,
-                and must be put again first.
-            QueueFull, TooLarge: it has no room: dead letters, claims and messages with keys fill the object. Other
-                messages wait in segments.
+            SequenceGap: a higher number was put, and this one was not; or an earlier number failed, and must be put
+                first.
+            QueueFull, TooLarge: dead letters, claims and messages with keys fill the object. Other messages wait in
+                segments.
             Fenced: `fence` is over.
-            OutcomeUnknown: the outcome is unknown; with a producer or `dedupe`, put it again.
+            OutcomeUnknown: with a producer or `dedupe`, put it again.
             NoQueue, StoreError: nothing was put.
 
         >>> queue.put({"day": "wed"}, priority=5)
@@ -190,7 +189,7 @@ class Queue(Recipe):
     ) -> list[Receipt]:
         """Put messages in their order, a thousand to a write. With a `producer` they are numbered from 1.
 
-        After a crash or an error, repeat it with the same messages: messages that were put are not put again.
+        After a crash or an error, repeat it with the same messages: none is put twice.
 
         Raises what `put` raises; some of the messages may be in the queue.
 
@@ -214,7 +213,7 @@ class Queue(Recipe):
             raise
 
     def last_seq(self, producer: str) -> int:
-        """Return the last number that was put as this producer; 0 if none. A restarted producer goes on after it.
+        """Return the last number put as this producer; 0 if none. A restarted producer goes on after it.
 
         >>> queue.last_seq("backfill-7")
         2
@@ -305,8 +304,8 @@ class Queue(Recipe):
     ) -> Worked:
         """Call `fn` with each message on `threads` threads, until `stop`, or with `until_empty` until none is ready.
 
-        A message is acked when `fn` returns, and given back when it raises. `on_error` gets the error, and `job.error`
-        has it at the next attempt. An error of the queue itself ends the work.
+        A message is acked when `fn` returns, and given back when it raises. `on_error` gets the error, and so does the
+        next attempt's `job.error`. An error of the queue itself ends the work.
 
         Raises what `claim` raises.
 
@@ -486,7 +485,7 @@ class Queue(Recipe):
 
 
 def told_of_errors(on_error: Any) -> Callable[[Any, Exception], object]:
-    """Return the function that `work` calls with each failed job and its error.
+    """Return the function that `work` calls with a failed job and its error.
 
     Raises:
         InvalidInput: `on_error` is not a function.

@@ -93,16 +93,12 @@ class Segments:
                 self._store.delete_all(paths, timeout=self._timeout_s)
 
     def names(self) -> set[str]:
-        """List all segments, named by the object or not.
-
-        Raises:
-            StoreError: the store did not answer.
-        """
+        """List all segments, also those that the object does not name. Raises StoreError."""
         return {one.path.rpartition("/")[2] for one in self._store.list(self._folder, timeout=self._timeout_s)}
 
 
 class _SegmentGone(Exception):
-    """The segment does not exist: another writer brought its messages back, and has replaced the queue's object."""
+    """The segment was removed by a writer that brought its messages back and replaced the queue's object."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -141,10 +137,10 @@ class _SoFar:
 class QueueWriter:
     """Writes batches of operations, one at a time; caches the queue as it last wrote or read it.
 
-    A batch is one PUT, and no GET while no other process writes. After a lost answer or a lost race it reads the queue,
-    and looks for the ids of its writes. If it finds none, it sends each operation again, which recognizes its own
-    repeat. Segments that the write names are made before it. Segments that it brought back, or made in vain, are
-    removed after it.
+    A batch is one PUT, and no GET while no other process writes. After a lost answer or a lost race it looks in the
+    queue for the ids of its writes. If it finds none, it sends the operations again; each recognizes its own repeat.
+    New segments are written before the object names them. Segments that were brought back, or made in vain, are removed
+    afterwards.
     """
 
     def __init__(
@@ -164,7 +160,7 @@ class QueueWriter:
         self.be_new()
 
     def be_new(self) -> None:
-        """Reset at first, and in a forked child: no caller waits."""
+        """Reset, also in a forked child: no caller waits."""
         self.news: deque[Signal] = deque()  # signals of callers that wait until messages become ready
         self._order = Numbers()
         if self._broker is not None:
@@ -215,14 +211,14 @@ class QueueWriter:
         """Carry out operations, and return their results in order; a bundle gets a list.
 
         Raises:
-            OutcomeUnknown: it is not known whether they were done. Each may be repeated, and recognizes its own repeat.
+            OutcomeUnknown: it is not known whether they were done. Each may be repeated.
             NoQueue, Fenced, MalformedObject, StoreError: for all of them; nothing was done.
         """
         given = flat(operations)
         return regrouped(operations, self._order.carried_out(given, [*map(_numbered, given)], self._commit))
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
-        """Write one batch, or let a broker do it; retry until its outcome is known or the timeout ends."""
+        """Write one batch, or let a broker do it; retry until the outcome is known or the timeout ends."""
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
         so_far = _SoFar(handover)
@@ -251,9 +247,9 @@ class QueueWriter:
     def _tried(
         self, so_far: _SoFar, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
-        """Draft the batch, and write it if it changes anything; return its results and the outcome of the write.
+        """Draft the batch, and write it if needed; return its results and the write's outcome.
 
-        Empty results mean that the queue must be read again.
+        Empty results: read the queue again.
         """
         tries = so_far.tries
         try:
@@ -290,7 +286,7 @@ class QueueWriter:
     def _drafted(
         self, contents: Contents, operations: Sequence[Given], so_far: _SoFar
     ) -> tuple[Contents, list[Any], str]:
-        """Carry out lapsed claims and the batch on a copy of the contents, reading the segments that it needs."""
+        """Carry out lapses and the batch on a copy of the contents, reading the segments that it needs."""
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
@@ -310,7 +306,7 @@ class QueueWriter:
                 return draft, so_far.handover.answered(results[len(lapsed) :], dropped), batch
 
     def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
-        """Write the draft, after its new segments: the object never names a segment that does not exist."""
+        """Write the draft after its new segments, so that the object only names segments that exist."""
         self._proof.require()
         for segment in draft.segments:
             if segment.messages is not None and segment not in contents.segments:
@@ -318,11 +314,7 @@ class QueueWriter:
         return self._object.put_if_match(draft.encode(), version)
 
     def next_messages(self, limit: int) -> list[Message]:
-        """Return the first messages in the order of delivery, delayed ones too.
-
-        Raises:
-            What `read` raises.
-        """
+        """Return the first messages in the order of delivery, delayed ones too. Raises what `read` raises."""
         missing: Version | None = None
         while True:
             contents, version = self.read()
@@ -361,7 +353,7 @@ class QueueWriter:
     def _note(self, contents: Contents, more: int) -> None:
         """Record the heartbeats of the claims, and wake callers for `more` new messages.
 
-        The first look asks the store for its clock, if there are claims.
+        The first look at claims asks the store for its clock.
         """
         now_ms = self.world.now_ms()
         if self._watch.seen is None and contents.claims:  # their workers may be dead, so use the store's clock
@@ -396,7 +388,7 @@ class QueueWriter:
 
 
 def _is_foreign_claim(operation: Given) -> bool:
-    """Return whether it is another process's claim: it may come late, after that process has made it elsewhere."""
+    """Return whether it is a foreign claim, which may come late, after its process has claimed elsewhere."""
     return isinstance(operation, Foreign) and isinstance(operation.operation, Take)
 
 

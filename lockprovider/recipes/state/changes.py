@@ -1,7 +1,7 @@
 """Changes of a state, and how its writes end. Pure, except for users' functions.
 
-Fences. `epoch` is the newest epoch ever given as `fence=`; `edit.epoch` is that of the newest held edit. An older one
-is refused inside the compare-and-set: it is compared with the very document that the write replaces.
+Fences. `epoch` is the newest epoch given as `fence=`; `edit.epoch` is that of the newest held edit. An older one is
+refused inside the compare-and-set: it is compared with the very document that the write replaces.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Changed:
 def apply_all(
     base: Document | None, changes: Sequence[StateChange], stamp: Stamp, over: int = 0, *, exclusive: bool = True
 ) -> Changed:
-    """Apply changes in order: each sees the result of the one before, and one that fails fails alone.
+    """Apply changes in order: each sees the result of the one before, and fails alone.
 
     Edits up to epoch `over` have ended, whatever their mark says. With `exclusive`, updates during an edit are not
     made. They are in `locked`, with the error that they get if the edit goes on.
@@ -197,11 +197,7 @@ def following(base: Document | None, draft: Draft, stamp: Stamp) -> Document:
 
 
 def must_be_newest(epoch: int, fence: int) -> None:
-    """Check that an epoch is not older than the newest; 0 is no fence.
-
-    Raises:
-        Fenced: it is older.
-    """
+    """Check that an epoch is not older than the newest; 0 is no fence. Raises Fenced."""
     if 0 < fence < epoch:
         raise Fenced(f"epoch {fence} is over: {epoch} has written since; stop what goes on under it", epoch)
 
@@ -216,11 +212,7 @@ def _why(reason: str) -> str:
 
 
 def epoch_of(fence: Any) -> int:
-    """Return the epoch of a lease, a term or a job, or the number itself; 0 for None.
-
-    Raises:
-        TypeError: it has none.
-    """
+    """Return the epoch of a lease, a term or a job, or the number itself; 0 for None. Raises TypeError."""
     if fence is None:
         return 0
     epoch = getattr(fence, "epoch", fence)
@@ -260,7 +252,7 @@ class Turn:
     Attributes:
         doubt: a copy of the write may be on its way, or written.
         verdict: set once it is DONE. `untold`: the revision that would tell was trimmed or removed.
-        seen: the current document, as it was last read.
+        seen: the current document, as last read.
     """
 
     base: Document | None
@@ -285,7 +277,7 @@ class Turn:
         return replace(self, next=Todo.REPLACE)
 
     def sending(self) -> Turn:
-        """Note that a copy of the write may be on its way from now on."""
+        """Note that a copy of the write may be on its way."""
         return replace(self, doubt=True)
 
     def won(self) -> Turn:
@@ -309,7 +301,7 @@ class Turn:
         return self._done("mine" if now.write == self.mine.write else "never", now)
 
     def looked_back(self, then: Document | None) -> Turn:
-        """Decide by the revision that the history has at this write's serial."""
+        """Finish, by the revision that the history has at this write's serial."""
         if then is None:
             return self._done("untold", self.seen)
         return self._done("mine" if then.write == self.mine.write else "never", self.seen)

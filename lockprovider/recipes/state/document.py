@@ -3,9 +3,9 @@
 {"format": 1, "lineage": uuid, "serial": n, "write": uuid, "epoch": n, "by": "host, pid 7", "at": epoch ms,
  "reason": text | absent, "edit": {"epoch", "by", "since", "open", "reason"} | absent, "value": ...}
 
-`serial` rises by one with each write. `lineage` is made by the first write. A state that was removed and created again
-has another one, so no (lineage, serial) ever has two contents. `write` is the id of the write, and makes the bytes of
-each write differ. Unknown fields are kept. An unknown format is refused, and never overwritten.
+`serial` rises by one with each write. `lineage` is made by the first write: a state that was removed and created again
+has another one, so no (lineage, serial) has two contents. `write` is the write's id, and makes the bytes of each write
+differ. Unknown fields are kept. An unknown format is refused, and never overwritten.
 """
 
 from __future__ import annotations
@@ -67,11 +67,7 @@ class Document:
         return self.edit.epoch if self.edit is not None and self.edit.open else 0
 
     def encode(self) -> bytes:
-        """Encode as JSON.
-
-        Raises:
-            TooLarge: no client could read it again.
-        """
+        """Encode as JSON. Raises TooLarge: no client could read it again."""
         fields: dict[str, Any] = {
             "format": _FORMAT,
             "lineage": self.lineage,
@@ -97,11 +93,7 @@ _KNOWN = {"format", "lineage", "serial", "write", "epoch", "by", "at", "reason",
 
 
 def decode(data: bytes, path: str) -> Document:
-    """Decode a document.
-
-    Raises:
-        MalformedObject: the bytes are not a state, or of an unknown format.
-    """
+    """Decode a document. Raises MalformedObject: it is not one, or of an unknown format."""
     with undecodable_as(
         MalformedObject, f"{path!r} is no state file, and is left as it is", "give the state another path"
     ):
@@ -281,11 +273,7 @@ class Checked(Generic[V]):
 
 
 def codec_of(given: Any) -> Codec[Any]:
-    """Return the codec for a `codec=` argument.
-
-    Raises:
-        InvalidInput: it is not a codec.
-    """
+    """Return the codec for a `codec=` argument. Raises InvalidInput: it is not a codec."""
     if given is None:
         return Json()
     if given is bytes:

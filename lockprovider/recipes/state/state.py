@@ -5,14 +5,14 @@
     with state.edit(reason="migration 12") as doc:
         doc["schema"] = 12
 
-Promised. No update is lost: the function of `update` gets the value that its result replaces. Every revision that was
-ever current is at the path or in the history, until it is trimmed. The outcome of a write can be found later too.
-`OutcomeUnknown` means that more than `keep` writes followed, or that the store did not answer. An edit overwrites no
-write made after it has read. A `fence` older than the newest is refused within the compare-and-set. A read returns a
-value that was current during the call.
+Promised. No update is lost: the function of `update` gets the value that its result replaces. Every revision is at the
+path or in the history, until it is trimmed. The outcome of a write can be found later too: `OutcomeUnknown` means that
+more than `keep` writes followed, or that the store did not answer. An edit overwrites no write made after it has read.
+A `fence` older than the newest is refused within the compare-and-set. A read returns a value that was current during
+the call.
 
-Not promised: that an edit can finish (a newer holder of the lock goes first); objects that other programs write or
-remove; the history of a state that was removed.
+Not promised: that an edit can finish, since a newer holder of the lock goes first. Objects that other programs write or
+remove, and the history of a removed state, are not protected.
 """
 
 from __future__ import annotations
@@ -207,9 +207,9 @@ class State(Recipe, Generic[V]):
     def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
         """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return the revision with it.
 
-        Concurrent updates share a write: each sees the result of the one before, and one that raises fails alone. The
-        returned revision has the value after the last of them. `fn` may be called several times, on another thread, so
-        it must have no side effects. `fence` is a lease or its epoch; one older than the newest is refused.
+        Concurrent updates share a write: each sees the result of the one before, and fails alone. The returned revision
+        has the value after the last of them. `fn` may be called several times, on another thread, so it must have no
+        side effects. `fence` is a lease or its epoch; one older than the newest is refused.
 
         Raises:
             Fenced: `fence` is over.
@@ -242,8 +242,8 @@ class State(Recipe, Generic[V]):
     def edit(self, *, reason: str = "", timeout: float | None = None) -> Iterator[Edit[V]]:
         """Hold the lock of edits, and write the changed value at the end; after an exception, write nothing.
 
-        It takes two writes, and those of the lock. `timeout` is how long to wait for the lock. `edit.lease.check()`
-        raises once the lock is lost.
+        It takes two writes, and those of the lock, for which it waits `timeout` seconds. `edit.lease.check()` raises
+        once the lock is lost.
 
         Raises:
             NotAcquired: other clients edited it until the timeout.
@@ -330,7 +330,7 @@ class State(Recipe, Generic[V]):
         )
 
     def who(self) -> Editor:
-        """Return the holder of the lock of edits.
+        """Return the state of the lock of edits, with its holder.
 
         >>> with state.edit(reason="migration 13"):
         ...     who = state.who()
@@ -400,7 +400,7 @@ class State(Recipe, Generic[V]):
         """Submit a change to the batcher; every change passes here.
 
         Raises:
-            NestedUpdate: it is called within a function of `update` of this state.
+            NestedUpdate: a function of `update` of this state submits it.
         """
         if self._place in _UPDATED.get():
             raise NestedUpdate(
@@ -428,7 +428,7 @@ class State(Recipe, Generic[V]):
             )
 
     def _updating(self, fn: Callable[[V], V | NotChanged], fence: Any, reason: str) -> Update:
-        """Wrap `fn` as an update: while it runs, it is marked, so that a nested update is found."""
+        """Wrap `fn` as an update that marks its own run, so that a nested update is found."""
         if not callable(fn):
             raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
 

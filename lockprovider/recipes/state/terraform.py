@@ -1,11 +1,11 @@
 """Terraform and OpenTofu on a state: their `http` backend's requests, and their S3 lock file.
 
 The requests are GET, POST and DELETE of the state, LOCK and UNLOCK with their LockInfo. So any store of fsspec becomes
-a backend. Its lock lapses when its holder dies, and its writes are fenced. A run that was paused and overtaken is
+a backend whose lock lapses when its holder dies, and whose writes are fenced. A run that was paused and overtaken is
 refused (409). Terraform then leaves its state in `errored.tfstate`, as with any backend that fails.
 
 The bytes of a state are kept as they are. A state is refused (409) if its lineage is not that of the stored one, or if
-its serial is lower. It is also refused if it has the same serial and another content. These are the rules of `terraform
+its serial is lower. It is also refused with the same serial and another content. These are the rules of `terraform
 state push`. Terraform's `http` backend does not send `-force`; add `force=true` to the query of the address.
 
 The answer to a refused request is JSON: {"error": "StateConflict", "message": "..."}. For a lock that another run
@@ -115,7 +115,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
 
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
-        """Store a snapshot, if it comes from the run that holds the lock here, or if no run does."""
+        """Store a snapshot of the run that holds the lock here, or, if no run does, of a run that names no lock."""
         snapshot = TerraformState.decode(body)
         held = self._held
         if held is None and identity:
@@ -134,7 +134,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _put(self, snapshot: TerraformState, *, force: bool) -> None:
-        """Store a snapshot without a lock; it is compared with the very state that it replaces."""
+        """Store a snapshot without a lock, compared with the very state that it replaces."""
         encoded = self.state.codec.encode(snapshot.data)
 
         def next_value(stored: Any) -> Any:
@@ -188,7 +188,7 @@ class TerraformBackend:
 
 @dataclass(frozen=True, slots=True)
 class TerraformState:
-    """A state of Terraform or OpenTofu. One encrypted by OpenTofu works too: lineage and serial stay readable."""
+    """A state of Terraform or OpenTofu, also encrypted by OpenTofu: lineage and serial stay readable."""
 
     data: bytes
     lineage: str
@@ -197,11 +197,7 @@ class TerraformState:
 
     @classmethod
     def decode(cls, data: bytes) -> TerraformState:
-        """Decode the lineage and serial of a state.
-
-        Raises:
-            MalformedObject: it is not a state.
-        """
+        """Decode the lineage and serial of a state. Raises MalformedObject: it is not a state."""
         with undecodable_as(MalformedObject, "this is no state of Terraform or OpenTofu; nothing was written"):
             content = parse_object(data, most=LARGEST_BODY, deepest=_DEEPEST_STATE)
             lineage = text_in(content, "lineage")
@@ -210,11 +206,7 @@ class TerraformState:
             return cls(data, lineage, whole_in(content, "serial"), content)
 
     def must_follow(self, stored: bytes | None) -> None:
-        """Check that this state may replace the stored one.
-
-        Raises:
-            StateConflict: it may not.
-        """
+        """Check that this state may replace the stored one. Raises StateConflict: it may not."""
         if not stored:
             return
         try:
@@ -240,7 +232,7 @@ class TerraformState:
 
 @dataclass(slots=True)
 class _Held:
-    """A lock that this process holds for a run of Terraform: a held edit, which may be written many times."""
+    """A lock held here for a run of Terraform: a held edit, which may be written many times."""
 
     lease: Lease
     info: dict[str, Any]

@@ -1,24 +1,24 @@
 """Decisions of a log's writer: what a batch of operations does, and how its write ends. Pure: no store, no clock.
 
 1. A batch is written at slot s, after the last known slot s - 1. The condition is that the place is unchanged: empty,
-   or still with slot s - R of the last round. No object is ever removed. So a writer that was stalled for a day finds a
+   or still with slot s - R of the last round. No object is ever removed, so a writer that was stalled for a day finds a
    newer version there, and is refused.
-2. After a refusal the writer always reads the place: a proxy may have sent the write twice and returned the second
-   answer. The place holds the number of its slot. Slot s with this batch: written. Slot s with another batch: this
-   batch will never be there. An earlier slot: not written yet, so the same bytes are sent again.
+2. After a refusal the writer reads the place: a proxy may have sent the write twice and returned the second answer. The
+   place names its slot. Slot s with this batch: written. Slot s with another batch: this one will never be there. An
+   earlier slot: not written yet, so the same bytes are sent again.
 3. A later slot: the place was used again, and the batch may have been written. Then the table of producers in the last
    slot decides, number by number.
-4. A writer that lost finds the end again. If it only moved on slot by slot, it would never win.
+4. A writer that lost finds the end again. If it moved on slot by slot, it would never win.
 
 Numbers. The numbers of a producer rise, and may have gaps. A client takes the name of a producer with its first record.
-That raises the name's epoch, and fences the client that had the name before. Numbers that were in the log then may be
-repeated. Any other number out of order is refused: taken for a repeat, its record would be lost.
+That raises the name's epoch, and fences the client that had it. Numbers in the log by then may be repeated. Any other
+number out of order is refused: taken for a repeat, its record would be lost.
 
 Epochs. A leader raises the log's epoch, and nothing of an older epoch follows. A client that does not lead has the
 epoch of its first write, and appends while no leader does.
 
 The seal is the last slot, without records. Every writer reads it, as any slot before its own. Records from before the
-seal may be repeated. All other operations are refused for good, by every client.
+seal may be repeated. All else is refused for good, by every client.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Append:
     """Append a record once.
 
     Attributes:
-        client: the id of the client that appends.
-        took: the epoch of the name that the client took, or may have taken; 0: it has sent nothing yet.
+        client: id of the client that appends.
+        took: epoch of the name that the client took, or may have; 0: it has sent nothing yet.
         known: numbers up to this one are known to be in the log.
-        epoch: the epoch that the client leads under; 0: it does not lead.
-        since: the epoch of a client that does not lead; None: that of the writer.
+        epoch: epoch that the client leads under; 0: it does not lead.
+        since: epoch of a client that does not lead; None: that of the writer.
     """
 
     data: bytes
@@ -77,7 +77,7 @@ class Resign:
 class Seal:
     """End the log, in a slot without other operations. The result is the position of the end.
 
-    `epoch` is as in `Lead`; 0: sealed by a client that does not lead. `successor` None: not named.
+    `epoch` is as in `Lead`; 0: the client does not lead. `successor` None: not named.
     """
 
     epoch: int = 0
@@ -95,7 +95,7 @@ Result = Appended | Position | int | Exception | None
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The next slot of a log, and the result of each operation once that slot is written.
+    """The next slot of a log, and the result of each operation once it is written.
 
     `carried` marks the operations that need the write; without any, nothing is written.
     """
@@ -117,7 +117,7 @@ def draft(
 ) -> Drafted:
     """Build the slot after `last` from operations.
 
-    `since` is the epoch of a client that does not lead. `sent` marks operations that may already be in the log.
+    `since` is the epoch of a client that does not lead. `sent` marks operations that may be in the log already.
     """
     table = dict(last.producers)
     head = replace(last, slot=last.slot + 1, first=last.end, count=0, batch=batch, at_ms=at_ms, producers=table)
@@ -152,7 +152,6 @@ def draft(
 
 
 def _append(head: Head, table: dict[str, Producer], append: Append, before: int) -> Appended:
-    """Add a record to the table of producers, and return its position."""
     old = table.pop(append.producer, None)  # move it to the end: the longest idle are first
     if old is None:
         _make_room(table, append.producer)
@@ -169,12 +168,12 @@ def _both(position: Position) -> tuple[int, int]:
 
 
 def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appended | None:
-    """Return the result of an append that is in the log already; None: it is not, and may be appended.
+    """Return the result of an append that is in the log; None: it is not, and may be appended.
 
     Raises:
         Fenced: another client has taken the name.
         SequenceGap: the number is too low, and not a repeat.
-        Forgotten: the table may have dropped the name after the record was appended.
+        Forgotten: the table may have dropped the name since.
     """
     has = table.get(append.producer)
     if has is None:
@@ -263,10 +262,10 @@ class Appending:
     """A batch of operations, until each has its result.
 
     Attributes:
-        known: a written slot, from which the search for the end starts.
+        known: a written slot, where the search for the end starts.
         drafted: the slot that is written, or to be written.
         doubt: a copy of the draft may be on its way, or written.
-        sent: marks operations that may be in the log, in a place that was used again since.
+        sent: marks operations that may be in the log, in a place that was used again.
         took: clients that have taken a name by those operations, and the name's epoch.
     """
 
@@ -294,7 +293,7 @@ class Appending:
         return replace(self, need=Need.SEND, drafted=drafted, doubt=False)
 
     def sending(self) -> Appending:
-        """Note that a copy of the draft may be on its way from now on."""
+        """Note that a copy of the draft may be on its way."""
         return replace(self, doubt=True)
 
     def won(self) -> Appending:
@@ -321,7 +320,7 @@ class Appending:
         return replace(self, need=Need.END, known=there.slot, drafted=None, doubt=False, sent=sent, took=took)
 
     def taken(self) -> dict[str, int]:
-        """Return, by client, the epoch of the name that it has taken by this batch, or may have."""
+        """Return, by client, the epoch of the name that it took by this batch, or may have."""
         found = dict(self.took)
         if self.drafted is not None and self.doubt:
             table = self.drafted.head.producers
@@ -341,7 +340,7 @@ class Appending:
 
 
 class LogCodec:
-    """Encodes appends for a broker, see `WireCodec`. A client's first record is not handed over: it takes the name."""
+    """Encodes appends for a broker, see `WireCodec`; not a client's first record, which takes the name."""
 
     @staticmethod
     def may_hand_over(operation: LogOperation) -> bool:

@@ -76,7 +76,7 @@ class Appended:
 class LogBatch:
     """The records of one slot from `start` on; `end` is where to go on. `at_ms`: the writer's clock (epoch ms).
 
-    `sealed`: the batch is the end of the log, without records. `successor`: the log that goes on, as `Wal.seal` got it.
+    `sealed`: this is the end of the log, without records. `successor`: the log that goes on, as `Wal.seal` got it.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> done = log.append(b"first")
@@ -100,12 +100,12 @@ class LogInfo:
 
     Attributes:
         slots, retain: see `Wal.create`.
-        floor: the first slot that is kept.
-        end: the position of the next record.
-        epoch, led: the newest epoch that has led, and whether it still leads.
-        producers: the last number of each named producer.
-        readers: the position of each named reader.
-        sealed: whether it takes no more records; `successor` is the log that goes on, if one was named.
+        floor: first slot that is kept.
+        end: position of the next record.
+        epoch, led: newest epoch that has led, and whether it still leads.
+        producers: last number of each named producer.
+        readers: position of each named reader.
+        sealed: it takes no more records; `successor` is the log that goes on, if one was named.
 
     >>> info = lockprovider.wal.create("memory://docs/orders").info()
     >>> info.slots, info.retain, str(info.end)
@@ -180,11 +180,7 @@ class LogManifest:
 
 
 def decode_log_manifest(data: bytes, path: str) -> LogManifest:
-    """Decode a manifest.
-
-    Raises:
-        MalformedObject: the bytes are not a manifest, or of an unknown format.
-    """
+    """Decode a manifest. Raises MalformedObject: it is not one, or of an unknown format."""
     with undecodable_as(
         MalformedObject, f"{path!r} is not of a log, and is left as it is", "give the log another path"
     ):
@@ -241,7 +237,7 @@ class Producer:
         epoch: rises with each client that takes the name.
         seq: its last number; `slot` and `offset` are the place of that record.
         client: the client that has the name.
-        base: the last number in the log when the client took the name.
+        base: the last number in the log when the client took it.
     """
 
     epoch: int
@@ -257,11 +253,11 @@ class Head:
     """A slot without its records.
 
     Attributes:
-        first, count: the offset of its first record, and the number of records.
-        epoch: the newest epoch that has led; `led`: it still leads, and no other client appends.
-        batch: the id of its write.
-        at_ms: time of the write by the writer's clock (epoch ms); for people.
-        broker: the brokers by host, see `recipes.broker`.
+        first, count: offset of its first record, and number of records.
+        epoch: newest epoch that has led; `led`: it still leads, and no other client appends.
+        batch: id of its write.
+        at_ms: time of the write by the writer's clock (epoch ms), for people.
+        broker: brokers by host, see `recipes.broker`.
         sealed: the log that goes on, empty if none was named; None: not sealed.
     """
 
@@ -292,11 +288,7 @@ class Slot:
     path: str = field(compare=False, default="")
 
     def records(self) -> list[bytes]:
-        """Decode the records, in their order.
-
-        Raises:
-            MalformedObject: the bytes are fewer or more than the records need.
-        """
+        """Decode the records, in their order. Raises MalformedObject: they do not fill the bytes."""
         found, at = [], 0
         for _ in range(self.head.count):
             start = at + _LENGTH
@@ -327,7 +319,7 @@ def decode_slot(data: bytes, path: str) -> Slot:
     """Decode a slot, except its records.
 
     Raises:
-        MalformedObject: the bytes are not a slot, are torn, or of an unknown format.
+        MalformedObject: it is not a slot, is torn, or of an unknown format.
     """
     with undecodable_as(MalformedObject, f"{path!r} is no slot of a log, or is torn, and is left as it is"):
         line, newline, body = data[:-_LENGTH].partition(b"\n")

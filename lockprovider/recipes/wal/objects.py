@@ -56,8 +56,8 @@ _HINT_EVERY = 64  # slots between two updates of the hint
 def last_slot(look: Callable[[int], int], known: int, slots: int | None) -> int:
     """Return the last slot, as it was at some moment of the search; -1 if none was written.
 
-    `look` returns the slot in the place of a slot, -1 if it is empty. `known` is a slot that was written at any time,
-    or -1. If another program has removed `known`, the result is below it.
+    `look` returns the slot in a slot's place, -1 if it is empty. `known` is a slot that was written at any time, or -1.
+    If another program has removed it, the result is below it.
     """
     low = known if known == NOT_YET else look(known)
     while True:
@@ -125,7 +125,7 @@ class LogObjects:
         return self._manifest
 
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
-        """Replace the manifest by the result of `fn`, which may be called several times, also after it was written.
+        """Replace the manifest by the result of `fn`, which may be called several times, even after a write was done.
 
         Raises:
             What `manifest` and `fn` raise; OutcomeUnknown, Unavailable: do it again.
@@ -154,7 +154,7 @@ class LogObjects:
     # -- slots ---------------------------------------------------------------------------------------------------------
 
     def look(self, slot: int, known: Found | None = None) -> Found | None:
-        """Read the place of a slot; None: it is empty. If it still holds `known`, no body is transferred.
+        """Read the place of a slot; None: it is empty. While it holds `known`, no body is transferred.
 
         Raises:
             MalformedObject: the place holds something else.
@@ -172,7 +172,7 @@ class LogObjects:
         return Found(found, content)
 
     def require_reached(self, start: Position) -> None:
-        """Check that the log reaches at least to this position; reads one or two slots if that is not known yet.
+        """Check that the log reaches to this position; reads one or two slots if that is not known yet.
 
         Raises:
             InvalidInput: the log ends before it.
@@ -197,7 +197,7 @@ class LogObjects:
         return f"{self.path}/slots/{self.manifest().place(slot):08d}"
 
     def condition(self, slot: int) -> Version | Absent | None:
-        """Return the condition for writing a slot, from the cache; None: its place must be read first."""
+        """Return the condition for writing a slot, from the cache; None: read its place first."""
         slots = self.manifest().slots
         if slots is None or slot < slots:
             return ABSENT
@@ -205,7 +205,7 @@ class LogObjects:
         return version if before == slot - slots else None
 
     def put(self, head: Head, data: bytes, condition: Version | Absent) -> Outcome:
-        """Write a slot once, on a condition. Every 64 slots a won write also updates the hint, in the background."""
+        """Write a slot on a condition. Every 64 slots a successful write also updates the hint, in the background."""
         self._proof.require()
         path = self.slot_path(head.slot)
         if isinstance(condition, Absent):
@@ -294,10 +294,10 @@ _FIRST_POLL_S = 0.05
 
 
 def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
-    """Return an iterator over the slots from a position to the end; slots without records are skipped, except the seal.
+    """Return an iterator over the slots from a position to the end; it skips slots without records, but not the seal.
 
     Raises:
-        Trimmed: the position is no longer kept, or other clients overwrote it before it was read.
+        Trimmed: the position is no longer kept, or was overwritten before it was read.
         InvalidInput: the log ends before it.
         MalformedObject, StoreError: it cannot be read.
     """
@@ -310,7 +310,7 @@ def follow_from(
 ) -> Iterator[LogBatch]:
     """Read as `read_from`, then wait for new slots; ends at the seal, or after `timeout_s` without a new slot.
 
-    A poll that finds nothing transfers no body.
+    A poll without news transfers no body.
     """
     _must_be_kept(objects, start)
     return _followed(objects, start, idle_s, timeout_s)
@@ -378,7 +378,7 @@ class LogReader(OfThisProcess):
 
     Attributes:
         position: where it was opened, or what it committed last.
-        epoch: rises with each process that opens it.
+        epoch: rises each time it is opened.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> done = log.append_many([b"first", b"second"])
@@ -474,10 +474,7 @@ def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]
 
 
 def _kept(found: Mapping[str, Any], began: int) -> Position:
-    """Return the later of a stored position and the slot where this reader `began`.
-
-    The stored one may belong to a dropped reader of the same name.
-    """
+    """Return the later of a stored position and this reader's begin: a dropped reader may have stored it."""
     return max(Position(found["slot"], found["offset"]), Position(began, 0))
 
 
@@ -518,11 +515,7 @@ def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
 
 
 def decode_reader(data: bytes, path: str) -> dict[str, Any]:
-    """Decode a reader's position.
-
-    Raises:
-        MalformedObject: the bytes are not a position, or of an unknown format.
-    """
+    """Decode a reader's position. Raises MalformedObject: it is not one, or of an unknown format."""
     with undecodable_as(MalformedObject, f"{path!r} is no reader's position, and is left as it is"):
         found = parse_object(data, most=_LARGEST)
         check_format(found, path, _FORMAT)

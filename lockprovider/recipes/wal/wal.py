@@ -10,8 +10,8 @@ and after the producer died and restarted. After `lead()` no record of an earlie
 all. A reader misses nothing, or gets `Trimmed`. No clock decides anything, nothing is listed, and nothing is ever
 removed.
 
-Not promised: an order among callers that append at once. An append without a producer's number may be in the log twice,
-if its outcome is unknown and it is repeated.
+Not promised: an order among callers that append at once. Without a producer's number, a record that is appended again
+after an unknown outcome may be in the log twice.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Wal(Recipe):
     def append_many(self, records: Iterable[Bytes]) -> list[Appended]:
         """Append records in their order, many to a write; other callers' records may come between.
 
-        Raises what `append` raises; some of the records may be in the log.
+        Raises what `append` raises; some may be in the log.
 
         >>> [one.position.offset for one in log.append_many([b"third", b"fourth"])]
         [2, 3]
@@ -148,7 +148,7 @@ class Wal(Recipe):
         return self._unnamed().append_many(records)
 
     def appender(self, producer: str) -> Appender:
-        """Return an `Appender` for a producer: each of its numbers is appended once, also after a crash and restart.
+        """Return an `Appender` for a producer: each of its numbers is appended once, also after a restart.
 
         No request is sent yet. The first record takes the name, and fences the client that had it.
 
@@ -161,12 +161,12 @@ class Wal(Recipe):
     def lead(self, *, fence: Any = None, producer: str | None = None) -> Leader:
         """Append alone: `with log.lead() as out:`. Other clients are refused until it ends, earlier ones for good.
 
-        `fence` is a lease, a term or an epoch, and becomes the log's epoch; without it, the next epoch is used. If a
-        leader dies, no other client appends until the next `lead()`.
+        `fence` is a lease, a term or an epoch, and becomes the log's epoch; without it, the next epoch does. After a
+        leader's death no other client appends until the next `lead()`.
 
         Raises:
             Fenced: a newer epoch has led.
-            NoLog, StoreError, OutcomeUnknown: it was not done, or the outcome is unknown; do it again.
+            NoLog, StoreError, OutcomeUnknown: do it again.
 
         >>> with log.lead() as out:
         ...     done = out.append(b"of the leader")
@@ -182,14 +182,14 @@ class Wal(Recipe):
     def seal(self, successor: str | None = None, *, fence: Any = None) -> Position:
         """End the log for good, and return its end: it takes no more records, and readers see the end.
 
-        Every client that appends or reads later gets `successor`, e.g. the URL of the log that goes on. `fence` is as
-        in `lead`: while a leader appends, only its epoch or a newer one may seal. May be repeated.
+        Clients that append or read later get `successor`, e.g. the URL of the log that goes on. While a leader appends,
+        `fence` (as in `lead`) must be its epoch or a newer one. May be repeated.
 
         Raises:
             Sealed: it was sealed before, with another successor.
             Fenced: `fence` is over, or another client leads.
             LogFull: no slot is free for the seal.
-            NoLog, StoreError, OutcomeUnknown: it was not done, or the outcome is unknown; do it again.
+            NoLog, StoreError, OutcomeUnknown: do it again.
 
         >>> old = lockprovider.wal.create("memory://docs/orders-2025")
         >>> str(old.seal("memory://docs/orders"))
@@ -209,8 +209,8 @@ class Wal(Recipe):
         The end of a sealed log is a batch without records.
 
         Raises:
-            Trimmed: the position is no longer kept, or other clients overwrote it before it was read.
-            InvalidInput: `start` is a position past the end of the log.
+            Trimmed: the position is no longer kept, or was overwritten before it was read.
+            InvalidInput: `start` is past the end of the log.
             NoLog, MalformedObject, StoreError: it cannot be read.
 
         >>> [record for batch in log.read() for record in batch.records]
@@ -234,8 +234,7 @@ class Wal(Recipe):
     def reader(self, name: str, *, start: Start = "oldest") -> LogReader:
         """Open a reader whose position is kept in the log; a new name begins at `start`.
 
-        Opening fences the client that has the reader open. With `retain="readers"` the log keeps what it has not
-        committed.
+        Opening fences the client that had it open. With `retain="readers"` the log keeps what it has not committed.
 
         >>> reader = log.reader("billing")
         >>> for batch in reader.read():
@@ -248,7 +247,7 @@ class Wal(Recipe):
     def drop_reader(self, name: str) -> bool:
         """Remove a reader's name, so that the log keeps nothing for it; return whether it existed.
 
-        A reader that is opened again under the name begins anew.
+        A reader opened under the name later begins anew.
 
         >>> log.drop_reader("nobody")
         False

@@ -30,7 +30,7 @@ LogGiven = LogOperation | Foreign[LogOperation]
 
 
 class LogWriter:
-    """Writes batches of operations, one at a time; caches the end of the log as it last wrote or read it.
+    """Writes batches of operations, one at a time; caches the end of the log as last written or read.
 
     A batch is one PUT. If another writer was faster, it reads the place and finds the end again.
     """
@@ -55,7 +55,7 @@ class LogWriter:
             self._broker.close()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
-        """Carry out operations, and return their results in order; more than one slot takes go to several."""
+        """Carry out operations, in several slots if one is too small; return their results in order."""
         results: list[Any] = []
         given = flat(operations)
         try:
@@ -73,7 +73,7 @@ class LogWriter:
         self._numbers.forget(client)
 
     def _append(self, batch: Sequence[LogGiven]) -> Sequence[Any]:
-        """Write one batch, or let a broker do it; retry until its outcome is known or the timeout ends."""
+        """Write one batch, or let a broker do it; retry until the outcome is known or the timeout ends."""
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
         given = [self._now(one) for one in batch]
         handover = Handover(given, self._broker)
@@ -129,7 +129,7 @@ class LogWriter:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
-        """Write the draft, after making room for it; read the place first if the condition is not known."""
+        """Write the draft, after making room for it; read the place first if the condition is unknown."""
         drafted, slot = turn.drafted, turn.slot
         assert drafted is not None  # noqa: S101 - a batch to send has a draft
         self._make_room(slot)
@@ -150,7 +150,7 @@ class LogWriter:
         return turn.not_won()
 
     def _make_room(self, slot: int) -> None:
-        """Make sure that the slot that `slot` replaces is below the floor; raise the floor if needed.
+        """Raise the floor, if needed, above the slot that `slot` replaces.
 
         Raises:
             LogFull: the replaced slot is kept.
@@ -182,7 +182,7 @@ def _name_of(operation: LogOperation) -> str:
 def _numbered(operation: LogGiven) -> NumberOf | None:
     """Return the producer and number of an append, by which a failed number holds up later ones.
 
-    Foreign numbers keep an order only within their bundle: beyond it, their own process keeps it.
+    Foreign numbers have an order only within their bundle: their own process keeps the rest.
     """
     one = own(operation)
     if not isinstance(one, Append):
@@ -218,7 +218,7 @@ class Appender(OfThisProcess):
     """Appends as one producer. Thread-safe: numbers are in the order of the calls. `with` waits for all records.
 
     Attributes:
-        producer: its name; None: the client numbers its records itself, and no other client can repeat them.
+        producer: its name; None: the client numbers its records, and no other client can repeat them.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> out = log.appender("ingest-3")
@@ -257,12 +257,12 @@ class Appender(OfThisProcess):
         """Append a record: bytes, at most 1 MiB. The numbers of a producer rise, and may have gaps.
 
         Raises:
-            SequenceGap: a higher number is in the log, and this one is no repeat; or an earlier number failed, and must
-                be appended again first.
+            SequenceGap: a higher number is in the log, and this one is not; or an earlier one failed, and must come
+                first.
             Fenced: another client has taken the name, or leads.
             Sealed: the log takes no more records.
             LogFull, TooLarge, Overloaded: it has no room.
-            OutcomeUnknown: the outcome is unknown; with a producer's number, append it again.
+            OutcomeUnknown: with a producer's number, append it again.
             NoLog, StoreError: it was not appended.
 
         >>> out.append(b"first", seq=1).again, out.append(b"second", seq=2).again
@@ -301,7 +301,7 @@ class Appender(OfThisProcess):
     def append_many(self, records: Iterable[Bytes], *, first: int | None = None) -> list[Appended]:
         """Append records in their order, many to a write; a named producer's are numbered from `first`.
 
-        After a crash or an error, repeat it with the same `first` and the same records.
+        After a crash or an error, repeat it with the same `first` and records.
 
         Raises what `append` raises for the first record that failed; others may be in the log.
 

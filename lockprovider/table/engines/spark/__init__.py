@@ -1,4 +1,4 @@
-"""PySpark: rows are read and written on the executors; see `functions`, `merge_into` and `views` for the names here.
+"""PySpark engine: executors read and write the rows; see `functions`, `merge_into` and `views` for the names here.
 
     from lockprovider.table.engines import spark as engine
 

@@ -5,16 +5,19 @@
     df.write.format("hudi_cas").mode("append").save("s3://bucket/trips")
     spark.sql("create temporary view trips using hudi_cas options (path 's3://bucket/trips')")
 
-The options are those of `options.SparkOptions`. A loaded DataFrame, and a view, is the table as of its making: load it
-again to see later commits. `append` adds rows without looking for their keys; `overwrite` replaces the whole table in
-one commit. With Hudi's own options (`options`) a write makes the table where there is none, and upserts or
-deletes; rows that have to come together do so in one process then (`staged`), as a data source cannot shuffle
-them: many of them are for the functions of the engine.
+`options.SparkOptions` lists the options. A loaded DataFrame or a view shows the table as of its making: load it again
+to see later commits. `append` adds rows without checking for existing keys; `overwrite` replaces the whole table in one
+commit. With Hudi's own options (`options`) a write creates a missing table, and upserts or deletes. One process then
+gathers all rows (`staged`), as a data source cannot shuffle them. For many rows, use the functions of the engine.
 
-Not promised: what needs a catalog in the JVM (MERGE, UPDATE, DELETE, catalog tables); typed errors (Spark hands on
-their type and sentence as text, after words of its own: `errors.typed_errors` makes them errors again); that a
-query's columns and filters narrow what is read (name them as options: Spark 4 does not prune the columns of Python
-sources, and its filter pushdown for them gives wrong rows). Needs PySpark 4.2.
+Not promised:
+
+- Features that need a catalog in the JVM (MERGE, UPDATE, DELETE, catalog tables).
+- Typed errors. Spark passes on type and sentence as text, after words of its own; `errors.typed_errors` restores them.
+- That a query's columns and filters narrow the read. Name them as options: Spark 4 does not prune the columns of Python
+  sources, and its filter pushdown for them gives wrong rows.
+
+Needs PySpark 4.2.
 
 Source: Spark's `pyspark.sql.datasource`.
 """
@@ -49,14 +52,14 @@ NAME = "hudi_cas"
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("hudi_cas")` known to a session."""
+    """Register `format("hudi_cas")` in a session."""
     spark.dataSource.register(HudiCas)
 
 
 def activate(spark: SparkSession) -> None:
-    """Make a session that of the calling thread: without, `df.write.format(...)` finds no Python data source in it.
+    """Make the session active in the calling thread: `df.write.format(...)` finds Python data sources only in that.
 
-    Reads need no such call, nor does the main thread, nor a client of Spark Connect. Source: Spark's `DataFrameWriter`.
+    Reads do not need it, nor does the main thread, nor a client of Spark Connect. Source: Spark's `DataFrameWriter`.
     """
     session = getattr(spark, "_jsparkSession", None)
     if session is not None:
@@ -65,18 +68,18 @@ def activate(spark: SparkSession) -> None:
 
 
 class HudiCas(DataSource):
-    """The data source; made by Spark, in a process of its own for each thing it asks."""
+    """The data source; Spark makes one in a separate process for each question it asks."""
 
-    _pinned: str | None = None  # the completion time that a loaded DataFrame is of
+    _pinned: str | None = None  # completion time that a loaded DataFrame shows
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format`."""
+        """The name in `format`."""
         return NAME
 
     @in_one_sentence()
     def schema(self) -> StructType:
-        """The table's columns, or those asked for; from here on the table is read as it is now."""
+        """Return the table's columns, or the requested ones, and pin the DataFrame to the table's version of now."""
         options = SparkOptions.of(self.options)
         table = options.open()
         timeline = table.timeline()
@@ -88,7 +91,7 @@ class HudiCas(DataSource):
 
     @in_one_sentence()
     def reader(self, schema: StructType) -> BatchReader:
-        """Batch reads."""
+        """Make the reader of a batch."""
         options = SparkOptions.of(self.options)
         options.refuse("a batch read", *_OF_WRITES, "stream_id", "starting", "max_commits")
         check_read(options.hudi, of_stream=False)
@@ -96,7 +99,7 @@ class HudiCas(DataSource):
 
     @in_one_sentence()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """Streaming reads."""
+        """Make the reader of a stream."""
         options = SparkOptions.of(self.options)
         check_read(options.hudi, of_stream=True)
         options.refuse("a stream", *_OF_WRITES, "as_of", "begin", "end", "stream_id", "read_optimized")
@@ -104,7 +107,7 @@ class HudiCas(DataSource):
 
     @in_one_sentence()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
-        """Batch writes."""
+        """Begin the write, and make the writer of a batch."""
         options = SparkOptions.of(self.options)
         options.refuse("a write", *_OF_READS, "stream_id")
         job = _job(options, schema, overwrite=overwrite)
@@ -113,7 +116,7 @@ class HudiCas(DataSource):
 
     @in_one_sentence()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
-        """Streaming writes."""
+        """Check the write, and make the writer of a stream."""
         if overwrite:
             raise InvalidInput("outputMode complete would replace the table with each batch: use append")
         options = SparkOptions.of(self.options)

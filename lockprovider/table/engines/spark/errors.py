@@ -1,4 +1,4 @@
-"""Errors of Spark's Python workers, as the types they were raised with."""
+"""Errors of Spark's Python workers, restored with the types they were raised with."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from lockprovider.table import errors
 from lockprovider.table.errors import DoesNotFit, HistoryGone, Misfit, TableError, WriteConflict
 from lockprovider.wal import CoordinationError
 
-# Of all these one sentence makes an error; of a conflict it does not.
+# These errors can be rebuilt from one sentence; a WriteConflict cannot.
 _TYPES: dict[str, type[Exception]] = {
     f"{kind.__module__}.{kind.__name__}": kind
     for kind in (InvalidInput, InvalidSettings, *vars(errors).values(), *vars(wal).values())
     if isinstance(kind, type) and issubclass(kind, Exception) and kind is not WriteConflict
 }
-# Spark hands on a worker's error as text, after words of its own: at the end is the error itself, often a traceback's.
+# Spark passes on a worker's error as text, after words of its own. The error comes last, often at the end of a
+# traceback.
 _RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _TYPES))}): (.+)$", re.MULTILINE)
 _LOST = re.compile(rf"\b{re.escape(f'{WriteConflict.__module__}.WriteConflict')}: instant (\d{{17}}) lost to (\S+)")
-# What a worker says whose interpreter is not that of the driver, or lacks what is installed there.
+# Texts of a worker whose interpreter differs from the driver's, or lacks packages that the driver has.
 _OTHER_PYTHON = re.compile(
     r"No module named '(?:lockprovider|fsspec_cas|fsspec|pyarrow|pandas|fastavro|numpy|pyspark)\b[^']*'"
     r"|lockprovider\.table needs \w+, which is not installed|PYTHON_VERSION_MISMATCH"
     r"|Python in worker has different version|PACKAGE_NOT_INSTALLED"
 )
-# What Spark's own reader says of a base file that is not there.
+# Texts of Spark's own reader for a missing base file.
 _NO_FILE = re.compile(
     r"\[(?:FAILED_READ_FILE\.FILE_NOT_EXIST|PATH_NOT_FOUND)\][^\n]*?([^/\s]+_\d+-\d+-\d+_\d{17}\.parquet)"
 )
-_OF_SPARK = ("pyspark.", "py4j.")  # modules; some errors of the JVM's are py4j's
+_OF_SPARK = ("pyspark.", "py4j.")  # modules; some errors of the JVM are py4j's
 _NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Around a Spark action: an error of ours that a worker raised comes out as itself, Spark's own as it is.
+    """Wrap a Spark action: an error of this package in a worker is raised with its own type; Spark's own errors pass.
 
-    What Spark's own reader says of a base file that was cleaned comes out as `HistoryGone`. A worker whose Python is
-    another one, without this package, comes out as `InvalidSettings`, with what to do.
+    Spark's error for a base file that was cleaned becomes `HistoryGone`. A worker with another Python, without this
+    package, becomes `InvalidSettings` with the next step.
     """
     try:
         yield
@@ -54,7 +55,7 @@ def typed_errors() -> Iterator[None]:
 
 
 def translated(text: str) -> Exception | None:
-    """What a worker raised, or a reader missed, from the words that Spark made of it; None if it is Spark's own."""
+    """Restore the error of a worker, or of a reader without its file, from Spark's text; None for errors of Spark."""
     if found := _RAISED.findall(text):
         kind, sentence = found[-1]
         return _told(sentence) if _TYPES[kind] is DoesNotFit else _TYPES[kind](sentence)
@@ -76,14 +77,14 @@ def _told(sentence: str) -> DoesNotFit:
 
 @contextmanager
 def in_one_sentence() -> Iterator[None]:
-    """In a Python worker of Spark, around all that it calls: an error of ours goes to the driver without its traceback.
+    """Wrap a call from Spark in a Python worker: errors of this package go to the driver without their traceback.
 
-    Spark's worker asks this variable of its own when it writes down the error that ends it, so it says nothing about
-    other errors. Source: `pyspark.util.handle_worker_exception`.
+    The block sets an environment variable of Spark's worker, which that reads when it writes the error that ends it.
+    Other errors are not affected. Source: `pyspark.util.handle_worker_exception`.
     """
     try:
         yield
-    except DoesNotFit as error:  # its misfits in one line
+    except DoesNotFit as error:  # all misfits in one line
         os.environ[_NO_TRACEBACK] = "1"
         raise _told("; ".join(map(str, error.misfits))) from error
     except (CasError, CoordinationError, LockError, TableError):

@@ -1,4 +1,4 @@
-"""PySpark: rows are read and written on the executors, the transaction lives in the driver's own Python process.
+"""Functions of the PySpark engine: executors read and write rows, the driver's Python process runs the transaction.
 
     upsert(table, rows, retries=5)                              # also append, merge, delete: each one transaction
     read(spark, table, columns=["id"], filter="fare > 3")
@@ -10,12 +10,14 @@ Or as parts of one transaction, which reads what it changes:
         engine.write(txn, upserts=rows.where("delay is null").withColumn("delay", lit(0)))
     table.transact(fix, retries=5)
 
-Each is a few Spark jobs: keys are looked up by a join with the record keys of the partitions that the changes are for,
-and only the touched file groups are rewritten, one task a file group; nothing but write statistics comes to the driver.
-Good from several threads at once, each with its own transaction. Errors that tasks raise come out with their own type.
+Each call is a few Spark jobs. A join with the record keys of the affected partitions looks keys up. One task per
+touched file group rewrites it; only write statistics come to the driver. Several threads may call at once, each with
+its own transaction. Errors of tasks keep their own types.
 
-Not promised: that a file group larger than an executor's memory can be rewritten; that changes which are different each
-time they are computed survive the loss of an executor.
+Not promised:
+
+- That a file group larger than an executor's memory can be rewritten.
+- That changes which differ each time they are computed survive the loss of an executor.
 
 Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMergeHandle`); `HoodieSparkCompactor`,
 `MultipleSparkJobExecutionStrategy`.
@@ -59,12 +61,12 @@ from lockprovider.table.transaction.transaction import AnyTransaction, CommitRes
 
 @dataclass(frozen=True)
 class Feed:
-    """The changes of some commits, deletes included: a consumer applies them, and keeps the checkpoint with that.
+    """The changes of some commits, deletes included; a consumer applies them and stores the checkpoint with them.
 
     Attributes:
         rows: the operation (`insert`, `update` or `delete`) as `_operation`, then the columns.
         checkpoint: the `after` of the next call.
-        commits: begin times of the commits whose changes these are.
+        commits: begin times of the commits that made the changes.
     """
 
     rows: DataFrame
@@ -82,9 +84,9 @@ def changes(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Feed:
-    """What the commits in (after, until] changed, as a whole; see `Table.changes` for all but the session.
+    """Read the net change of the commits in (after, until]; see `Table.changes` for all arguments but the session.
 
-    The files are fixed now: a DataFrame that is computed again shows the same changes. One task holds the touched files
+    This call fixes the files: a DataFrame that is computed again has the same changes. One task holds the touched files
     of one partition, before and after.
 
     Raises:
@@ -106,14 +108,14 @@ def append(
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
-    """Add rows, without looking whether their keys are there, but with `check_keys`: see `insert` and `Table.append`.
+    """Add rows, without checking for existing keys unless `check_keys` is set: see `insert` and `Table.append`.
 
-    `extra` goes into the commit's extra metadata, as in the others.
+    `extra` goes into the commit's metadata, here and in the other functions.
 
     Raises:
-        InvalidRecords: a key is null or comes twice in a Spark partition (if checked: in `rows`, or is in the table),
-            or a column does not fit (`DoesNotFit`).
-        Aborted: others took this writer for dead.
+        InvalidRecords: a key is null or comes twice in a Spark partition (if checked: in `rows`, or exists in the
+            table), or a column does not fit (`DoesNotFit`).
+        Aborted: the heartbeat expired, or another writer rolled this write back.
     """
     return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra, check_keys=check_keys)
 
@@ -127,10 +129,10 @@ def upsert(
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
-    """Insert rows or replace them by key, and delete the keys in `deletes`: see `write`, and `Table.upsert`.
+    """Insert rows or replace them by key, and delete the keys in `deletes`: see `write` and `Table.upsert`.
 
     Raises:
-        WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+        WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
         InvalidRecords: a key is null, or a column does not fit (`DoesNotFit`).
     """
     return transact(table, lambda txn: write(txn, rows, deletes), retries=retries, extra=extra, check_keys=check_keys)
@@ -148,7 +150,7 @@ def delete(
     """Delete the rows for which `where` (Spark SQL over the table's columns) is true: see `delete_where`.
 
     Raises:
-        WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+        WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
     """
     within = given_partitions(partitions)
     return transact(table, lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
@@ -162,11 +164,11 @@ def insert_overwrite(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Replace all rows of these partitions (None: of those that the rows are for) by the rows: see `overwrite`.
+    """Replace all rows of `partitions` (None: the partitions of `rows`) by `rows`: see `overwrite`.
 
     Raises:
-        WriteConflict: others changed these partitions first, at each of `retries` + 1 tries.
-        InvalidInput: `partitions` is one text.
+        WriteConflict: other writers changed these partitions first, at each of `retries` + 1 tries.
+        InvalidInput: `partitions` is a single text.
         InvalidRecords: a row is for another partition, a key is null, or a column does not fit (`DoesNotFit`).
     """
     within = given_partitions(partitions)
@@ -187,33 +189,33 @@ def read(
     read_optimized: bool = False,
     native_reads: NativeReads = AUTO,
 ) -> DataFrame:
-    """The rows of the latest snapshot, of a moment before it, or of a transaction's own.
+    """Describe the rows of the latest snapshot, of an earlier one, or of a transaction's own as a DataFrame.
 
-    Only the columns that are asked for are read from the files, and of files and row groups only those that may have
-    such rows. The files are fixed now: the same DataFrame never sees later commits. The rows are the same whether
-    Python reads a file or Spark's own Parquet reader.
+    Only the requested columns are read, and only files and row groups that may have matching rows. This call fixes the
+    files: the DataFrame never shows later commits. The rows are the same whether Python or Spark's Parquet reader reads
+    a file.
 
     Args:
         spark: the session.
         source: a table, or a transaction, which reads its own snapshot.
-        columns: all without Hudi's own, or these (which may be Hudi's).
+        columns: columns to read, Hudi's own ones allowed; None: all but Hudi's own.
         partitions: paths of partitions, as folders are named.
-        filter: Spark SQL, or what pyarrow takes: an expression, a list of tuples.
+        filter: Spark SQL, or a pyarrow filter: an expression, a list of tuples.
         as_of: a version, see `Table.scan`; not for a transaction.
         read_optimized: base files only; see `Table.scan`.
-        native_reads: whether Spark's own reader reads the slices without log files (but not those that it would read
-            otherwise, see `native_reads`), with jars and credentials of its own. "auto": if the table is in a
-            local folder, and not through Spark Connect. True: at the table's URL. Another URL: there. Not with a filter
-            that is no SQL text.
+        native_reads: whether Spark's own reader, with its jars and credentials, reads slices without log files (except
+            slices that it would read differently, see `native_reads`). "auto": if the table is in a local folder, and
+            not through Spark Connect. True: at the table's URL. Another URL: at that URL. Only with a filter in SQL
+            text, or without a filter.
 
     Raises:
-        InvalidInput: a column or time that does not exist, a filter that does not fit.
+        InvalidInput: a column or time does not exist, or the filter does not fit.
         HistoryGone: that moment cannot be read (any more).
     """
     spark, (table, snapshot) = jobs.session(spark), seen_by(source, as_of)
     schema = table.schema(snapshot.timeline)
     names = schema.names if columns is None else columns
-    sql, where, needed = None, filter, [*names] or schema.names[:1]  # Arrow hands Spark no rows without columns
+    sql, where, needed = None, filter, [*names] or schema.names[:1]  # Arrow passes no rows to Spark without columns
     if isinstance(filter, str):
         seen = jobs.mentioned(filter, hudi_schema.with_meta(schema))
         sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*needed, *seen.names)))
@@ -228,11 +230,11 @@ def read(
 def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
     """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
 
-    A key that is in both is deleted. Rows have all columns of the table: a missing one would erase what is there. Once
-    per transaction. The changes are computed once, and kept by Spark while they are written.
+    A key in both is deleted. Rows need all columns of the table, as a missing one would erase stored values. Once per
+    transaction. Spark computes the changes once, and keeps them while they are written.
 
     Raises:
-        InvalidRecords: a key is null, a column is missing, or one does not fit (`DoesNotFit`).
+        InvalidRecords: a key is null, a column is missing, or a column does not fit (`DoesNotFit`).
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -244,7 +246,7 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
 
 
 def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> None:
-    """Find the file group of each change, and write it."""
+    """Find the file group of each change, and write the changes."""
     steps = jobs.Steps(txn, txn.operation.lower(), 3 if txn.config.bucket_index is None else 2)
     with jobs.computed_once(plan.changes) as keyed:
         counts = jobs.counts(keyed, steps)
@@ -255,14 +257,14 @@ def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> N
 
 
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
-    """Write rows as new ones, without looking whether their keys are there: one Spark job, no lookup.
+    """Write rows as new ones, without checking for existing keys: one Spark job, no lookup.
 
-    One file for each Spark partition and table partition in it: repartition first, if these are many. A missing column
-    is null. NOT checked, but with `check_keys`: that the keys are new, and that none comes in two Spark partitions;
-    readers see both rows then. `rows.repartition(*keys)` first brings the rows of a key into one.
+    Writes one file for each Spark partition and table partition in it: repartition first if these are many. A missing
+    column becomes null. NOT checked without `check_keys`: that the keys are new, and that no two Spark partitions share
+    a key. Readers then see both rows. `rows.repartition(*keys)` moves all rows of a key into one Spark partition.
 
-    In a table with a bucket index they go into the file groups of their buckets, as with `write`: a row whose key is
-    there is replaced, and of rows with one key one is kept.
+    With a bucket index the rows go into the file groups of their buckets, as with `write`. A row with an existing key
+    replaces the stored one, and of rows with the same key one is kept.
 
     Raises:
         InvalidRecords: a key is null or comes twice in a Spark partition, or a column does not fit (`DoesNotFit`).
@@ -278,7 +280,7 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
 
 
 def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
-    """The rows, or in a table with a bucket index the changes."""
+    """Plan the rows or, in a table with a bucket index, the changes."""
 
     def split(planner: GroupWriter) -> DataFrame:
         if planner.config.bucket_index is not None:
@@ -290,19 +292,19 @@ def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
 
 
 def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
-    """End all file groups that these partitions have in the snapshot, and write the rows as new ones.
+    """Replace all file groups that `partitions` have in the snapshot by new ones with `rows`.
 
-    The partitions are paths, as folders are named; None takes those that the rows are for, by one more Spark job. First
-    in a transaction. Keys are not looked up, as with `insert`.
+    Partitions are paths, as folders are named; None means the partitions of `rows`, which takes one more Spark job.
+    Must be the first write of a transaction. Keys are not looked up, as with `insert`.
 
     Raises:
-        InvalidRecords: a row is for another partition, or something was written already.
+        InvalidRecords: a row is for another partition, or the transaction has other writes.
     """
     _overwrite(inside(txn), rows, given_partitions(partitions), "INSERT_OVERWRITE")
 
 
 def overwrite_all(txn: AnyTransaction, rows: DataFrame) -> None:
-    """End all file groups that the snapshot has, and write the rows as new ones; see `overwrite`."""
+    """Replace all file groups of the snapshot by new ones with `rows`; see `overwrite`."""
     txn = inside(txn)
     _overwrite(txn, rows, sorted(txn.snapshot.partitions), "INSERT_OVERWRITE_TABLE")
 
@@ -337,10 +339,10 @@ def delete_where(
 ) -> None:
     """Delete the rows for which `where` is true (not those for which it is null): one Spark job.
 
-    `alias` is what the condition may call the table.
+    `alias` is the name of the table in the condition.
 
     Raises:
-        InvalidRecords: the write was refused; pyspark's own errors for a condition that is no SQL.
+        InvalidRecords: the write was rejected. pyspark raises its own errors for a condition that is not SQL.
     """
     txn = inside(txn)
     spark, txn.operation = jobs.session(spark), "DELETE"
@@ -349,7 +351,7 @@ def delete_where(
     plan = plan_for_tasks(txn, lambda planner: jobs.mentioned(where, planner.schema))
     schema, seen = plan.planner.schema, plan.changes
     _, scan = planned(Scan(txn, filter=jobs.pushable(where, schema), partitions=partitions))
-    numbered = tasks.Numbered.of(scan.slices, {}, txn.config.bucket_index)  # without those that cannot have such rows
+    numbered = tasks.Numbered.of(scan.slices, {}, txn.config.bucket_index)  # without slices that cannot have such rows
     locate = tasks.locator(plan.planner, seen)
     located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
     gone = located.alias(alias).where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
@@ -360,14 +362,14 @@ def delete_where(
 
 
 def compact(spark: SparkSession, table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
-    """Merge log files into new base files, as `Table.compact`; with `instant` run that scheduled compaction only.
+    """Merge log files into new base files like `Table.compact`; with `instant`, run only that scheduled compaction.
 
-    One task a file slice that is merged. Only write statistics come to the driver, which has the table lock, the
-    heartbeat and the completion. What is scheduled here is run by others, and the other way round. Killed at any step,
-    the next call goes on.
+    One task per merged file slice. Only write statistics come to the driver, which holds the table lock, sends the
+    heartbeat and completes the compaction. Other engines can run what was scheduled here, and the reverse. If a call is
+    killed at any step, the next call continues.
 
     Raises:
-        UnsupportedTable, HistoryGone, Aborted, NotAcquired: as `Table.compact` and `Table.run_compaction`.
+        UnsupportedTable, HistoryGone, Aborted, NotAcquired: as for `Table.compact` and `Table.run_compaction`.
     """
     run = on_executors(jobs.session(spark))
     return compact_table(table, run) if instant is None else (run_compaction(table, instant, run),)
@@ -382,13 +384,13 @@ def cluster(
     *,
     instant: str | None = None,
 ) -> tuple[ClusteringResult, ...]:
-    """Join small files, as `Table.cluster`; with `instant` run that scheduled clustering only, as its plan says.
+    """Join small files like `Table.cluster`; with `instant`, run only that scheduled clustering, by its plan.
 
-    One task a group of slices that is joined. A task holds what one of the new files does, and sorts in its own memory:
-    an executor needs a few times `target_file_bytes`.
+    One task per group of joined slices. A task holds the rows of one new file, and sorts them in memory: an executor
+    needs a few times `target_file_bytes`.
 
     Raises:
-        InvalidInput, UnsupportedTable, WriteConflict, HistoryGone, Aborted, NotAcquired: as `Table.cluster` and
+        InvalidInput, UnsupportedTable, WriteConflict, HistoryGone, Aborted, NotAcquired: as for `Table.cluster` and
             `Table.run_clustering`.
     """
     rule, run = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes), on_executors(jobs.session(spark))
@@ -396,7 +398,7 @@ def cluster(
 
 
 def on_executors(spark: SparkSession) -> Runner:
-    """Where a plan's files are written: in one Spark job, one task each."""
+    """Make a runner that writes a plan's files in one Spark job, one task each."""
 
     def run(work: Sequence[RewriteTask]) -> Iterator[WriteStat]:
         if not work:

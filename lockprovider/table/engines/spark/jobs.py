@@ -1,4 +1,4 @@
-"""The Spark jobs that a write is made of; what they run on the executors is in `tasks`."""
+"""Spark jobs that a write consists of; `tasks` has the functions that run on executors."""
 
 from __future__ import annotations
 
@@ -47,23 +47,24 @@ SKETCHED_KEYS = 4_000_000  # 16 MB of hashes in the driver, and of bits in each 
 _NO_COLUMNS = pa.schema([])
 _HELD = "hudi held"
 _DESCRIPTION = "spark.job.description"
-_ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})  # compare alike in Spark and Arrow
-_BITS = 32  # a bucket's number fits
+# types that Spark and Arrow compare alike
+_ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})
+_BITS = 32  # enough for a bucket's number
 _LOW = (1 << _BITS) - 1
 
 
 def run_over(
     spark: SparkSession, work: Sequence[tasks.T], each: Callable[[tasks.T], pa.Table], schema: pa.Schema
 ) -> DataFrame:
-    """A DataFrame of what `each` makes of every piece of work (a file slice, say), one Spark partition a piece.
+    """Describe the results of `each` per piece of work (such as a file slice) as a DataFrame, one partition per piece.
 
-    Spark's planner cannot know how large it is. It would take 8 bytes a piece for its size, and broadcast it: so it is
-    told that it does not know. AQE may broadcast it yet, if it has seen that it is small.
+    Spark's planner cannot know the size of the result. It would assume 8 bytes per piece, and broadcast it, so this
+    function marks the size as unknown. AQE may still broadcast a result that it has seen to be small.
     """
     numbers: Any = spark.range(0, len(work), 1, max(1, len(work)))
     run, kind = tasks.map_over(work, each, schema), from_arrow_schema(schema)
     session = getattr(spark, "_jsparkSession", None)
-    if session is None:  # Connect has hints alone
+    if session is None:  # Connect has only hints
         return cast("DataFrame", numbers.mapInArrow(run, kind).hint("merge"))
     rows = numbers._jdf.toDF()  # noqa: SLF001 - of an RDD Spark knows no size
     return DataFrame(session.createDataFrame(rows.toJavaRDD(), rows.schema()), spark).mapInArrow(run, kind)
@@ -71,10 +72,10 @@ def run_over(
 
 @contextmanager
 def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
-    """The rows of a frame, computed once, and kept by Spark meanwhile.
+    """Cache the rows of a frame while the block runs, so that they are computed once.
 
-    Spark finds what is cached by the frame's plan. So another frame is cached here, with a plan of its own, and the
-    caller's is left alone: it may be evicted, or unpersisted by another thread, while this one is needed.
+    Spark finds a cached frame by its plan. This function caches a frame with a plan of its own, and leaves the caller's
+    frame alone, which another thread may unpersist, or Spark evict, while this one is needed.
     """
     apart = frame.select("*", F.lit(Machine().new_id()).alias(_HELD)).drop(_HELD).persist()
     try:
@@ -84,9 +85,9 @@ def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter, steps: Steps) -> DataFrame:
-    """The changes with the file group that each is for; a key that is nowhere gets a new one, by its hash.
+    """Add to each change the file group that it is for; a new key gets a new group, by its hash.
 
-    It may take the second step.
+    May run a job, as the write's second step.
     """
     if writer.config.bucket_index is not None:
         return with_bucket_groups(keyed, numbered.old, writer)
@@ -95,7 +96,7 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter,
     if not numbered.old:
         return keyed.withColumn(tasks.GROUP, fresh)
     on = [tasks.KEY, tasks.PARTITION]
-    # With a sketch the other keys of the table, of which there are many more, are not sent to Spark.
+    # With a sketch, Spark does not receive the table's other keys, which are far more.
     sketch = _sketch(keyed, steps.at(2, "gather the keys of changes")) if numbered.changes <= SKETCHED_KEYS else None
     locate = tasks.locator(writer, _NO_COLUMNS, sketch)
     index = run_over(keyed.sparkSession, list(numbered.old.items()), locate, tasks.KEYS)
@@ -104,7 +105,7 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter,
 
 
 def _sketch(keyed: DataFrame, step: str) -> Sketch:
-    """Of the keys of all changes; to the driver come four bytes a key."""
+    """Compute a sketch of the keys of all changes; four bytes per key come to the driver."""
     keys = keyed.select(tasks.KEY)
     hashed = keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES))
     return Sketch.of([row[0] for row in collected(hashed, keys.schema, step)])
@@ -113,8 +114,8 @@ def _sketch(keyed: DataFrame, step: str) -> Sketch:
 def put(
     steps: Steps, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered, *, valued: bool = False
 ) -> Iterator[WriteStat]:
-    """Write changes that know their file group, the last step; `valued`: the deletes have ordering values."""
-    # Given a number, Spark does not merge these tasks into a few; it would, as it sees only how small the changes are.
+    """Write grouped changes, as the last step; `valued`: the deletes have ordering values."""
+    # Without a number, Spark would merge these tasks into few, as it sees only how small the changes are.
     apart = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = apart.groupBy(tasks.PARTITION, tasks.GROUP)
     stats = grouped.applyInArrow(tasks.rewriter(writer, numbered, valued=valued), from_arrow_schema(tasks.STATS))
@@ -125,25 +126,25 @@ def put(
 def put_new(
     steps: Steps, writer: GroupWriter, rows: DataFrame, within: frozenset[str] | None = None
 ) -> Iterator[WriteStat]:
-    """Write rows into new file groups, the last step; each is of one of the partitions `within` (None is any)."""
+    """Write rows into new file groups, as the last step. Each row must be of a partition in `within` (None: any)."""
     stats = rows.mapInArrow(tasks.inserter(writer, within), from_arrow_schema(tasks.STATS))
     return written(stats, rows.schema, steps.at(steps.of, "write files"))
 
 
 def written(stats: DataFrame, handed: StructType, step: str) -> Iterator[WriteStat]:
-    """What the job says that writes, which is run exactly once; see `collected`."""
+    """Run a writing job exactly once, and return its statistics; see `collected`."""
     return (WriteStat(**row.asDict()) for row in collected(stats, handed, step))
 
 
 def collected(frame: DataFrame, handed: StructType, step: str) -> list[Row]:
-    """Run a job that hands rows of the schema `handed` to Python; Spark's UI calls it by its step."""
+    """Run a job that passes rows of the schema `handed` to Python; Spark's UI shows the step as its name."""
     with typed_errors(), ended_by_rows(frame.sparkSession, handed), described(frame.sparkSession, step):
         return frame.collect()
 
 
 @contextmanager
 def described(spark: SparkSession, step: str) -> Iterator[None]:
-    """While jobs run that Spark's UI calls by this text; Connect has none."""
+    """Name the jobs in the block by this text in Spark's UI; Connect has no names."""
     context = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
     before = None if context is None else context.getLocalProperty(_DESCRIPTION)
     if context is not None:
@@ -152,14 +153,14 @@ def described(spark: SparkSession, step: str) -> Iterator[None]:
         yield
     finally:
         if context is not None:
-            context.setLocalProperty(_DESCRIPTION, cast("str", before))  # None takes it away
+            context.setLocalProperty(_DESCRIPTION, cast("str", before))  # None removes the property
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one write: Spark's UI calls its jobs by them, and the table's watcher is told of each.
+    """The steps of one write, reported to the table's watcher and as job names in Spark's UI.
 
-    `of` is how many there are at most: some are left out where nothing is to be done.
+    `of` is the largest number of steps: a step without work is skipped.
     """
 
     txn: Transaction
@@ -167,25 +168,25 @@ class Steps:
     of: int
 
     def at(self, number: int, what: str) -> str:
-        """What this step is called; from here on it is under way."""
+        """Report that a step begins, and return its name."""
         done: dict[str, object] = {"done": None, "total": None}
         self.txn.table.tell("progress", self.txn.begin, step=what, number=number, of=self.of, **done)
         return f"hudi {self.verb} {self.txn.config.name}: {number} of {self.of}, {what}"
 
 
 def mentioned(where: str, schema: pa.Schema) -> pa.Schema:
-    """The columns whose names occur in an SQL text; it cannot use others. At least one: a table has rows."""
+    """Select the columns whose names occur in an SQL text, the only ones it can use."""
     if "*" in where:
-        return schema  # might stand for all columns
+        return schema  # a `*` may stand for all columns
     words = {word.lower() for word in re.findall(r"\w+", where)}
     named = [column for column in schema if column.name.lower() in words]
     return pa.schema(named)
 
 
 def pushable(where: str, schema: pa.Schema) -> Any:
-    """A condition in Spark SQL as an Arrow expression, if both mean the same for sure; else None."""
+    """Parse Spark SQL as an Arrow expression, if both surely mean the same; else return None."""
     if any(mark in where for mark in ("\\", "''", '"')):
-        return None  # Spark's settings say what these mean; double quotes are for texts there
+        return None  # Spark's settings decide what these mean; it uses double quotes for texts
     try:
         return sql_where.parse_where(where, pa.schema([column for column in schema if column.type in _ALIKE]))
     except InvalidInput:
@@ -200,13 +201,13 @@ def keyed(
     whole: bool = True,
     valued: bool = False,
 ) -> DataFrame:
-    """All changes with the table's columns, their key and partition, and whether they are deletes.
+    """Describe all changes with the table's columns, the key and partition, and whether each is a delete.
 
-    `whole` is whether upserts must have all columns; else one that is missing is null. `valued`: the ordering values of
-    the deletes count.
+    `whole`: upserts must have all columns; otherwise a missing one is null. `valued`: the ordering values of deletes
+    count.
 
     Raises:
-        InvalidInput, DoesNotFit: as of `refuse_unfit`.
+        InvalidInput, DoesNotFit: as for `refuse_unfit`.
     """
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
     parts: list[DataFrame] = []
@@ -221,13 +222,13 @@ def keyed(
 
 
 def counts(keyed: DataFrame, steps: Steps) -> dict[str, int]:
-    """How many changes there are of each partition, the first step."""
+    """Count the changes of each partition, as the first step."""
     found = collected(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, steps.at(1, "count changes"))
     return {row[tasks.PARTITION]: row["count"] for row in found}
 
 
 def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[str]:
-    """The partitions that the rows are for, the first step."""
+    """List the partitions of the rows, as the first step."""
     few = rows.select(*planner.config.identifying)
     tagged = few.mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
     found = collected(tagged.distinct(), few.schema, steps.at(1, "find partitions"))
@@ -235,7 +236,7 @@ def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[s
 
 
 def with_bucket_groups(keyed: DataFrame, old: Mapping[str, FileSlice], writer: GroupWriter) -> DataFrame:
-    """Rows that have a key and a partition, with the file group of its bucket: its number in `old`, or a new one."""
+    """Add to rows with key and partition the file group of their bucket: its number in `old`, or a new one."""
     numbers = {(one.partition, buckets.bucket_of(one.file_id)): number for number, one in old.items()}
     kind = StructType([*keyed.schema.fields]).add(tasks.GROUP, StringType())
     return keyed.mapInArrow(_grouper(writer.config, numbers), kind)
@@ -254,7 +255,7 @@ def _grouper(
 
 
 def _names(partitions: pa.DictionaryArray, found: pa.Array, numbers: Mapping[tuple[str, int | None], str]) -> pa.Array:
-    """Only the distinct (partition, bucket) pairs pass through Python."""
+    """Name the file group of each row; Python sees only the distinct (partition, bucket) pairs."""
     pairs = (partitions.indices.to_numpy().astype(np.int64) << _BITS) | found.to_numpy()
     there, places = np.unique(pairs, return_inverse=True)
     paths = partitions.dictionary.to_pylist()
@@ -265,17 +266,16 @@ def _names(partitions: pa.DictionaryArray, found: pa.Array, numbers: Mapping[tup
 
 # -- what a user gives -------------------------------------------------------------------------------------------------
 
-# A frame is checked by its schema alone, in the driver. The tasks convert its rows by the same plan, and refuse single
-# values.
+# The driver checks a frame by its schema alone. The tasks convert its rows by the same plan, and reject single values.
 
-RowsFor = Literal["new", "whole", "deletes", "valued deletes"]  # what rows are for; see `refuse_unfit`
+RowsFor = Literal["new", "whole", "deletes", "valued deletes"]  # the purpose of rows; see `refuse_unfit`
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns in which Spark hands the rows of such a frame to Python.
+    """Return the Arrow columns in which Spark passes rows of this schema to Python.
 
     Raises:
-        DoesNotFit: naming the columns of types that no table holds.
+        DoesNotFit: the message names the columns with types that no table holds.
     """
     columns: list[pa.Field] = []
     misfits: list[Misfit] = []
@@ -284,7 +284,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             found = to_arrow_schema(
                 StructType([field]), error_on_duplicated_field_names_in_struct=True, timezone="UTC"
             ).field(0)
-        except (PySparkException, KeyError):  # what Arrow has no type for
+        except (PySparkException, KeyError):  # Arrow has no such type
             found = None
         if found is None or _has_variants(field.dataType):
             misfits.append(_unheld(field))
@@ -301,7 +301,7 @@ def _unheld(field: StructField) -> Misfit:
 
 
 def _has_variants(kind: DataType) -> bool:
-    """Whether a value of Spark's `variant` is inside, which comes to Python as a struct of two binaries."""
+    """Whether the type contains Spark's `variant`, which comes to Python as a struct of two binaries."""
     match kind:
         case ArrayType():
             return _has_variants(kind.elementType)
@@ -313,18 +313,18 @@ def _has_variants(kind: DataType) -> bool:
 
 
 def refuse_unfit(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> pa.Schema:
-    """Return the frame's columns if it can be written.
+    """Return the frame's columns; raise if the frame cannot be written.
 
     Args:
-        writer: of the table.
+        writer: a writer of the table.
         rows: the frame.
-        use: `new` rows lack what is null; `whole` rows replace others, and have all columns; of `deletes` the columns
-            of key and partition count, of `valued deletes` the ordering column, too.
-        name: the argument's, for the error.
+        use: `new` rows may lack columns, which become null. `whole` rows replace others, and have all columns. Of
+            `deletes` the key and partition columns count, of `valued deletes` also the ordering column.
+        name: the argument's name, for the error.
 
     Raises:
-        InvalidInput: this is no frame of Spark.
-        DoesNotFit: naming the columns.
+        InvalidInput: `rows` is not a Spark DataFrame.
+        DoesNotFit: the message names the columns.
     """
     if not isinstance(rows, DataFrame):
         raise InvalidInput(f"{name} is a {type(rows).__name__}, and must be a DataFrame of Spark")
@@ -339,10 +339,10 @@ def refuse_unfit(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows
 
 
 def session(spark: Any) -> SparkSession:
-    """The session that was given.
+    """Check that `spark` is a session.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is something else.
     """
     if not isinstance(spark, SparkSession) and not type(spark).__module__.startswith("pyspark.sql.connect"):
         raise InvalidInput(f"spark is a {type(spark).__name__}, and must be a SparkSession")
@@ -353,23 +353,23 @@ def session(spark: Any) -> SparkSession:
 
 MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-ROWS = 1000  # fewer cost Python as much as the JVM is spared
-_NO_LIMIT = str((1 << 31) - 1)  # Spark's own word for it
+ROWS = 1000  # smaller batches cost Python as much as they save the JVM
+_NO_LIMIT = str((1 << 31) - 1)  # Spark's own value for no limit
 _SMALL = (BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType)
 _SETTING = threading.Lock()
 
 
 @contextmanager
 def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
-    """While rows of this schema are handed to Python, end a batch of Spark's by a number of rows, and not of bytes.
+    """Let Spark end batches for Python by rows instead of bytes while the block runs; sets session properties.
 
-    To end a batch by bytes, Spark asks every column for its bytes after every row: with eight columns that takes half
-    of the JVM's time for handing rows over. Other queries of the session have these batches in the meantime, too. Of
-    several threads the first sets the number and takes it back. Rows with binary or nested columns may be large, and
-    end by their bytes as before.
+    To end a batch by bytes, Spark asks every column for its bytes after every row. With eight columns that takes half
+    of the JVM's time for passing rows. Other queries of the session get these batches, too, while the block runs. Of
+    several threads, the first sets the properties and restores them. Rows with binary or nested columns may be large,
+    and their batches still end by bytes.
 
-    Not promised: anything for rows of more than 2 MB on average. For these set `MOST_BYTES` in the session: what is set
-    there stays.
+    Not promised: anything for rows of more than 2 MB on average. For these set `MOST_BYTES` in the session; this
+    function does not change a value that is set.
 
     Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`, `ArrowWriter.sizeInBytes`.
     """
@@ -387,7 +387,7 @@ def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
 
 
 def _set(spark: SparkSession) -> tuple[bool, str | None]:
-    """Whether it was set now, and what the number of rows was before."""
+    """Set the properties unless `MOST_BYTES` is set; return whether they were set, and the former number of rows."""
     if spark.conf.get(MOST_BYTES, None) is not None:
         return False, None
     before = spark.conf.get(MOST_ROWS, None)

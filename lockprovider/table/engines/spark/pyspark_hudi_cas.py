@@ -1,7 +1,7 @@
-"""What makes Spark find the data source by itself: the wheel has this file at its top, under this very name.
+"""Entry point by which Spark finds the data source: the wheel has this file at its top, under exactly this name.
 
-Spark looks into every top-level module `pyspark_*` for a `DefaultSource`. It must never fail to import, or no Python
-data source at all is found.
+Spark searches every top-level module `pyspark_*` for a `DefaultSource`. If this import fails, Spark finds no Python
+data source at all.
 
 Source: pyspark.sql.worker.lookup_data_sources.
 """

@@ -1,9 +1,9 @@
-"""What runs on Spark's executors: functions that carry all they need and write files under names known beforehand.
+"""Functions that run on Spark's executors: each carries all its data, and writes files under predictable names.
 
-A file group's next file is named by the instant, the group and a number, never by the task attempt: of two attempts of
+The name of a file group's next file has the instant, the group and a number, but no task attempt. Of two attempts of
 one task (a retry, a late one, a speculative one) the second finds the first one's file and adds none. A task that
-outlives its transaction removes what it wrote. Not promised: anything for a task that is killed between these two steps
-after its transaction was rolled back; its file is invisible, and left to the cleaning of the table.
+outlives its transaction removes its files. Not promised: anything for a task that is killed between these two steps
+after its transaction was rolled back. Its file is invisible, and a later clean of the table removes it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from lockprovider.table.timeline.view import FileSlice
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ROWS_PER_BATCH = 1 << 16  # handed to Spark at once
-KEY, PARTITION, DELETE, GROUP = "hudi key", "hudi partition", "hudi delete", "hudi group"  # no table has such names
+ROWS_PER_BATCH = 1 << 16  # rows that Spark receives at once
+# no table has such column names
+KEY, PARTITION, DELETE, GROUP = "hudi key", "hudi partition", "hudi delete", "hudi group"
 CLAUSE = "hudi clause"
-NEW = "+"  # what the group of a row begins with that no file group has yet; else it is a number
+NEW = "+"  # prefix of the group of a row whose file group is new; other groups are numbers
 MOST_TASKS = 200
 KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.string())])
 PARTITIONS = pa.schema([(PARTITION, pa.string())])
@@ -55,16 +56,16 @@ _MOST_BITS = 1 << 31
 
 @dataclass(frozen=True)
 class Sketch:
-    """Which keys may be among many: none of these is missed, of others about one in thirty passes.
+    """Set of keys that may report a false member: it misses no key, and about one in thirty other keys passes.
 
-    A bit is set for each key's hash; `packed` are the bits, compressed. Picklable, and small on its way.
+    A bit is set for each key's hash; `packed` holds the compressed bits. Picklable, and small in transit.
     """
 
     packed: bytes
 
     @classmethod
     def of(cls, parts: Iterable[bytes]) -> Sketch:
-        """The sketch of keys whose `hashes` are given, as the bytes of their arrays."""
+        """Build the sketch of keys from their `hashes`, given as the bytes of arrays."""
         found = np.frombuffer(b"".join(parts), dtype=np.uint32)
         size = 1 << max(_LEAST_BITS, (len(found) * _BITS_PER_KEY - 1).bit_length())
         bits: NDArray[np.bool_] = np.zeros(min(size, _MOST_BITS), dtype=np.bool_)
@@ -79,19 +80,19 @@ class Sketch:
         return {"packed": self.packed}
 
     def may_have(self, keys: Any) -> pa.Array:
-        """For each key of an Arrow string array: False, it is not one of these; True, it may be."""
+        """For each key of an Arrow string array: False if it is not in the set, True if it may be."""
         at = hashes(keys) % np.uint32(8 * len(self._bytes))
         return pa.array((self._bytes[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_))
 
 
 def change_schema(schema: pa.Schema) -> pa.Schema:
-    """A change: the table's columns, its key and partition, and whether it is a delete, which has nulls elsewhere."""
+    """Schema of a change: the table's columns, key, partition, and whether it is a delete, which has null columns."""
     columns = [column.with_nullable(True) for column in schema]
     return pa.schema([*columns, (KEY, pa.string()), (PARTITION, pa.string()), (DELETE, pa.bool_())])
 
 
 def grouped_schema(schema: pa.Schema) -> pa.Schema:
-    """A row together with the file group it is in, or a change with the one it is for."""
+    """The schema of a row with its file group, or of a change with its target group."""
     return pa.schema([*schema, *KEYS])
 
 
@@ -99,7 +100,7 @@ def grouped_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema) -> Callable[[Batches], Batches]:
-    """What `each` makes of those pieces of work whose numbers come in."""
+    """Make a function that runs `each` on the pieces of work whose numbers come in."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -112,9 +113,9 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
 def locator(
     writer: GroupWriter, schema: pa.Schema, sketch: Sketch | None = None
 ) -> Callable[[tuple[str, FileSlice]], pa.Table]:
-    """The rows of a numbered file slice (no columns: just their keys), and where they are: of `grouped_schema`.
+    """Make a function that reads the rows of a numbered file slice and their place, as `grouped_schema`.
 
-    With a sketch, those that it may have.
+    Without columns in `schema`, it reads only keys. With a sketch, only rows that may be in it.
     """
 
     def rows(numbered: tuple[str, FileSlice]) -> pa.Table:
@@ -147,10 +148,10 @@ def _with_key(schema: pa.Schema) -> pa.Schema:
 def keyer(
     writer: GroupWriter, *, delete: bool, missing: OnMissing = "null", valued: bool = False
 ) -> Callable[[Batches], Batches]:
-    """Rows become changes.
+    """Make a function that turns rows into changes.
 
-    `missing` is for columns that the rows do not have, as of `GroupWriter.keyed`; `valued`: the ordering values of
-    deletes count, and are looked at.
+    `missing`: how to treat columns that the rows lack, see `GroupWriter.keyed`. `valued`: the ordering values of
+    deletes count, and are checked.
     """
 
     def run(batches: Batches) -> Batches:
@@ -169,17 +170,17 @@ def keyer(
 
 
 def _changes(schema: pa.Schema, rows: pa.Table, tags: Sequence[Any], deletes: Any) -> Iterator[pa.RecordBatch]:
-    """Changes of converted rows; a column that they do not have is null."""
+    """Build changes of converted rows; a missing column is null."""
     given = dict(zip(rows.column_names, rows.columns, strict=True))
     columns = [given[one.name] if one.name in given else pa.nulls(len(deletes), one.type) for one in schema]
     yield from pa.table([*columns, *tags, deletes], schema=change_schema(schema)).to_batches()
 
 
 def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batches], Batches]:
-    """Rows that a clause of a MERGE is for become changes, by the clause's own values.
+    """Make a function that turns rows with a clause of a MERGE into changes, by the values of that clause.
 
-    Each row has the number of its clause (`CLAUSE`), its tags (`KEYS`), and a struct of the values of each clause, in
-    the column that `values` names; None: the clause deletes.
+    Each row has the number of its clause (`CLAUSE`), its tags (`KEYS`), and a struct of values per clause, in the
+    column that `values` names. None in `values`: the clause deletes.
     """
 
     def run(batches: Batches) -> Batches:
@@ -200,13 +201,13 @@ def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batch
 
 
 def hasher(batches: Batches) -> Batches:
-    """The hashes of keys, in one binary a batch, for `Sketch.of`."""
+    """Hash keys, into one binary per batch, for `Sketch.of`."""
     for batch in batches:
         yield pa.record_batch([pa.array([hashes(batch.column(0)).tobytes()], pa.binary())], schema=HASHES)
 
 
 def tagger(writer: GroupWriter) -> Callable[[Batches], Batches]:
-    """Rows of any columns get their key and partition."""
+    """Make a function that adds key and partition to rows of any columns."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -218,7 +219,7 @@ def tagger(writer: GroupWriter) -> Callable[[Batches], Batches]:
 
 
 def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
-    """The partitions that rows are for, each batch's once."""
+    """Make a function that lists the partitions of rows, once per batch."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -233,10 +234,10 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 
 @dataclass(frozen=True)
 class Numbered:
-    """The file groups of one write, numbered by the driver: a number is a small name, and the same in every attempt.
+    """The file groups of one write, numbered by the driver: numbers are short names, and the same in every attempt.
 
-    `old` are the groups that may change, `new` the first number of each partition's new groups, of which there are
-    `buckets`; `changes` are the rows that come in for these partitions.
+    `old` are the groups that may change. `new` is the first number of each partition's new groups, of which there are
+    `buckets`. `changes` counts the rows for these partitions.
     """
 
     old: Mapping[str, FileSlice]
@@ -246,22 +247,22 @@ class Numbered:
 
     @classmethod
     def of(cls, slices: Sequence[FileSlice], counts: Mapping[str, int], index: BucketIndex | None = None) -> Numbered:
-        """Number `slices`, then the new groups of the partitions that `counts` has changes of."""
+        """Number `slices`, then the new groups of the partitions in `counts`."""
         buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
         if index is not None:
-            bucket_groups(slices, index)  # looked at before anything is written
+            bucket_groups(slices, index)  # raises before anything is written
         new = {partition: len(slices) + place * buckets for place, partition in enumerate(sorted(counts))}
         old = {str(number): one for number, one in enumerate(slices)}
         return cls(old, new, buckets, sum(counts.values()))
 
     @property
     def tasks(self) -> int:
-        """How many tasks write: two for each group, as the hash of two may be one."""
+        """The number of writing tasks: two per group, as two groups may have one hash."""
         return max(1, min(MOST_TASKS, 2 * (len(self.old) + len(self.new) * self.buckets)))
 
 
 def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Callable[[Batches], Batches]:
-    """Rows become new file groups, one a task and table partition; holds the rows of the task."""
+    """Make a function that writes rows as new file groups, one per task and partition; it holds the task's rows."""
 
     def run(batches: Batches) -> Batches:
         yield from stats_table(insert_all(writer, batches, within)).to_batches()
@@ -270,12 +271,12 @@ def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Calla
 
 
 def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | None = None) -> list[WriteStat]:
-    """Write all rows of this task as new file groups, one a table partition.
+    """Write all rows of this task as new file groups, one per table partition.
 
-    One file each, however many rows: to split them by their order would give each attempt another split.
+    Each group is one file, however many rows: a split by their order would differ between attempts.
 
     Raises:
-        InvalidRecords: a row is not for one of the partitions `within` (None is any), or a key comes twice.
+        InvalidRecords: a row is for none of the partitions `within` (None: any), or a key comes twice.
     """
     if not (held := list(batches)):
         return []
@@ -299,10 +300,10 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
 
 
 def check_within(found: Iterable[str], within: Iterable[str]) -> None:
-    """Refuse rows for other partitions than those that are overwritten.
+    """Raise if rows are for partitions that are not overwritten.
 
     Raises:
-        InvalidRecords: naming them.
+        InvalidRecords: the message names the partitions.
     """
     if strange := sorted({*found} - {*within}):
         raise InvalidRecords(
@@ -313,10 +314,10 @@ def check_within(found: Iterable[str], within: Iterable[str]) -> None:
 def rewriter(
     writer: GroupWriter, numbered: Numbered, *, valued: bool = False
 ) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
-    """One call a file group: its next slice, or a new group; `valued`: the deletes have ordering values."""
+    """Make a function that writes a next slice or a new group. `valued`: deletes have ordering values."""
 
     def stored(changes: pa.Table) -> pa.Table:
-        """What Spark hands back of converted rows: its types of them differ by names inside, and by the zone."""
+        """Convert rows that came back from Spark: its types of them differ in nested names and in the zone."""
         if not changes.num_rows:
             return writer.schema.empty_table()  # deletes by a condition have no columns
         given = changes.select(writer.schema.names)
@@ -350,7 +351,7 @@ def _new_group(
     writer: GroupWriter, place: tuple[str, int], rows: pa.Table, keys: pa.Array, token: str
 ) -> WriteStat | None:
     if not len(keys):
-        return None  # deletes of rows that are not there
+        return None  # only deletes of unknown keys
     partition, bucket = place
     bucketed = writer.config.bucket_index is not None
     file_id = bucket_id(writer.begin, bucket, partition) if bucketed else group_id(writer.begin, "group", *place)
@@ -364,7 +365,7 @@ def stats_table(stats: Sequence[WriteStat]) -> pa.Table:
 
 
 def _task_number() -> int:
-    """Which part of the rows this task has: the same in each attempt."""
+    """The number of this task's part of the rows, the same in each attempt."""
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("base files are written in Spark tasks only")
@@ -372,5 +373,5 @@ def _task_number() -> int:
 
 
 def _token(number: int) -> str:
-    """Hudi's write token `<task>-<stage>-<attempt>`; no attempt in it, see above."""
+    """Hudi's write token `<task>-<stage>-<attempt>`, without the attempt, so that every attempt uses the same names."""
     return f"{number}-0-0"

@@ -246,6 +246,7 @@ def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[_Output]:
 def _execute(
     table: TableContext, begin: str, mine: executor.Execution[ClusteringPlan], run: executor.Runner
 ) -> list[WriteStat]:
+    """Write the new files of a plan by `run`, and return their stats."""
     schema, planned = table.schema(), mine.planned
     if fault := _fault(schema, planned.sort_by):
         raise UnsupportedTable(f"clustering {begin} sorts by {list(planned.sort_by)}: {fault}; unschedule it")

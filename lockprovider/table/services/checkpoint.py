@@ -66,6 +66,7 @@ def _merge(table: TableContext, slices: Iterable[FileSlice]) -> None:
 
 
 def _write(table: TableContext, number: int) -> None:
+    """Store the checkpoint and the notes of its files, and delete the checkpoint before the last ones."""
     seen = _seen(table, table.lock.look())
     if seen is None:
         return

@@ -166,6 +166,7 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
 
 
 def _check_rows(table: TableContext, seen: Timeline, wanted: TableConfig, index: BucketIndex) -> None:
+    """Refuse the index if a row of the snapshot is not in the bucket of its key."""
     slices = table.snapshot_of(seen).slices
     try:
         bucket_groups(slices, index)

@@ -30,7 +30,7 @@ class TimelineClock:
         """Return epoch ms of this machine, or of the store if it is behind by more than the lock's grace.
 
         No time exceeds the store's clock by more than that grace and a second. While the clocks differ, it asks the
-        store once a minute.
+        store at most once a minute.
         """
         if self.ahead_ms and self._world.monotonic_s() - self._asked_s >= _BELIEVED_S:
             self._ask()  # the machine may have slept since the last answer

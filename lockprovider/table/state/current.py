@@ -129,6 +129,7 @@ class CurrentState:
         return look_again(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
+        """Read the lock record, list the timeline, and read the record again if the first leaves commits in doubt."""
         record = self._record()  # first: what it does not name is listed, or was decided later
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
@@ -213,8 +214,8 @@ class CurrentState:
     def now_and_pending(self) -> tuple[TableView, Timeline]:
         """Return the table now, and a timeline with others' pending instants.
 
-        If a log covers a long timeline, it lists only the end, and older instants that have a heartbeat. If that shows
-        a commit made without the lock, it lists everything.
+        If a log covers a long timeline, it lists only the end, and older instants that have a heartbeat. Otherwise, or
+        if that shows a commit made without the lock, it lists everything.
         """
         since, found = _begin_of_recent(self._knowledge.latest), None
         if since:

@@ -144,6 +144,7 @@ class WriterHeartbeat:
             self._once()
 
     def _once(self) -> None:
+        """Renew the heartbeat file once, and record whether it still exists."""
         sent_s = self._world.monotonic_s()
         try:
             if self._version is None:

@@ -277,7 +277,7 @@ class TableKnowledge:
         return None if view is None or view.slices is None else Snapshot(view.timeline, tuple(view.slices.values()))
 
     def partitions_at(self, timeline: Timeline) -> set[str]:
-        """Return the set of partitions with a metafile, for callers to extend; a service that removes one resets it."""
+        """Return the partitions with a metafile, as a set to extend; a service that may remove one resets it."""
         removers = frozenset(i.file_name for i in timeline.services if i.action in _REMOVERS)
         if self._partitions[0] != removers:
             self._partitions = (removers, set())
@@ -291,6 +291,7 @@ class TableKnowledge:
 
 
 def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:
+    """Update `slices` by the files that a completed write wrote and the file groups that it ended."""
     for ended in metadata.ended:
         slices.pop(ended, None)
     for stat in metadata.all_stats:

@@ -115,6 +115,7 @@ def validate(
 def _check_alive(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, seen: TableView
 ) -> None:
+    """Raise if the instant was or may be rolled back, or if the table's properties changed."""
     begin, now = proposal.begin, seen.timeline
     if not (now.is_pending(begin) if seen.listed else _is_there(table, proposal)):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")

@@ -1,16 +1,23 @@
-"""The Spark data source `lockprovider_wal`: a log (`lockprovider.wal`) as a stream, or what is in it.
+"""The Spark data source `lockprovider_wal`: a log (`lockprovider.wal`) as a stream, or its present records.
 
     register_log(spark)                                         # once a session
     log = spark.readStream.format("lockprovider_wal").option("reader", "to-hudi").load("s3://bucket/orders")
     rows = log.select(from_json(log.record.cast("string"), schema).alias("row")).select("row.*")
     rows.writeStream.format("hudi_cas").option("checkpointLocation", folder).start("s3://bucket/table")
 
-The columns are those of `COLUMNS`. A stream's offset is a position in the log, which is kept by Spark's checkpoint; a
-batch that Spark runs again has the same records. With `reader` the log keeps what Spark has not committed.
+The columns are those of `COLUMNS`. A stream's offset is a position in the log, kept in Spark's checkpoint; a repeated
+batch has the same records. With `reader` the log keeps the records that Spark has not committed.
 
-Options: `path`, `storage_options` (JSON), `starting` (`earliest`, `latest` or `slot:offset`; of a query that has no
-checkpoint), `max_slots` (at once), `reader`. Not promised: that the log waits for a query without a `reader`; a query
-that was overtaken fails with `Trimmed`. Needs PySpark 4.2.
+Options:
+
+- `path`
+- `storage_options`: JSON
+- `starting`: `earliest`, `latest` or `slot:offset`, for a query without a checkpoint
+- `max_slots`: the most slots at once
+- `reader`: the name of a reader in the log
+
+Not promised: that the log waits for a query without a `reader`; a query that falls behind fails with `Trimmed`. Needs
+PySpark 4.2.
 
 Source: Spark's `pyspark.sql.datasource`.
 """
@@ -50,7 +57,7 @@ _SLOTS_PER_TASK = 64
 
 
 def register_log(spark: SparkSession) -> None:
-    """Make `format("lockprovider_wal")` known to a session."""
+    """Register `format("lockprovider_wal")` in a session."""
     spark.dataSource.register(LogSource)
 
 
@@ -81,10 +88,10 @@ class LogOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> LogOptions:
-        """Read them.
+        """Parse the options.
 
         Raises:
-            InvalidInput: an option is unknown, missing, or has a value that it cannot have.
+            InvalidInput: an option is unknown, missing, or has an invalid value.
         """
         known = {key.lower(): value for key, value in given.items()}
         if strange := sorted(known.keys() - {"path", *_PARSERS}):
@@ -98,7 +105,7 @@ class LogOptions:
         return Wal.open(self.url, storage_options=self.storage_options)
 
     def begins(self, log: Wal) -> Position:
-        """Where a query without a checkpoint begins."""
+        """The start position of a query without a checkpoint."""
         match self.starting:
             case "earliest":
                 return log.position("oldest")
@@ -110,18 +117,18 @@ class LogOptions:
 
 @dataclass
 class LogPart(InputPartition):
-    """What one task reads: the records from `start` to `end`."""
+    """Work of one task: the records from `start` to `end`."""
 
     options: LogOptions
     start: Position
     end: Position
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records, slot by slot.
+        """Yield the records, slot by slot.
 
         Raises:
-            Trimmed: they are not kept any more.
-            MalformedObject: some are missing.
+            Trimmed: the log does not keep the records any more.
+            MalformedObject: some records are missing.
         """
         with in_one_sentence():
             reached = self.start.offset
@@ -136,7 +143,7 @@ class LogPart(InputPartition):
 
 
 def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> list[LogPart]:
-    """What is between two positions, cut into tasks."""
+    """Split the records between two positions into tasks."""
     if end.offset == start.offset:
         return []
     cuts = [log.position(slot) for slot in range(start.slot + _SLOTS_PER_TASK, end.slot, _SLOTS_PER_TASK)]
@@ -153,22 +160,22 @@ def _rows(batch: LogBatch) -> pa.RecordBatch:
 
 
 class LogSource(DataSource):
-    """The data source; made by Spark, in a process of its own for each thing it asks."""
+    """The data source; Spark makes one in a separate process for each question it asks."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format`."""
+        """The name in `format`."""
         return LOG_NAME
 
     @in_one_sentence()
     def schema(self) -> StructType:
-        """The columns."""
+        """Return the columns."""
         LogOptions.of(self.options)
         return from_arrow_schema(COLUMNS)
 
     @in_one_sentence()
     def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 - Spark's signature
-        """Batch reads."""
+        """Make the reader of a batch."""
         options = LogOptions.of(self.options)
         if options.reader is not None or options.max_slots is not None:
             raise InvalidInput("options reader and max_slots mean nothing for a batch read; leave them out")
@@ -176,30 +183,30 @@ class LogSource(DataSource):
 
     @in_one_sentence()
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002, N802 - Spark's
-        """Streaming reads."""
+        """Make the reader of a stream."""
         return LogStreamReader(LogOptions.of(self.options))
 
 
 class LogBatchReader(DataSourceReader):
-    """Reads what is in a log, to the end that it has when the query begins."""
+    """Reader of a log up to its end at the query's begin."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
 
     @in_one_sentence()
     def partitions(self) -> list[LogPart]:
-        """Some slots each."""
+        """Plan tasks of some slots each."""
         log = self._options.open()
         return log_parts(self._options, log, self._options.begins(log), log.end())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of some slots."""
-        # Of no partitions at all Spark makes one without a value.
+        """Read the records of some slots."""
+        # Without partitions, Spark makes one that has no value.
         return partition.batches() if isinstance(partition, LogPart) else iter(())
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a log."""
+    """Reader that follows a log."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
@@ -209,25 +216,25 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where a new query starts: its checkpoint knows better from then on."""
+        """The offset of a new query; later starts use its checkpoint. Opens the log's reader there, if named."""
         begins = self._options.begins(self._opened())
         if self._options.reader is not None:
             self._reader = self._opened().reader(self._options.reader, start=begins)
         return _offset(begins)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Slots count as files here: Spark knows no other limits."""
+        """The limit of a batch in slots, given as files, as Spark knows no other limits."""
         limit = self._options.max_slots
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
     @in_one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Go no further than to what is there now."""
+        """Stop at the present end of the log."""
         self._target = self._opened().end()
 
     @in_one_sentence()
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The position up to which the next batch reads."""
+        """The position at which the next batch ends."""
         begins, end = _position(start), self._target or self._opened().end()
         if isinstance(limit, ReadMaxFiles) and end.slot - begins.slot > limit.max_files:
             end = self._opened().position(begins.slot + limit.max_files)
@@ -235,16 +242,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[LogPart]:
-        """Some slots each; the same for the same offsets, as long as they are kept."""
+        """Plan tasks of some slots each; equal offsets give equal tasks, as long as the log keeps the records."""
         return log_parts(self._options, self._opened(), _position(start), _position(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of some slots."""
+        """Read the records of some slots."""
         return partition.batches() if isinstance(partition, LogPart) else iter(())
 
     @in_one_sentence()
     def commit(self, end: dict[str, int]) -> None:
-        """What is before this Spark does not ask for any more."""
+        """Commit this position for the option `reader`: Spark needs no earlier records any more."""
         if self._options.reader is not None:
             self._reader = self._reader or self._opened().reader(self._options.reader)
             if _position(end) > self._reader.position:

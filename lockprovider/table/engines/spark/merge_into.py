@@ -1,13 +1,15 @@
-"""SQL's MERGE over DataFrames, by record key: a list of clauses, of which the first that holds for a row is applied.
+"""SQL's MERGE over DataFrames, by record key: of a list of clauses, the first one that holds for a row is applied.
 
     merge(table, source, MatchedDelete("s.gone"), MatchedUpdate({"n": "t.n + s.n"}), NotMatchedInsert())
 
-In conditions and values `t` is the table's row and `s` the source's; both are Spark SQL text. Three Spark jobs: which
-file groups the source's keys are in, then the matched rows of those groups joined with the source, then the rewrite.
+Conditions and values are Spark SQL text, in which `t` is the table's row and `s` the source's. Three Spark jobs run:
+find the file groups of the source's keys, join the matched rows of those groups with the source, rewrite the groups.
 
-Not promised: that two merges which insert the same new key at once are detected (as with every insert, unless the table
-has a bucket index or all writers check keys); updates of key or partition columns (they are refused: delete and
-insert).
+Not promised:
+
+- Detecting two merges that insert the same new key at once, as with every insert. A table with a bucket index detects
+  them, and so do writers that all check keys.
+- Updates of key or partition columns. They are rejected: delete and insert instead.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _VALUES, _MOST = "hudi values", "hudi most"
 
 @dataclass(frozen=True, slots=True)
 class MatchedUpdate:
-    """Of a row of the table whose key the source has: set these columns; None: all that the source has too."""
+    """Set columns of a table row whose key the source has; `values=None` sets all columns that the source has."""
 
     values: Mapping[str, str] | None = None
     where: str | None = None
@@ -45,14 +47,14 @@ class MatchedUpdate:
 
 @dataclass(frozen=True, slots=True)
 class MatchedDelete:
-    """Delete a row of the table whose key the source has."""
+    """Delete a table row whose key the source has."""
 
     where: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NotMatchedInsert:
-    """Insert a row of the source whose key the table does not have; columns not named come from the source."""
+    """Insert a source row whose key the table lacks; columns that are not named come from the source."""
 
     values: Mapping[str, str] | None = None
     where: str | None = None
@@ -68,11 +70,11 @@ def merge(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """One transaction of `merge_into`, run again after a conflict.
+    """Run `merge_into` as one transaction, with retries after conflicts.
 
     Raises:
-        WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
-        InvalidRecords: the source has a key twice, or a clause cannot be carried out.
+        WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
+        InvalidRecords: the source has a key twice, or a clause cannot be applied.
     """
     return transact(table, lambda txn: merge_into(txn, source, *clauses), retries=retries, extra=extra)
 
@@ -80,10 +82,10 @@ def merge(
 def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: tuple[str, str] = ("t", "s")) -> None:
     """Merge `source`, which has the key and partition columns and any others, into the table.
 
-    `names` are what the clauses call the table's row and the source's.
+    `names` are the names of the table's row and the source's in the clauses.
 
     Raises:
-        InvalidRecords: the source has a key twice, a clause sets a key column or one that is not there, or no clause.
+        InvalidRecords: the source has a key twice, a clause sets a key column or an unknown one, or no clause is given.
     """
     txn = inside(txn)
     txn.operation = "UPSERT"
@@ -122,10 +124,10 @@ def _tagged_type(source: DataFrame) -> StructType:
 
 
 def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
-    """The source's rows of each partition.
+    """Count the source's rows of each partition.
 
     Raises:
-        InvalidRecords: a key is there twice; which of its rows should count?
+        InvalidRecords: a key comes twice, so that it is ambiguous which row counts.
     """
     per_key = keyed.groupBy(tasks.PARTITION, tasks.KEY).count()
     summed = per_key.groupBy(tasks.PARTITION).agg(
@@ -147,7 +149,7 @@ def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) ->
 def _joined(
     grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Each source row, with the table's row of its key if there is one."""
+    """Join each source row with the table's row of its key, if the table has one."""
     located = jobs.run_over(
         grouped.sparkSession,
         touched,
@@ -162,12 +164,12 @@ def _joined(
 def _changes(
     joined: DataFrame, source: list[str], clauses: tuple[Clause, ...], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """The rows that some clause is for, as that clause wants them.
+    """Describe the rows that some clause applies to, with the values of that clause.
 
-    Each clause's values go to Python with the types that they have, and are converted there as any other rows.
+    The values go to Python with their own types, which converts them like any other rows.
 
     Raises:
-        DoesNotFit: naming the columns whose values do not fit, by their types.
+        DoesNotFit: the message names the columns whose types do not fit.
     """
     holds = [_holds(one, names[0]) for one in clauses]
     chosen = joined.withColumn(tasks.CLAUSE, _cases(holds, list(range(len(clauses)))))

@@ -1,14 +1,19 @@
-"""Base files read by Spark's own Parquet reader: only the columns and row groups that a query needs, and no Python.
+"""Reads of base files by Spark's own Parquet reader, which reads only what a query needs, and without Python.
 
-Spark does not tell Python which columns and rows a query asks for; its own reader knows. It reads a slice if that has
-no log files, Spark can open the file with what it has (`folder_for_spark`), and the file's footer says that Spark makes
-of it what this package does: each column that is read has the table's type, or is not there at all, and no date is of
-another calendar. All others are left to Python: a file from before a column was widened, say, or with lists as some JVM
-writers call them; and all where there are floats inside of columns, which Spark would filter by their statistics.
+Spark passes a query's columns and filters to its own reader, but not to Python. Its reader reads a slice under these
+conditions:
 
-Not promised: that columns without nulls are said to have none, as the table's schema may say; and `HistoryGone` for a
-file that is cleaned before a query has read it. Spark raises an error of its own, of which `errors.typed_errors` makes
-that one.
+- The slice has no log files.
+- Spark can open the file with its own configuration (`folder_for_spark`).
+- Each column that is read has the table's type in the file, or is missing in it.
+- The file has no dates of another calendar.
+- No column that is read has floats inside, which Spark would filter by their statistics.
+
+Python reads all other slices, such as a file from before a column was widened, or with lists as some JVM writers name
+them.
+
+Not promised: that columns without nulls are marked so, as in the table's schema; and `HistoryGone` for a file that is
+cleaned before a query reads it. Spark raises an error of its own, which `errors.typed_errors` translates.
 
 Source: Spark's `ParquetFileFormat`, `DataSourceUtils.datetimeRebaseSpec`, `DataSource.checkAndGlobPathIfNecessary`.
 """
@@ -38,11 +43,11 @@ from lockprovider.table.timeline.view import FileSlice
 NativeReads = bool | str
 AUTO = "auto"
 
-_PLAIN = re.compile(r"[ -~]*", re.ASCII)  # of others a JVM makes what its locale says
+_PLAIN = re.compile(r"[ -~]*", re.ASCII)  # a JVM maps other characters by its locale
 _GLOB = re.compile(r"[][{}*?\\]")
-_HIDDEN = ("_", ".")  # names that Spark passes over
-_THIS_CALENDAR = b"3.0.0"  # texts, which Spark compares, too
-_OPTIONS = {  # whatever the session says
+_HIDDEN = ("_", ".")  # prefixes of names that Spark ignores
+_THIS_CALENDAR = b"3.0.0"  # a text, as Spark compares texts, too
+_OPTIONS = {  # override the session's settings
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
@@ -50,14 +55,14 @@ _OPTIONS = {  # whatever the session says
 
 
 def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: NativeReads) -> str | None:
-    """The table's folder as Spark calls it; None if Python is to read all of it.
+    """The table's folder as a URL for Spark; None if Python shall read all files.
 
     Raises:
-        InvalidInput: `native_reads` is not what `functions.read` says.
+        InvalidInput: `native_reads` has an invalid value, see `functions.read`.
     """
     local = f"file://{place.store.root}" if place.is_local else None
     if native_reads == AUTO:
-        return local if hasattr(spark, "_jsparkSession") else None  # a server may be on another machine
+        return local if hasattr(spark, "_jsparkSession") else None  # a server may run on another machine
     if isinstance(native_reads, str):
         if "://" not in native_reads:
             raise InvalidInput(
@@ -68,10 +73,10 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
 
 
 def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
-    """The rows of a scan; its filter may be applied, or not yet.
+    """Describe the rows of a scan as a DataFrame; its filter may not be applied yet.
 
     Raises:
-        HistoryGone: a file was cleaned meanwhile.
+        HistoryGone: a file was cleaned since the plan.
     """
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []
@@ -90,17 +95,17 @@ def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: st
 def _read_files(spark: SparkSession, paths: Sequence[str], columns: pa.Schema) -> DataFrame:
     with typed_errors():
         rows = spark.read.schema(from_arrow_schema(columns)).options(**_OPTIONS).parquet(*paths)
-    return rows.selectExpr(*map(_by_row, columns))  # texts: a `Column` is a few calls of the JVM
+    return rows.selectExpr(*map(_by_row, columns))  # texts: a `Column` takes several calls of the JVM
 
 
 def _by_row(column: pa.Field) -> str:
-    """A column; of floats one that is filtered row by row: what a file says of its values knows no NaN, and not -0."""
+    """Select a column; floats are filtered row by row, as file statistics cannot express NaN and -0."""
     name = f"`{column.name}`"
     return f"nanvl({name}, {name}) as {name}" if types.is_floating(column.type) else name
 
 
 def is_read_alike(place: TablePlace, one: FileSlice, columns: pa.Schema, folder: str) -> bool:
-    """Whether Spark makes the same of a slice; of a file that cannot be read, or may not, Python tells."""
+    """Whether Spark reads a slice as Python does; unreadable files are left to Python, which raises the error."""
     path = f"{folder}/{one.path}"
     if one.logs or not _PLAIN.fullmatch(path) or _GLOB.search(path) or path.rpartition("/")[2].startswith(_HIDDEN):
         return False
@@ -112,13 +117,13 @@ def is_read_alike(place: TablePlace, one: FileSlice, columns: pa.Schema, folder:
 
 
 def _is_of_this_calendar(footer: pq.FileMetaData) -> bool:
-    """Neither Spark's mark of the other one, nor a version of Spark that had no other."""
+    """Whether the file lacks Spark's mark of the other calendar, and a version of Spark that had no other calendar."""
     known = footer.metadata or {}
     return LEGACY_KEY.encode() not in known and known.get(SPARK_KEY.encode(), _THIS_CALENDAR) >= _THIS_CALENDAR
 
 
 def has_alike(stored: pa.Schema, columns: pa.Schema) -> bool:
-    """Whether a file has each of these columns with this type, or nothing that Spark takes for it: to it `A` is `a`."""
+    """Whether each column has this type in the file, or no name there that Spark takes for it: Spark ignores case."""
     there: dict[str, list[tuple[str, pa.DataType]]] = {}
     for field in stored:
         there.setdefault(field.name.lower(), []).append((field.name, field.type))

@@ -1,30 +1,30 @@
-"""The options of the data source, which are text: what they mean, and what is refused.
+"""Options of the Spark data source: parsing, meaning, and what is rejected.
 
-Options that nobody knows are refused: a misspelt one would be silently without effect. Those that start with `hoodie.`
-are Hudi's own: they tell what is read or written, as below, and how the writer behaves (`TableSettings.from_hudi`).
+Unknown options are rejected, as a misspelt one would silently have no effect. Options that start with `hoodie.` are
+Hudi's own. They select what is read or written, as below, and set how the writer behaves (`TableSettings.from_hudi`).
 
-Of a read:
+Options of a read:
 
     hoodie.datasource.query.type                        snapshot, read_optimized, incremental
-    hoodie.datasource.read.begin.instanttime            with incremental: what was committed after it (000: everything)
-    hoodie.datasource.read.end.instanttime              ... and until it
+    hoodie.datasource.read.begin.instanttime            with incremental: read commits after it (000: all)
+    hoodie.datasource.read.end.instanttime              with incremental: read commits until it
     hoodie.datasource.query.incremental.format          latest_state
-    as.of.instant                                       the table as of a version
+    as.of.instant                                       read the table as of a version
     hoodie.datasource.streaming.startoffset             of a stream: earliest, latest or a version
 
-Their times are versions as elsewhere (`timeline.versions`), and in Hudi's forms, `2026-01-02 12:30:00` and
-`2026-01-02`, which are UTC here. Every other `hoodie.*` option of a read is refused, but for those that tell how a
-reader works inside, and those of a writer's lock, services and indexes, which `TableSettings.from_hudi` knows.
+Times are versions as elsewhere (`timeline.versions`), or have Hudi's forms `2026-01-02 12:30:00` and `2026-01-02`, in
+UTC. A read also accepts `hoodie.*` options about a reader's internals, and those about a writer's lock, services and
+indexes that `TableSettings.from_hudi` knows. It rejects all others.
 
-Of a write:
+Options of a write:
 
     hoodie.datasource.write.operation                   insert, bulk_insert, upsert, delete, insert_overwrite[_table]
     hoodie.datasource.write.recordkey.field, .partitionpath.field, .precombine.field (hoodie.table.ordering.fields)
     hoodie.datasource.write.table.type, .hive_style_partitioning, .partitionpath.urlencode, hoodie.table.name
 
-Where there is no table they make it; of one that is there they may say nothing else. A write that names the record key
-is an upsert unless it says otherwise, as in Hudi; without it is an insert, as elsewhere in Spark. Other options
-`hoodie.datasource.write.*` are refused: they would be without effect.
+They define a new table; for an existing table they must agree with it. A write that names the record key is an upsert
+by default, as in Hudi; without a record key it is an insert, as elsewhere in Spark. Other `hoodie.datasource.write.*`
+options are rejected, as they would have no effect.
 
 Source: Hudi `DataSourceReadOptions`, `HoodieSqlCommonUtils.formatQueryInstant`, `DataSourceWriteOptions`,
 `HoodieTableConfig`, `HoodieSparkSqlWriter`.
@@ -52,37 +52,37 @@ from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.fence import Fence
 
 _HUDI = "hoodie."
-_OF_CATALOGS = frozenset({"provider", "location"})  # what CREATE TABLE hands over
+_OF_CATALOGS = frozenset({"provider", "location"})  # options that CREATE TABLE passes
 _INSTEAD = "use save(url), and for a name in SQL a temporary view or register of lockprovider.table.engines.spark"
 _IF_EXISTS = ("append", "error", "ignore")
 
-Parser = Callable[[str, str], Any]  # of an option's name and text; raises InvalidInput
+Parser = Callable[[str, str], Any]  # takes an option's name and text; raises InvalidInput
 
 
 def parsed(known: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:
     """Parse the options that are given; the keys of `known` are in lower case.
 
     Raises:
-        InvalidInput: an option has a value that it cannot have.
+        InvalidInput: an option has an invalid value.
     """
     return {name: parse(name, known[name.lower()]) for name, parse in parsers.items() if name.lower() in known}
 
 
 def text_option(name: str, text: str) -> str:
-    """Any text."""
+    """Accept any text."""
     del name
     return text
 
 
 def count_option(name: str, text: str) -> int:
-    """A count from 1 on."""
+    """Parse a count from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise InvalidInput(f"{name}={text} is no count: give a number from 1 on")
     return int(text)
 
 
 def json_option(name: str, text: str) -> dict[str, Any]:
-    """A JSON object."""
+    """Parse a JSON object."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -139,23 +139,23 @@ class SparkOptions:
     """The options of one read or write.
 
     Attributes:
-        url: where the table is (`load(url)`, `save(url)` or the option `path`).
+        url: the table's URL (`load(url)`, `save(url)` or the option `path`).
         storage_options: JSON, for fsspec.
         columns: names, separated by commas; None: all.
         filter: see `sql_where`.
         partitions: paths of partitions, separated by commas; None: all.
         as_of: a version, see `Table.version`.
-        begin, end: read what was committed after `begin`, until `end`; versions. An empty `begin` is before all.
-        changes: `true`: every change with what it was (`_operation`), deletes too; not only the rows that are there.
+        begin, end: versions: read rows committed after `begin`, until `end`. An empty `begin` is before all commits.
+        changes: `true`: read every change with its kind (`_operation`), deletes too, instead of only the present rows.
         read_optimized: `true`: base files only; see `Table.scan`.
-        stream_id: what a sink calls its stream; None: the query's own id, which its checkpoint keeps.
-        starting: where a source starts: `earliest`, `latest` or a version, after which it reads.
-        max_commits: how many commits a source takes at once at most; None: all.
-        merge_schema: `mergeSchema=true`: columns that a write has and the table has not are added to it first.
-        if_exists: what a write does where there is a table: `append`, or `error` or `ignore`, which Spark itself does
-            not let modes of Python's sources be.
-        fence: the epoch under which a write is made, `7` or, with a name, `loader:7`; see `Table.under`.
-        hudi: those that start with `hoodie.`.
+        stream_id: a sink's name for its stream; None: the query's id, which its checkpoint keeps.
+        starting: the start of a source: `earliest`, `latest` or a version after which it reads.
+        max_commits: the most commits that a source reads at once; None: all.
+        merge_schema: `mergeSchema=true`: first add to the table the columns that only the written rows have.
+        if_exists: for a write to an existing table: `append`, `error` or `ignore`. Spark does not support the last two
+            as modes of Python sources.
+        fence: the epoch of a write, `7` or, with a name, `loader:7`; see `Table.under`.
+        hudi: the options that start with `hoodie.`.
     """
 
     url: str
@@ -178,10 +178,10 @@ class SparkOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SparkOptions:
-        """Read them.
+        """Parse the options.
 
         Raises:
-            InvalidInput: an option is unknown, missing, or has a value that it cannot have.
+            InvalidInput: an option is unknown, missing, or has an invalid value.
         """
         known = {key.lower(): value for key, value in given.items()}
         if known.keys() >= _OF_CATALOGS:
@@ -207,10 +207,10 @@ class SparkOptions:
         return found
 
     def refuse(self, purpose: str, *names: str) -> None:
-        """Refuse options that a purpose has no use for.
+        """Raise if options are given that `purpose` does not use.
 
         Raises:
-            InvalidInput: one of these is given.
+            InvalidInput: one of `names` is given.
         """
         given = [name for name in names if getattr(self, name) not in {None, "earliest", "append", False}]
         if given:
@@ -218,7 +218,7 @@ class SparkOptions:
 
     @property
     def settings(self) -> TableSettings:
-        """How the writer behaves: several writers, unless Hudi's key says otherwise."""
+        """The writer's settings: for several writers, unless Hudi's key says otherwise."""
         return TableSettings.from_hudi({MODE_KEY: Mode.OPTIMISTIC.value, **self.hudi})
 
     def open(self) -> TableContext:
@@ -242,7 +242,7 @@ _OFFSET = "hoodie.datasource.streaming.startoffset"
 _OBEYED_BY_READS = frozenset({_QUERY_TYPE, _BEGIN, _END, _FORMAT, _AS_OF, _OFFSET})
 _QUERY_TYPES = ("snapshot", "read_optimized", "incremental")
 
-# The rows are the same, whatever these say; of some that is so for one value alone.
+# The read rows do not depend on these options, or on the listed value of them.
 _INSIDE = ("hoodie.metadata.", "hoodie.memory.", "hoodie.parquet.", "hoodie.common.spillable.", "hoodie.filesystem.")
 _WITHOUT_EFFECT_ON_READS: Mapping[str, tuple[str, ...]] = {
     "hoodie.enable.data.skipping": (),
@@ -250,7 +250,7 @@ _WITHOUT_EFFECT_ON_READS: Mapping[str, tuple[str, ...]] = {
     "hoodie.datasource.read.file.index.listing.mode": (),
     "hoodie.datasource.read.file.index.listing.partition-path-prefix.analysis.enabled": (),
     "hoodie.datasource.read.file.index.optimize.listing.using.ro.path.filter": (),
-    "hoodie.datasource.read.incr.skip_compact": (),  # no row changes by either
+    "hoodie.datasource.read.incr.skip_compact": (),  # neither service changes a row
     "hoodie.datasource.read.incr.skip_cluster": (),
     "hoodie.datasource.read.incr.skip_insert_overwrite": ("false",),
     "hoodie.datasource.read.incr.fallback.fulltablescan.enable": ("false",),
@@ -272,10 +272,10 @@ _CDC = "its rows would have other columns: use the option changes=true, which sa
 
 
 def _ours(known: Mapping[str, str]) -> dict[str, str]:
-    """The options of the data source that Hudi's stand for, of options whose names are in lower case.
+    """Translate Hudi's options of a read to those of the data source; option names are in lower case.
 
     Raises:
-        InvalidInput: one has a value that it cannot have, or contradicts another.
+        InvalidInput: an option has an invalid value, or contradicts another.
     """
     found: dict[str, str] = {}
     kind = known.get(_QUERY_TYPE, "snapshot").strip().lower()
@@ -304,10 +304,10 @@ def _ours(known: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
-    """Refuse options of Hudi's that a read would not obey.
+    """Raise for Hudi's options that a read would not obey.
 
     Raises:
-        InvalidInput: naming the option, and the nearest that is known.
+        InvalidInput: the message names the option and the most similar known one.
     """
     if hudi.get(_QUERY_TYPE, "").strip().lower() == "incremental" and _BEGIN not in hudi and not of_stream:
         raise InvalidInput(f"{_QUERY_TYPE}=incremental needs {_BEGIN}: a version after which to read, or 000")
@@ -336,7 +336,7 @@ def _check_key(key: str, value: str) -> None:
 
 
 def _time(text: str) -> str:
-    """A time in one of Hudi's forms as one that is a version; other texts as they are."""
+    """Convert a time of one of Hudi's forms to a version; return other texts unchanged."""
     given = text.strip()
     if given and not given.strip("0"):
         return ""  # before all commits
@@ -362,14 +362,14 @@ _TABLE_TYPE = (f"{_OF_WRITES}table.type", "hoodie.table.type")
 _HIVE = f"{_OF_WRITES}hive_style_partitioning"
 _ENCODE = f"{_OF_WRITES}partitionpath.urlencode"
 _OBEYED_BY_WRITES = frozenset({_OPERATION, *_KEYS, *_PARTITIONS, *_ORDERING, *_NAMES, *_TABLE_TYPE, _HIVE, _ENCODE})
-# About how a JVM writer works inside.
+# These options are about the internals of a JVM writer.
 _WITHOUT_EFFECT_ON_WRITES = frozenset(
     {f"{_OF_WRITES}row.writer.enable", f"{_OF_WRITES}streaming.retry.count", f"{_OF_WRITES}streaming.retry.interval.ms"}
 )
 
 
 class WriteOperation(str, Enum):
-    """`hoodie.datasource.write.operation`, but for those that mean the same here."""
+    """Values of `hoodie.datasource.write.operation`, without synonyms."""
 
     INSERT = "insert"
     UPSERT = "upsert"
@@ -380,7 +380,7 @@ class WriteOperation(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class HudiWrite:
-    """What the options say; None and empty: nothing."""
+    """Hudi's options of a write; None and empty mean not given."""
 
     operation: WriteOperation
     record_keys: tuple[str, ...] = ()
@@ -393,10 +393,10 @@ class HudiWrite:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, overwrite: bool = False) -> HudiWrite:
-        """Read them; `overwrite` is Spark's mode.
+        """Parse the options; `overwrite` is Spark's mode.
 
         Raises:
-            InvalidInput: one is not known, or has a value that it cannot have.
+            InvalidInput: an option is unknown, or has an invalid value.
         """
         known = _OBEYED_BY_WRITES | _WITHOUT_EFFECT_ON_WRITES
         strange = sorted(key for key in options if key.startswith(_OF_WRITES) and key not in known)
@@ -421,15 +421,15 @@ class HudiWrite:
 
     @property
     def gathers(self) -> bool:
-        """Whether all rows have to come together before any is written."""
+        """Whether all rows must be gathered before any is written."""
         return self.operation not in {WriteOperation.INSERT, WriteOperation.INSERT_OVERWRITE_TABLE}
 
     def spec(self, schema: pa.Schema) -> TableSpec:
-        """The table that they make.
+        """Build the spec of the table that the options define.
 
         Raises:
-            InvalidInput: its name is missing.
-            InvalidRecords: they cannot be.
+            InvalidInput: the table's name is missing.
+            InvalidRecords: the options define no valid table.
         """
         if not self.name:
             raise InvalidInput(f"{_NAME} is missing: a new table needs a name")
@@ -445,10 +445,10 @@ class HudiWrite:
         )
 
     def check(self, config: TableConfig) -> None:
-        """Refuse to write to a table that is another one than they say.
+        """Raise if the options differ from the existing table.
 
         Raises:
-            InvalidInput: naming both.
+            InvalidInput: the message names both.
         """
         said = {
             KEY_OPTION: (self.record_keys or None, config.record_keys),
@@ -489,10 +489,10 @@ def _list(options: Mapping[str, str], keys: tuple[str, ...]) -> tuple[str, ...] 
 
 
 def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
-    """The value of the same option by several names.
+    """Return the value of an option that has several names.
 
     Raises:
-        InvalidInput: two of them differ.
+        InvalidInput: two of the names have different values.
     """
     given = {key: options[key].strip() for key in keys if key in options}
     if len({*given.values()}) > 1:

@@ -1,9 +1,8 @@
-"""The data source's reading half: a snapshot, or what changed between two completion times, one Spark task a file.
+"""Reader of the Spark data source: a snapshot, or changes between two completion times, one Spark task per file.
 
-A stream's offset is a completion time: commits are seen in the order in which they became visible, so one that began
-early and finished late is not missed. Each batch has the changed rows as they were at its end; deletes are not shown.
-
-With the option `changes` they are: each row says what became of it.
+A stream's offset is a completion time. Commits are read in the order in which they became visible, so a commit that
+began early and finished late is not missed. Each batch has the changed rows as of its end, without deletes. With the
+option `changes` it has deletes, too, and each row names its change.
 
 Source: Hudi RFC-22 and `IncrementalRelationV2`; Spark's `DataSourceStreamReader`.
 """
@@ -45,27 +44,27 @@ _ROWS_PER_BATCH = 1 << 14
 
 @dataclass
 class Piece(InputPartition):
-    """What one task reads: the rows of a file, or the changes of a partition."""
+    """Work of one task: the rows of a file, or the changes of a partition."""
 
     read: Callable[[], pa.Table]
 
     def batches(self, schema: StructType) -> Iterator[pa.RecordBatch]:
-        """The rows, exactly as Spark expects them."""
+        """Yield the rows with exactly the types that Spark expects."""
         with in_one_sentence():
             target = to_arrow_schema(schema, timezone="UTC")
             yield from read_as(self.read(), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
 def pieces(table: TableContext, scan: ScanPlan) -> list[Piece]:
-    """A scan, cut into tasks."""
-    apart = replace(scan, slices=())  # each task has its own slice alone
+    """Split a scan into tasks."""
+    apart = replace(scan, slices=())  # each task has only its own slice
     return [Piece(partial(read_slice, table.place, apart, one)) for one in scan.slices]
 
 
 def snapshot_scan(
     table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: Filter | None = None
 ) -> ScanPlan:
-    """The files of a snapshot that have rows the options ask for, `among` those of this filter."""
+    """Plan the files of a snapshot that have rows for the options, and for the filter `among`."""
     seen = consistent.snapshot(table, as_of)
     asked = _where(options, table.schema(seen.timeline))
     where = among if asked is None else asked if among is None else both(asked, among)
@@ -75,12 +74,12 @@ def snapshot_scan(
 def changed(
     table: TableContext, options: SparkOptions, columns: Sequence[str], begin: str, end: str, *, streams: bool = False
 ) -> list[Piece]:
-    """What commits completed in `(begin, end]` did: the changed rows as they were at `end`, or all changes.
+    """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or all changes.
 
-    `streams`: `begin` is where a stream stands, so it is a commit of this table.
+    `streams`: `begin` is a stream's offset, so it is a commit of this table.
 
     Raises:
-        HistoryGone: commits were archived, or taken back, since `begin`, or a file was cleaned.
+        HistoryGone: commits were archived or undone since `begin`, or a file was cleaned.
     """
     if options.changes:
         wanted = [name for name in columns if name != OPERATION]
@@ -101,10 +100,10 @@ def changed(
 
 
 def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
-    """The schema of a read: all columns without Hudi's own, or the named ones.
+    """The schema of a read: the named columns, or all but Hudi's own.
 
     Raises:
-        InvalidRecords: a column that the table does not have.
+        InvalidRecords: the table lacks a column.
     """
     if columns is None:
         return schema
@@ -116,12 +115,12 @@ def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
 
 
 def latest_completion(timeline: Timeline) -> str:
-    """The completion time of the last write; before every time if there is none."""
+    """The completion time of the last write; empty, which is before every time, without writes."""
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 
 def _time(table: TableContext, timeline: Timeline, version: str) -> str:
-    """The completion time that a version stands for."""
+    """The completion time of a version."""
     return checkpoint_of(timeline, version, Order.COMPLETION, reached(table))
 
 
@@ -130,7 +129,7 @@ def _where(options: SparkOptions, schema: pa.Schema) -> Filter | None:
 
 
 class BatchReader(DataSourceReader):
-    """Reads a snapshot as of `pinned`, or what changed between `begin` and `end`."""
+    """Reader of a snapshot as of `pinned`, or of the changes between `begin` and `end`."""
 
     def __init__(self, options: SparkOptions, pinned: str | None, schema: StructType) -> None:
         self._options = options
@@ -139,7 +138,7 @@ class BatchReader(DataSourceReader):
 
     @in_one_sentence()
     def partitions(self) -> list[Piece]:
-        """One a file."""
+        """Plan one task per file."""
         options, table, columns = self._options, self._options.open(), self._schema.names
         if options.begin is None and options.end is None and not options.changes:
             return pieces(table, snapshot_scan(table, options, columns, self._pinned))
@@ -149,13 +148,13 @@ class BatchReader(DataSourceReader):
         return changed(table, options, columns, begin, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one file."""
-        # Of no partitions at all Spark makes one without a value.
+        """Read the rows of one file."""
+        # Without partitions, Spark makes one that has no value.
         return partition.batches(self._schema) if isinstance(partition, Piece) else iter(())
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the table's commits in the order of their completion."""
+    """Reader that follows the table's commits in the order of their completion."""
 
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
         self._options = options
@@ -165,7 +164,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """Where a new query starts: its checkpoint knows better from then on."""
+        """The offset of a new query; later starts use its checkpoint."""
         match self._options.starting:
             case "earliest":
                 return {_OFFSET: _START}
@@ -175,18 +174,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return {_OFFSET: self._commit_of(time) if time else _START}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Commits count as files here: Spark knows no other limits."""
+        """The limit of a batch in commits, given as files, as Spark knows no other limits."""
         limit = self._options.max_commits
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
     @in_one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Go no further than to what is there now."""
+        """Stop at the commits that are complete now."""
         self._target = latest_completion(self._opened().timeline())
 
     @in_one_sentence()
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """The completion time up to which the next batch reads."""
+        """The completion time at which the next batch ends."""
         done = self._completed_after(start[_OFFSET])
         self._check_columns()
         if isinstance(limit, ReadMaxFiles):
@@ -195,16 +194,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[Piece]:
-        """One a file; the same for the same offsets, as long as the files are there."""
+        """Plan one task per file; equal offsets give equal tasks, as long as the files exist."""
         self._check_columns()
         names = self._schema.names
         return changed(self._opened(), self._options, names, start[_OFFSET], end[_OFFSET], streams=True)
 
     def _check_columns(self) -> None:
-        """Refuse to go on where the table has other columns than the query: its rows would lose their values.
+        """Raise if the table's columns differ from the query's, as the rows would lose values.
 
         Raises:
-            UnsupportedSchema: naming them; before the batch is committed, so that a restart has it again.
+            UnsupportedSchema: the message names the columns. It is raised before the batch is committed, so that a
+                restart reads the batch again.
         """
         wanted = self._schema.names
         there = plain_columns(self._opened().schema(), wanted if self._options.columns else None)
@@ -217,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one file."""
+        """Read the rows of one file."""
         return partition.batches(self._schema) if isinstance(partition, Piece) else iter(())
 
     def __getstate__(self) -> tuple[SparkOptions, StructType]:
@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         timeline, archived = table.timeline(), reached(table)()
         time = _time(table, timeline, version)
         if time < archived:
-            return time  # which is refused: what happened since is not known
+            return time  # This time is rejected later: what happened since is unknown.
         return max(
             (one.completion or "" for one in timeline.writes if (one.completion or "") <= time), default=archived
         )
@@ -247,17 +247,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = latest_completion(table.timeline())
         if until <= start:
             return []
-        # A listing of several pages is not one moment: of two commits the earlier may be missing. What had completed
-        # when the first listing ended is whole in a second one.
+        # A listing of several pages is not one moment: of two commits, it may lack the earlier one. A second listing
+        # has all commits that had completed when the first one ended.
         until = until if self._target is None else min(until, self._target)
         return [instant for instant in table.timeline().writes if start < (instant.completion or _START) <= until]
 
 
 def check_times(table: TableContext, timeline: Timeline, options: SparkOptions) -> None:
-    """Refuse times that are none, before a query is planned.
+    """Raise for invalid times before the query is planned.
 
     Raises:
-        InvalidInput: `begin`, `end` or `as_of` is no version, `end` is before `begin`, or `changes` is of one moment.
+        InvalidInput: `begin`, `end` or `as_of` is not a version, `end` is before `begin`, or `changes` is of one
+            moment.
     """
     if options.changes and (options.as_of is not None or options.filter is not None):
         raise InvalidInput("changes cannot be had as_of one moment or with a filter; give begin and end, and use where")

@@ -1,4 +1,4 @@
-"""Statements that change rows, each as one transaction: `sql(spark, "delete from trips where fare < 0", retries=5)`."""
+"""SQL statements that change rows, each one transaction: `sql(spark, "delete from trips where fare < 0")`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 def run_sql(
     spark: SparkSession, text: str, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """See `engine.sql`."""
+    """Run a statement in a transaction, then refresh its view; see `views.sql`."""
     statement = parse_statement(text)
     view = writable_view(spark, statement.target.name)
     result = transact(view.table, lambda txn: _Run(spark, txn, view, text).run(statement), retries=retries, extra=extra)
@@ -45,7 +45,7 @@ def run_sql(
 
 
 class _Run:
-    """One try of a statement."""
+    """One attempt of a statement."""
 
     def __init__(self, spark: SparkSession, txn: Transaction, view: RegisteredView, text: str) -> None:
         self._spark, self._txn, self._view, self._text = spark, txn, view, text
@@ -64,16 +64,16 @@ class _Run:
                 self._insert(statement)
 
     def _query(self, text: str) -> DataFrame:
-        """A query, in which the view is what this transaction reads."""
+        """Describe a query in which the view shows what this transaction reads."""
         with SHOWN:
             self._view.show(self._spark, self._txn)
             return self._spark.sql(text)
 
     def _column(self, name: str) -> str:
-        """The table's own name of a column.
+        """The table's spelling of a column's name.
 
         Raises:
-            InvalidInput: it has none.
+            InvalidInput: the table has no such column.
         """
         found = self._names.get(name.lower())
         if found is None:
@@ -100,7 +100,7 @@ class _Run:
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
     def _with_key(self, source: DataFrame, mine: str, theirs: str) -> DataFrame:
-        """The source, in which a key column is called as in the table."""
+        """Rename or copy a key column of the source to the table's name for it."""
         there = {name.lower(): name for name in source.columns}
         found = there.get(theirs.lower())
         if found is None:
@@ -168,7 +168,7 @@ class _Run:
 
     @contextmanager
     def _shown(self, *texts: str | None) -> Iterator[None]:
-        """While expressions are resolved that may ask the view."""
+        """While the block runs, let the view show the transaction if one of the expressions may query it."""
         if not any("select" in text.lower() for text in texts if text is not None):
             yield
             return

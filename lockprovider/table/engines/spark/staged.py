@@ -1,11 +1,11 @@
-"""Writes whose rows come together: upsert, delete, overwriting the rows' own partitions.
+"""Writes for which one process gathers all rows: upsert, delete, overwriting the rows' partitions.
 
-A data source cannot shuffle rows, and those of one file group may be in every task. So tasks convert their rows and
-stage them beside the table, in files of about `CHUNK_BYTES`. The committing process, on the driver's machine, sorts
-them by file group on its own disk, and merges file group by file group. It holds the keys of all rows, one staged file,
-and the file groups that it merges at the time; nothing goes through the driver's JVM.
+A data source cannot shuffle rows, and every task may have rows of a file group. So tasks convert their rows and stage
+them in the table's folder, in files of about `CHUNK_BYTES`. The committing process, on the driver's machine, sorts them
+by file group on its own disk, and then merges one file group after the other. It holds the keys of all rows, one staged
+file, and the file groups being merged. No rows pass through the driver's JVM.
 
-Not promised: that the staged files of a process which was killed are removed. They lie in `.hoodie/.temp/staged-*`.
+Not promised: that the staged files of a killed process are removed. They are in `.hoodie/.temp/staged-*`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CHANGED = "the table's columns were changed while the rows were staged; write t
 
 @dataclass(frozen=True)
 class StagedFile:
-    """Changes (`tasks.change_schema`) that a task has staged; `counts` are its rows by table partition."""
+    """A file of changes (`tasks.change_schema`) staged by a task; `counts` are its rows by table partition."""
 
     path: str
     counts: Mapping[str, int]
@@ -61,13 +61,13 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Stage:
-    """How a write stages rows. Picklable.
+    """Settings for staging the rows of one write. Picklable.
 
     Attributes:
-        writer: of the table, and no instant.
+        writer: a writer of the table, without an instant.
         operation: upsert, delete, or insert_overwrite.
-        valued: the write may be blind, so the ordering values of deletes count.
-        folder: of its files; its own.
+        valued: whether the write may be blind, so that the ordering values of deletes count.
+        folder: the folder of the staged files, of this write only.
     """
 
     writer: GroupWriter
@@ -76,10 +76,10 @@ class Stage:
     folder: str = field(default_factory=lambda: f"{MARKERS}/staged-{Machine().new_id()}")
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
-        """In a task: convert its rows, and stage them.
+        """Convert and stage the rows of a task.
 
         Raises:
-            DoesNotFit, InvalidRecords: as of `GroupWriter.keyed`.
+            DoesNotFit, InvalidRecords: as for `GroupWriter.keyed`.
         """
         missing: Any = "refuse" if self.operation is WriteOperation.UPSERT else "null"
         is_delete = self.operation is WriteOperation.DELETE
@@ -109,7 +109,7 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
 
 
 def remove_staged(place: TablePlace, files: Sequence[StagedFile], folder: str = "") -> None:
-    """Remove staged files: these, or all in a folder; what cannot be removed now stays."""
+    """Remove the staged `files`, or all in `folder`; ignores store errors, so that files may stay."""
     try:
         paths = [entry.path for entry in place.store.list(f"{folder}/")] if folder else [one.path for one in files]
         place.store.delete_all(paths)
@@ -120,10 +120,10 @@ def remove_staged(place: TablePlace, files: Sequence[StagedFile], folder: str = 
 def commit_staged(
     table: TableContext, stage: Stage, files: Sequence[StagedFile], batch_id: BatchId | None = None
 ) -> CommitResult:
-    """Write the staged rows of all tasks in one transaction, again after a conflict.
+    """Write the staged rows of all tasks in one transaction, with retries after conflicts.
 
     Raises:
-        WriteConflict, InvalidRecords, Aborted: as of `Table.upsert`.
+        WriteConflict, InvalidRecords, Aborted: as for `Table.upsert`.
         AlreadyCommitted, WrongCheckpoint: see `Transaction.exactly_once`.
     """
     with tempfile.TemporaryDirectory(prefix="hudi-staged-") as folder:
@@ -139,14 +139,14 @@ def commit_staged(
 
 @dataclass(frozen=True)
 class _Merging:
-    """The staged rows of one write, on their way into their file groups."""
+    """Merges the staged rows of one write into their file groups."""
 
     stage: Stage
     files: tuple[StagedFile, ...]
     folder: Path
 
     def write(self, txn: Transaction) -> None:
-        """Write them into a transaction."""
+        """Write the staged rows into a transaction."""
         replaces = self.stage.operation is WriteOperation.INSERT_OVERWRITE
         txn.operation = "DELETE" if self.stage.operation is WriteOperation.DELETE else "UPSERT"
         planner, counts = planner_of(txn), Counter[str]()
@@ -179,23 +179,23 @@ class _Merging:
         txn.add(stat for stats in in_order(jobs, AT_ONCE) for stat in stats)
 
     def _read(self, one: StagedFile, columns: Sequence[str] | None = None) -> pa.Table:
-        """A staged file, by way of a copy on this disk."""
+        """Read a staged file through a copy on this disk."""
         copy = self.folder / one.path.rpartition("/")[2]
         if not copy.exists():
             copy.write_bytes(self.stage.writer.place.store.read(one.path).data)
         with pa.memory_map(str(copy)) as file:
             names = pa.ipc.open_file(file).schema.names
             if names != tasks.change_schema(self.stage.writer.schema).names:
-                raise Aborted(_CHANGED)  # the writer that commits a stream's batch is another one than its tasks had
+                raise Aborted(_CHANGED)  # Another writer commits this stream's batch than the one that its tasks had.
             fields = [names.index(name) for name in columns or names]
             return pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields)).read_all()
 
     def _sort(
         self, homes: NDArray[np.int64], rows: NDArray[np.int64], groups: NDArray[np.int64]
     ) -> dict[tuple[int, int], list[tuple[Path, int]]]:
-        """Write each file anew, a batch for each of its file groups; where the batches of each group are.
+        """Rewrite each file with one batch per file group, and return the batches of each group.
 
-        `rows`: the numbers of all rows, ascending, and for each of them its group in `groups`.
+        `rows` has the numbers of all rows, ascending, and `groups` the group of each.
         """
         found: dict[tuple[int, int], list[tuple[Path, int]]] = {}
         start = 0
@@ -228,9 +228,9 @@ def _opened(path: Path) -> pa.ipc.RecordBatchFileReader:
 def _groups(
     writer: GroupWriter, numbered: tasks.Numbered, keys: pa.ChunkedArray, homes: NDArray[np.int64], names: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of the rows that have these keys, ascending, each with the number of its file group.
+    """The numbers of all rows, ascending, each with the number of its file group.
 
-    A new group is -1 - its bucket. A key that the table has in several groups goes into each of them.
+    A new group is -1 - its bucket. A key that several groups have goes into each of them.
     """
     if writer.config.bucket_index is not None:
         there = {(one.partition, buckets.bucket_of(one.file_id)): int(n) for n, one in numbered.old.items()}
@@ -260,7 +260,7 @@ def _groups(
 
 
 def _located(writer: GroupWriter, numbered: tasks.Numbered, partition: str) -> Iterator[pa.Table]:
-    """The keys of a partition's file groups, some millions at a time, none of them twice in one table."""
+    """Yield the keys of a partition's file groups, some millions at a time; within a table keys are unique."""
     locate, held = tasks.locator(writer, _NO_COLUMNS), list[pa.Table]()
     mine = [(number, one) for number, one in numbered.old.items() if one.partition == partition]
     for place, slice_ in enumerate(mine, start=1):

@@ -1,9 +1,8 @@
-"""One SQL statement that changes rows, taken apart; what Spark is to understand of it stays text, as it was written.
+"""Parser of one SQL statement that changes rows; it leaves the parts for Spark as text.
 
-sqlglot says whether the whole is a statement in Spark's dialect, and where it is not. The parts are cut out of the text
-at its keywords, so that no expression is written anew.
-
-Not promised: what cannot be carried out as one transaction of a table; it is refused, with its place.
+sqlglot checks whether the whole is a statement in Spark's dialect, and where it is wrong. The parser cuts the text at
+its keywords, so that no expression is rewritten. Statements that cannot run as one transaction of a table are rejected,
+with the place.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _QUOTED = {TokenType.STRING, TokenType.IDENTIFIER}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The view of the table that is changed, and what the statement calls it."""
+    """The view whose table changes, and its alias in the statement."""
 
     name: str
     alias: str
@@ -37,7 +36,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class WhenClause:
-    """WHEN [NOT] MATCHED. `values` are columns and expressions, None stands for `*` or, with `delete`, for nothing."""
+    """WHEN [NOT] MATCHED. `values` are columns and expressions; None means `*` or, with `delete`, nothing."""
 
     verb: str
     where: str | None
@@ -46,7 +45,7 @@ class WhenClause:
 
 @dataclass(frozen=True, slots=True)
 class MergeStatement:
-    """MERGE. `on` has the target's columns, each with that of the source that it is equal to; `on_place` is where."""
+    """MERGE. `on` pairs target columns with the source columns that they must equal; `on_place` is its position."""
 
     target: Target
     source: str
@@ -75,7 +74,7 @@ class DeleteStatement:
 
 @dataclass(frozen=True, slots=True)
 class InsertStatement:
-    """INSERT INTO or OVERWRITE; `columns` is None for all of the table's, or if the query names them (`by_name`)."""
+    """INSERT INTO or OVERWRITE. `columns` is None for all of the table's, or if the query names them (`by_name`)."""
 
     target: Target
     query: str
@@ -88,10 +87,10 @@ Statement = MergeStatement | UpdateStatement | DeleteStatement | InsertStatement
 
 
 def parse_statement(text: str) -> Statement:
-    """Take a statement apart.
+    """Parse a statement.
 
     Raises:
-        InvalidInput: it is none, or cannot be carried out here; the message says where.
+        InvalidInput: the text is no such statement, or is not supported; the message names the place.
     """
     try:
         tokens = sqlglot.Dialect.get_or_raise(_DIALECT).tokenize(text)
@@ -134,7 +133,7 @@ def _check_syntax(text: str, kind: type[exp.Expression], reader: _Reader) -> Non
 
 @dataclass
 class _Reader:
-    """The tokens of a text, one after the other."""
+    """Cursor over the tokens of a text."""
 
     text: str
     tokens: list[Token]
@@ -142,7 +141,7 @@ class _Reader:
 
     @property
     def word(self) -> str:
-        """The next word or sign, upper case; empty at the end, and for what is quoted."""
+        """The next word or sign in upper case; empty at the end, and for quoted tokens."""
         if self.at >= len(self.tokens) or self.tokens[self.at].token_type in _QUOTED:
             return ""
         return self.tokens[self.at].text.upper()
@@ -161,14 +160,14 @@ class _Reader:
         return InvalidInput(f"SQL {self.text!r}: expected {expected}, not {found}, {self.place()}")
 
     def take(self) -> str:
-        """The next token's own text."""
+        """Consume the next token and return its text."""
         if self.is_over:
             raise self.wrong("more")
         self.at += 1
         return self.tokens[self.at - 1].text
 
     def took(self, *words: str) -> bool:
-        """Step over these words, if they are next."""
+        """Consume these words if they come next."""
         start = self.at
         for word in words:
             if self.word != word:
@@ -182,7 +181,7 @@ class _Reader:
             raise self.wrong(" ".join(words))
 
     def name(self) -> str:
-        """A name, quoted or not."""
+        """Consume a name, quoted or not."""
         if self.is_over or not (self.tokens[self.at].text.replace("_", "a").isalnum() or not self.word):
             raise self.wrong("a name")
         if self.tokens[self.at].token_type is TokenType.STRING:
@@ -190,7 +189,7 @@ class _Reader:
         return self.take()
 
     def until(self, *words: str) -> str:
-        """The text up to one of these words, or to the end, that stands in no parentheses and in no CASE."""
+        """Consume the text up to one of these words outside of parentheses and CASE, or up to the end."""
         start, depth = self.at, 0
         while not self.is_over and not (depth == 0 and self.word in words):
             depth += (self.word in _OPENS) - (self.word in _CLOSES)
@@ -206,14 +205,14 @@ class _Reader:
             raise self.wrong("the end")
 
     def target(self, *, aliased: bool = True) -> Target:
-        """The name of a view, and its alias."""
+        """Consume the name of a view, and its alias."""
         name = self.name()
         if self.word == ".":
             raise self.wrong("the name of a registered view, which has no parts")
         return Target(name, self.alias("SET", "WHERE", "USING") or name if aliased else name)
 
     def alias(self, *reserved: str) -> str:
-        """An alias, with or without AS; empty if there is none."""
+        """Consume an alias, with or without AS; empty without one."""
         if self.took("AS"):
             return self.plain_name()
         return "" if self.is_over or self.word in reserved else self.plain_name()
@@ -226,7 +225,7 @@ class _Reader:
         return found
 
     def column_of(self, target: Target) -> str:
-        """A column of the target, which may be qualified."""
+        """Consume a column of the target, which may be qualified."""
         first = self.name()
         if not self.took("."):
             return first
@@ -239,7 +238,7 @@ class _Reader:
         return found
 
     def assignments(self, target: Target, *ends: str) -> tuple[tuple[str, str], ...]:
-        """`a = 1, b = b + 1`."""
+        """Consume `a = 1, b = b + 1`."""
         found: dict[str, str] = {}
         while True:
             start, column = self.at, self.column_of(target)
@@ -252,7 +251,7 @@ class _Reader:
                 return tuple(found.items())
 
     def names(self) -> tuple[str, ...]:
-        """`(a, b)`."""
+        """Consume `(a, b)`."""
         self.need("(")
         found = [self.plain_or_quoted()]
         while self.took(","):
@@ -280,7 +279,7 @@ def _merge(reader: _Reader) -> MergeStatement:
 
 
 def _source(reader: _Reader) -> tuple[str, str]:
-    """The text of what comes after USING, and its alias."""
+    """Consume the source after USING; return its text and alias."""
     start = reader.at
     if reader.took("("):
         reader.until(")")
@@ -298,7 +297,7 @@ def _source(reader: _Reader) -> tuple[str, str]:
 
 
 def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: str) -> tuple[tuple[str, str], ...]:
-    """`t.id = s.id and t.city = s.city`, and nothing else."""
+    """Parse `t.id = s.id and t.city = s.city`; other conditions are errors."""
     tree = sqlglot.parse_one(text, dialect=_DIALECT)
     found: dict[str, str] = {}
     for part in tree.flatten() if isinstance(tree, exp.And) else [tree]:
@@ -387,7 +386,7 @@ def _insert(reader: _Reader) -> InsertStatement:
 
 
 def _is_list_of_names(reader: _Reader) -> bool:
-    """Whether `(` begins the columns, and not a query in parentheses."""
+    """Whether `(` begins a list of columns, and not a query in parentheses."""
     following = reader.tokens[reader.at + 1 : reader.at + 2]
     return (
         reader.word == "("

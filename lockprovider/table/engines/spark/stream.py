@@ -1,4 +1,4 @@
-"""Streams whose batches are upserts, merges or anything a transaction can do: `foreachBatch` with exactly-once commits.
+"""Streams whose batches are upserts, merges or any other transaction: `foreachBatch` with exactly-once commits.
 
     query = stream.writeStream.foreachBatch(upserts(table)).option("checkpointLocation", folder).start()
 
@@ -6,14 +6,15 @@
         write_new(rows.where("is_new"), batch)                  # write_new = batches(table, hudi.insert)
         write_all(rows, batch)                                  # write_all = upserts(table)
 
-Each write of a batch is one transaction in the driver's own process. Its commit carries the query's id, the number of
-the batch, and which write of the batch it is. Spark runs the last batch again after a crash: a write that is in the
-table is left out then, and reported by the event `left_out`, a log line, and the result None. A write without rows
-makes no commit, either. A query with a new checkpoint and an old `stream_id` is refused with `WrongCheckpoint`.
+Each write of a batch is one transaction in the driver's Python process. Its commit records the query's id, the number
+of the batch, and the number of the write within the batch. Spark runs the last batch again after a crash. A write that
+the table already has is then skipped, and reported by the event `left_out`, a log line, and the result None. A write
+without rows makes no commit, either. A query with a new checkpoint and an old `stream_id` gets `WrongCheckpoint`.
 
-Not promised: exactly-once for a function that makes the writes of a batch in another order when it runs again, or that
-decides anew which of them it makes; for a query without a `stream_id` that gets a new checkpoint (it is another stream,
-and begins anew).
+Not promised: exactly-once in these cases:
+
+- A function makes the writes of a batch in another order when it runs again, or decides anew which of them to make.
+- A query without a `stream_id` gets a new checkpoint: it is then another stream, and starts again.
 
 Source: Spark's "Structured Streaming Programming Guide", foreachBatch; Hudi `HoodieStreamingSink`.
 """
@@ -42,13 +43,13 @@ _UNTOLD = (
     "if the query has a new checkpoint, give it a new stream_id; Spark Connect does not tell whether it has, so a new "
     "stream_id is needed also where a crash came before Spark noted this batch"
 )
-_EXECUTION = "spark.sql.execution.id"  # Spark runs each try of a batch as one of its own
+_EXECUTION = "spark.sql.execution.id"  # Spark gives each attempt of a batch its own id
 
 
 def upserts(
     table: TableContext, *, stream_id: str | None = None, retries: int = RETRIES
 ) -> Callable[[DataFrame, int], CommitResult | None]:
-    """For `foreachBatch`: upsert each batch by key, once."""
+    """Make a function for `foreachBatch` that upserts each batch by key, once."""
     return batches(table, functions.write, stream_id=stream_id, retries=retries)
 
 
@@ -59,15 +60,16 @@ def batches(
     stream_id: str | None = None,
     retries: int = RETRIES,
 ) -> Callable[[DataFrame, int], CommitResult | None]:
-    """For `foreachBatch`: let `change` write each batch into a transaction, and commit it once.
+    """Make a function for `foreachBatch` that lets `change` write each batch into a transaction, and commits it once.
 
-    `change` is run again after a conflict, up to `retries` times; then the query fails with WriteConflict, and Spark
-    begins with that batch when it is started again. `stream_id` is the query's own id unless given. What is returned
-    gives the commit's result, or None where nothing was committed.
+    After a conflict `change` runs again, up to `retries` times. Then the query fails with WriteConflict, and Spark
+    repeats the batch when the query restarts. `stream_id` defaults to the query's id. The function returns the commit's
+    result, or None without a commit.
 
     Raises:
-        WrongCheckpoint: of what is returned: the query's checkpoint is not the one that the stream was written with.
-        InvalidInput: this is no batch of a stream, and there is no `stream_id`; or two writes of a batch are under way.
+        WrongCheckpoint: by the function: the query's checkpoint is not the one that the stream was written with.
+        InvalidInput: by the function: this is no batch of a stream and has no `stream_id`, or two writes of a batch
+            overlap.
     """
     if stream_id is not None:
         BatchId.of(stream_id, 0)
@@ -76,7 +78,7 @@ def batches(
 
 @dataclass(frozen=True)
 class _Batches:
-    """What `batches` returns. Picklable: Spark Connect calls it in a process of its server."""
+    """The function that `batches` returns. Picklable: Spark Connect calls it in a process of its server."""
 
     table: TableContext
     change: Callable[[TransactionHandle, DataFrame], object]
@@ -95,7 +97,7 @@ class _Batches:
 
             try:
                 return transact(self.table, run, retries=self.retries)
-            except AlreadyCommitted as error:  # by the run before, which died before Spark noted it
+            except AlreadyCommitted as error:  # by the run before, which died before Spark recorded it
                 if batch_id.run == _CONNECT and batch == 0:
                     raise WrongCheckpoint(f"{error}; {_UNTOLD}") from error
                 self.table.tell("left_out", "", batch=str(batch_id), why=str(error))
@@ -110,7 +112,7 @@ class _Nothing(Exception):
 
 @dataclass
 class _Try:
-    """One run of a batch by Spark: how many writes it has begun, and whether one is under way."""
+    """One attempt of a batch by Spark: the number of writes begun, and whether one is in progress."""
 
     name: object
     writes: int = 0
@@ -126,7 +128,7 @@ class _Writes:
 
     @contextmanager
     def one_of(self, table: TableContext, rows: DataFrame, batch: int, stream_id: str | None) -> Iterator[BatchId]:
-        """The next write of this batch, while it is under way.
+        """Count the next write of this batch, and mark it as in progress while the block runs.
 
         Raises:
             InvalidInput: see `batches`.
@@ -145,7 +147,7 @@ class _Writes:
                 raise InvalidInput(f"batch {batch} of stream {stream} is being written: make its writes one by one")
             mine.is_writing, mine.writes = True, mine.writes + 1
         try:
-            # A stream that is the query has no other runs.
+            # A stream named after its query has no other runs.
             yield BatchId.of(stream, batch, "" if stream_id is None else query or "", mine.writes)
         finally:
             mine.is_writing = False
@@ -155,9 +157,9 @@ _WRITES = _Writes()
 
 
 def _query(rows: DataFrame) -> tuple[str | None, object]:
-    """The id of the query whose batch runs, and what Spark calls this run of it; None of what is no batch."""
+    """The query's id and Spark's id of this attempt; None for rows that are no batch."""
     if rows.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
-        return _CONNECT, _CONNECT  # a process for each start of a query, which is not told the query's id
+        return _CONNECT, _CONNECT  # Connect starts a process for each start of a query, without the query's id
     context = rows.sparkSession.sparkContext
     query = context.getLocalProperty(_QUERY)
     return query, None if query is None else (context.applicationId, context.getLocalProperty(_EXECUTION))

@@ -1,4 +1,4 @@
-"""Temporary views of tables, by which SQL knows them."""
+"""Temporary views that make tables known to SQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 @dataclass(frozen=True)
 class RegisteredView:
-    """A view that was registered; `is_whole` if it has all rows and columns of the table as of now."""
+    """A registered view; `is_whole` if it shows all rows and columns of the table as of now."""
 
     name: str
     table: TableContext
@@ -32,11 +32,11 @@ class RegisteredView:
     native_reads: NativeReads
 
     def show(self, spark: SparkSession, source: TableContext | Transaction) -> None:
-        """Let the view be this snapshot."""
+        """Replace the view by this snapshot."""
         read(spark, source, native_reads=self.native_reads).createOrReplaceTempView(self.name)
 
 
-SHOWN = Lock()  # while a statement's queries are resolved, its views are of its own transaction
+SHOWN = Lock()  # held while a statement's queries are resolved, as its views then show its own transaction
 _VIEWS: WeakKeyDictionary[SparkSession, dict[str, RegisteredView]] = WeakKeyDictionary()
 
 
@@ -53,13 +53,13 @@ def register(
 ) -> None:
     """Make a temporary view of the session: `register(spark, "s3://bucket/trips", "trips")`, for SELECT and `sql`.
 
-    It is the table as of now, or of a moment: register it again to see later commits; those of `sql` it shows.
-    `columns` and `filter` narrow what is read from the files; what a query itself asks for does so only where Spark's
-    own reader reads them (`native_reads`), as Spark does not tell it to Python. The rest is as of `read`.
+    The view shows the table as of now, or of a moment. It follows commits of `sql`; register it again to see other
+    later commits. `columns` and `filter` narrow the read of the files. A query's own columns and filters do so only
+    with Spark's own reader (`native_reads`), as Spark does not pass them to Python. Other arguments are as for `read`.
 
     Raises:
-        TableNotFound: there is none at this URL.
-        InvalidInput, HistoryGone: as `read`.
+        TableNotFound: no table exists at this URL.
+        InvalidInput, HistoryGone: as for `read`.
     """
     table = source if isinstance(source, TableContext) else TableContext.open(source, storage_options=storage_options)
     rows = read(spark, table, columns, filter=filter, as_of=as_of, native_reads=native_reads)
@@ -71,20 +71,20 @@ def register(
 def sql(
     spark: SparkSession, text: str, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """Run MERGE, UPDATE, DELETE or INSERT [OVERWRITE] of a registered view's table, as one transaction.
+    """Run MERGE, UPDATE, DELETE or INSERT [OVERWRITE] on a registered view's table, as one transaction.
 
         sql(spark, "merge into trips using late on trips.id = late.id when matched then update set *", retries=5)
 
-    In its queries and conditions that view is what the transaction reads, also when it is run again after a conflict;
-    afterwards the view shows the table as of then. Other views and tables are what Spark has by their names. Merged is
-    by record key: ON compares the columns of key and partition, and no others. INSERT does not look whether keys are
-    there (unless the table has a bucket index); INSERT OVERWRITE replaces all rows.
+    The statement's queries and conditions read that view as of the transaction, also in a retry after a conflict.
+    Afterwards the view shows the table as of then. Other views and tables are the session's. MERGE works by record key:
+    ON must compare exactly the key and partition columns. INSERT does not check for existing keys, unless the table has
+    a bucket index. INSERT OVERWRITE replaces all rows.
 
     Raises:
-        InvalidInput: it is no such statement, or cannot be carried out so: the message says where; or no view of this
-            name is registered.
+        InvalidInput: the text is no such statement, or is not supported: the message names the place; or no view of
+            this name is registered.
         InvalidRecords: the source of a MERGE has a key twice, or a row or column does not fit.
-        WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+        WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
         ModuleNotFoundError: sqlglot is not installed.
     """
     if find_spec("sqlglot") is None:
@@ -97,10 +97,10 @@ def sql(
 
 
 def writable_view(spark: SparkSession, name: str) -> RegisteredView:
-    """The view that a statement changes.
+    """Return the registered view that a statement changes.
 
     Raises:
-        InvalidInput: none is registered by this name, or it is a part of its table.
+        InvalidInput: no view has this name, or it shows only a part of its table.
     """
     views = _VIEWS.get(spark, {})
     found = views.get(name.lower())

@@ -1,11 +1,12 @@
-"""The data source's writing half: executors write the files, then one commit makes them visible, or none.
+"""Writer of the Spark data source: executors write the files, then one commit makes all of them visible, or none.
 
-Spark makes the writer in a planning process, pickles it for its tasks, and calls `commit` in another process. So the
-instant is taken in the planning process, its heartbeat is kept there and by every task that writes, and `commit` takes
-the instant up. A stream's writer is made in order to commit, too: its instant is taken when it is pickled. Not
-promised: that a write outlives a stretch longer than the heartbeat's tolerance (120 s) in which neither lives, as when
-executors are waited for: it fails then, and nothing of it is visible. The functions in `spark`, whose heartbeat is the
-driver's own, have no such limit, raise typed errors, and return what they did.
+Spark makes the writer in a planning process, pickles it for its tasks, and calls `commit` in another process. The
+planning process takes the instant. It sends the heartbeat, as does every task that writes, and `commit` resumes the
+instant. Spark also makes a stream's writer just to commit, so a stream takes its instant when the writer is pickled.
+
+Not promised: that a write survives longer than the heartbeat's tolerance (120 s) without one of these processes, as
+when it waits for executors. It then fails, and nothing of it is visible. The functions in `spark` have no such limit,
+as the driver sends their heartbeat. They also raise typed errors, and return their results.
 
 Source: Spark's `DataSourceWriter`, `DataSourceStreamWriter`; Hudi `HoodieStreamingSink`.
 """
@@ -40,18 +41,19 @@ from lockprovider.table.transaction.retry import add_columns, create_table
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 _QUERY = "sql.streaming.queryId"
-_PLANNED_S = 600.0  # a stream's planning process beats no longer: Spark does not tell it that a batch was given up
+# A stream's planning process stops its heartbeat then: Spark does not report that a batch was abandoned.
+_PLANNED_S = 600.0
 _RETRIES = 5
 
 
 def open_target(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> TableContext | None:
-    """The table for these rows; None if there is one, and `if_exists` says to leave it alone.
+    """Open or create the table for these rows; None if it exists and `if_exists` is `ignore`. May add columns to it.
 
     Raises:
-        TableNotFound: there is none, and the options do not say what it is to be.
-        TableExists: there is one, and `if_exists` says that it is an error.
-        InvalidInput: the one that is there is another than the options say.
-        InvalidRecords, UnsupportedSchema: it cannot be made, or have these columns.
+        TableNotFound: no table exists, and the options do not define one.
+        TableExists: the table exists, and `if_exists` is `error`.
+        InvalidInput: the existing table differs from the options.
+        InvalidRecords, UnsupportedSchema: the table cannot be created, or cannot have these columns.
     """
     try:
         table = options.open()
@@ -90,7 +92,7 @@ def _make(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> TableCont
             settings=options.settings,
             exist_ok=exist_ok,
         )
-    except TableExists:  # another was faster
+    except TableExists:  # another writer was faster
         if options.if_exists == "ignore":
             return None
         raise
@@ -98,17 +100,17 @@ def _make(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> TableCont
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task wrote, and for which instant and stream."""
+    """Result of one task: its files, instant and stream."""
 
     begin: str
     stats: list[WriteStat]
     stream: str | None
-    staged: list[StagedFile] = field(default_factory=list)  # where all tasks' rows come together
+    staged: list[StagedFile] = field(default_factory=list)  # set if one process gathers the rows of all tasks
 
 
 @dataclass
 class WriteJob:
-    """A write on its way to the tasks."""
+    """A write of the data source, in the form that Spark pickles for its tasks."""
 
     options: SparkOptions
     asked: HudiWrite
@@ -118,11 +120,11 @@ class WriteJob:
     is_left_out: bool = False
 
     def check(self) -> None:
-        """Refuse what `begin` would; make the table, if there is none.
+        """Raise for what `begin` would reject, and create a missing table.
 
         Raises:
             TableNotFound, TableExists, InvalidInput, InvalidRecords, UnsupportedSchema: see `open_target`.
-            InvalidInput: the rows cannot be written to it.
+            InvalidInput: the rows cannot be written to the table.
         """
         table = open_target(self.options, self.asked, self.rows)
         self.is_left_out = table is None
@@ -130,7 +132,7 @@ class WriteJob:
             self._check(table)
 
     def begin(self) -> Transaction | None:
-        """Take an instant, unless there is one, or rows come together before any is written.
+        """Take an instant, unless the job has one or gathers all rows first; creates a missing table.
 
         Raises:
             TableNotFound, TableExists, InvalidInput, InvalidRecords, UnsupportedSchema: see `check`.
@@ -150,7 +152,7 @@ class WriteJob:
 
     @property
     def overwrite(self) -> bool:
-        """Whether all that the table has is replaced."""
+        """Whether the write replaces all rows of the table."""
         return self.asked.operation is WriteOperation.INSERT_OVERWRITE_TABLE
 
     def _check(self, table: TableContext) -> None:
@@ -171,7 +173,7 @@ class WriteJob:
             self.stage = Stage(planner, asked, valued)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """In a task: write its rows, or hand them on."""
+        """Write or stage the rows of a task."""
         group, context = self.group, TaskContext.get()
         if context is not None and (self.is_left_out or self.asked.gathers):
             staged = [] if self.stage is None or self.is_left_out else self.stage.write(batches)
@@ -182,11 +184,11 @@ class WriteJob:
             return Written(group.begin, insert_all(group, batches), context.getLocalProperty(_QUERY))
 
     def commit(self, written: list[Written], batch_id: BatchId | None = None) -> CommitResult | None:
-        """Make the write visible, then archive, compact, cluster if Hudi's keys say so; None if there is nothing to do.
+        """Make the write visible, then archive, compact and cluster as Hudi's keys say; None if nothing was written.
 
         Raises:
             Aborted, AlreadyCommitted: see `Transaction.commit`; the instant is rolled back.
-            WriteConflict, InvalidRecords, UnsupportedSchema: of rows that came together, see `commit_staged`.
+            WriteConflict, InvalidRecords, UnsupportedSchema: for gathered rows, see `commit_staged`.
         """
         if self.is_left_out:
             return None
@@ -221,7 +223,7 @@ class WriteJob:
             raise
 
     def abort(self, written: Sequence[Written]) -> None:
-        """Remove the write, unless it is committed: the answer to a commit may have been lost."""
+        """Remove the write, unless it is committed: the response to a commit may have been lost."""
         if self.stage is not None:
             remove_staged(self.stage.writer.place, (), self.stage.folder)
         begun = {one.begin for one in written} | {"" if self.group is None else self.group.begin}
@@ -239,41 +241,41 @@ class WriteJob:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One write is one commit: new file groups, or (mode overwrite) all that the table has."""
+    """Writer of a batch as one commit: new file groups, or (mode overwrite) a replacement of all rows."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job
 
     @in_one_sentence()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """In a task."""
+        """Write the rows of a task."""
         return self.job.write(iterator)
 
     @in_one_sentence()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """In a process of its own, after all tasks."""
+        """Commit after all tasks; Spark calls it in a separate process."""
         self.job.commit(_written(messages))
 
     @in_one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """In a process of its own, after a failure; tasks may still be running, and remove what they write after it."""
+        """Roll back after a failure, in a separate process; tasks that still run remove their own files."""
         self.job.abort(_written(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Each batch is one commit that carries the stream's id and the batch's; one that comes again is not committed."""
+    """Writer of a stream: each batch is one commit with the ids of stream and batch; a repeated batch is skipped."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job
 
     @in_one_sentence()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """In a task."""
+        """Write the rows of a task."""
         return self.job.write(iterator)
 
     @in_one_sentence()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """In a process of its own, after all tasks of a batch."""
+        """Commit after all tasks of a batch; Spark calls it in a separate process."""
         written = _written(messages)
         if not written:
             return
@@ -283,7 +285,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch_id = BatchId.of(named or query, batchId, "" if named is None else query or "")
         try:
             done = self.job.commit(written, batch_id)
-        except AlreadyCommitted as error:  # by the run before, which died before Spark noted it
+        except AlreadyCommitted as error:  # by the run before, which died before Spark recorded it
             done, why = None, str(error)
         else:
             why = "it has no rows"
@@ -292,7 +294,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @in_one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """In a process of its own, after a failure. Of a batch that no task finished the next writer cleans up."""
+        """Roll back after a failure, in a separate process. If no task finished, the next writer cleans up."""
         del batchId
         self.job.abort(_written(messages))
 

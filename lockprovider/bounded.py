@@ -251,7 +251,6 @@ def _no(name: str, wanted: str, value: Any) -> Undecodable:
 
 
 def _shown(value: Any) -> str:
-    """Shorten a value for an error text: large values are named by their type."""
     if isinstance(value, (list, dict)) or (isinstance(value, int) and abs(value) > LARGEST_NUMBER):
         return f"a {type(value).__name__}" if isinstance(value, (list, dict)) else "a larger one"
     return repr(value[:_SHORT] if isinstance(value, str) else value)

@@ -109,6 +109,7 @@ def _late(name: str, module: str) -> Any:
 
 
 def _code(error: Exception) -> int | None:
+    """Return the exit code of a lock's or recipe's error; None for other errors."""
     match error:
         case PublishUnknown():
             return UNKNOWN

@@ -256,6 +256,7 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
 
 
 def _settings(given: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
+    """Build settings from the given words, with Hudi's bounds; errors name the user's words."""
     found = {field: _seconds(word, given[word.name]) for field, word in words.items() if word.name in given}
     validity, renew, timeout, poll = (found.get(field, _DEFAULTS[field]) for field in _FIELDS)
     if words is _IN_URL and "renew" not in found:
@@ -277,7 +278,6 @@ _DEFAULTS = {field: float(getattr(LockSettings(), field)) for field in _FIELDS}
 
 
 def _said(field: str, word: _Word, given: Mapping[str, object]) -> str:
-    """Format a setting by the name and unit that its user knows."""
     if word.name in given:
         return f"{word.name}={given[word.name]}"
     return f"{word.name}={_DEFAULTS[field] * word.per_s:g} (the default)"

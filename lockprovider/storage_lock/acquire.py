@@ -76,8 +76,8 @@ class Fifo:
 class FifoTurn:
     """A turn in a `Fifo`. It lasts until `leave`, which any thread may call, or until it is no longer referenced.
 
-    So an interrupt at any moment cannot leave the mutex taken: the turn disappears with the frame, or lease, that had
-    it. The next turn finds that within `SLICE_S`.
+    So no interrupt can leave the mutex taken: the turn disappears with the frame, or lease, that had it. The next turn
+    finds that within `SLICE_S`.
     """
 
     def __init__(self, fifo: Fifo) -> None:
@@ -108,9 +108,9 @@ _NAME_LENGTH = 12  # of a UUID's 32 digits: if two names collide, only fairness 
 class ProcessQueue:
     """The clients of one lock in one process: one of them polls, and all share what it read or released.
 
-    The client that has the turn of `fifo` polls. So a process reads a lock at the pace of one client, however many
-    threads and `Lock` objects want it. The next client takes without a read what another one has just released, and an
-    unchanged record is not sent again. In the record the whole process is one waiter, `name`.
+    The client that has the turn of `fifo` polls, so a process reads a lock at the pace of one client. The next client
+    takes without a read what another one has just released, and an unchanged record is not sent again. In the record
+    the whole process is one waiter, `name`.
     """
 
     def __init__(self, name: str, world: World) -> None:

@@ -5,10 +5,10 @@
         await lease.publish("state/7", data)
 
 Each acquisition drives a `Lock` in a thread of its own, so every promise of `Lock` holds. Tasks exclude each other; the
-task that holds the lock may acquire it again.
+holding task may acquire the lock again.
 
-Cancellation. A cancelled acquisition ends at once and never leaves a held lock behind. Its thread finishes the request
-on its way and releases a lock that it acquired, even if the loop is gone. A cancelled `release` goes on. A cancelled
+Cancellation. A cancelled acquisition ends at once and leaves no held lock behind. Its thread finishes the request on
+its way and releases a lock that it acquired, even if the loop is gone. A cancelled `release` goes on. A cancelled
 `publish` goes on too, and may happen; it ends before the lease is released.
 
 Not promised: that a lease ends with its task. It is renewed while the lease or its lock is referenced, so use
@@ -47,8 +47,8 @@ from lockprovider.storage_lock.status import say_all
 T = TypeVar("T")
 
 
-# Tasks of one event loop that want one lock wait here in the order of asking, without a thread and without a request.
-# So a loop reads a lock at the pace of one client, however many tasks and `AsyncLock` objects want it.
+# Tasks of one event loop wait here for one lock, without a thread and without a request. So a loop reads a lock at the
+# pace of one client, however many tasks and `AsyncLock` objects want it.
 class TaskQueue:
     """The queue of tasks for one lock: first come, first served. `lease` is the current task's, once it has one."""
 
@@ -238,6 +238,7 @@ class AsyncLock(ForTasks[Lock]):
         return await on_thread(lambda: self._sync.stage(path, data), undo=self._sync.unstage)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
+        """Wait for this task's turn, then acquire in a thread; an inner call returns the held lease."""
         mine, task = self._lease, asyncio.current_task()
         if mine is not None and mine.task is task and not mine.released:
             return mine.again()
@@ -268,7 +269,6 @@ class AsyncLock(ForTasks[Lock]):
 
 
 def _record_of(lease: Lease | None) -> LockRecord | None:
-    """Return the record that the lease last wrote; None without a lease, or if it is lost."""
     with contextlib.suppress(LeaseLost):
         return None if lease is None else lease.record
     return None
@@ -338,7 +338,7 @@ class AsyncLease:
 
     @property
     def deadline(self) -> datetime | None:
-        """The same as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
+        """`deadline_s` as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
         return self._inner.deadline
 
     @property

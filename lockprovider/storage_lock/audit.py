@@ -1,12 +1,11 @@
 """Hudi's audit records of its storage lock, and the analysis of which client held the lock when.
 
 While `.hoodie/.locks/audit_enabled.json` has `{"STORAGE_LOCK_AUDIT_SERVICE_ENABLED":true}`, every holder writes a file
-`.hoodie/.locks/audit/<begin>_<owner>.jsonl`. It has one line for taking the lock, one for each renewal, and one for the
-release. Each line has the time BEFORE its request was sent, on the holder's own clock.
+`.hoodie/.locks/audit/<begin>_<owner>.jsonl`, with one line for the take, each renewal and the release. Each line has
+the time BEFORE its request was sent, on the holder's own clock.
 
-Not promised: that the audit is complete. JVM Hudi and this library write it afterwards, and skip it if the store fails;
-a holder that dies writes no end. JVM Hudi keeps one file for all acquisitions of a provider, under the time of the
-first.
+Not promised: that the audit is complete. Writers, JVM Hudi's too, write it afterwards and skip it if the store fails. A
+holder that dies writes no end. JVM Hudi keeps one file for all acquisitions of a provider, under the time of the first.
 
 Source: `StorageLockProviderAuditService`, `AuditServiceFactory`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """

@@ -1,11 +1,11 @@
 """Writing Hudi's audit records, and reading them back.
 
-Audit records never slow the lock or make it fail. A thread of their own writes them, and ends when nothing is left to
-write. Records that cannot be written are dropped with a warning in the log. At the end of the process they get `exit_s`
+Audit records never slow the lock or make it fail. A thread of their own writes them, and ends when nothing is left.
+Records that cannot be written are dropped with a warning in the log. At the end of the process they get `exit_s`
 seconds.
 
-Not promised: that a record exists. The store is asked whether records are wanted at the first acquisition, and again at
-an acquisition a minute later.
+Not promised: that a record exists. The store is asked whether records are wanted at the first acquisition, and again a
+minute later at the earliest.
 """
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ class AuditLog:
     def __repr__(self) -> str:
         return f"<AuditLog in {self._store.url!r}>"
 
-    # -- called by the lock; nothing here waits for the store
-    # --------------------------------------------------------------
+    # -- called by the lock; nothing here waits for the store ---------------------------------------------------------
 
     def taken(self, record: LockRecord) -> None:
         """Record that the lock was taken with this record."""

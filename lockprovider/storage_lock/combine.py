@@ -1,22 +1,21 @@
 """Group commit, without I/O, clock or randomness: one conditional write of the record decides several publishes.
 
 A publish is decided once a write of the lock record, at the version that its writer read, contains it. So two clients
-that combine cannot both win, and a late one decides nothing. A writer reads the record first and lists the intents
-then: an intent that was withdrawn before a version cannot be decided at that version or later. The writer of an intent
-has judged it up to its position in the log. The combining client judges it against all entries since, and against those
-chosen before it in the same write. Whatever ends the log (a JVM writer, a clean, a rollback, a restore) voids all
-intents at once.
+that combine cannot both win, and a late one decides nothing. A writer reads the record first and then lists the
+intents: an intent withdrawn before a version cannot be decided at that version or later. An intent's writer has judged
+it up to its position in the log. The combining client judges it against all entries since, and against those chosen
+before it in the same write. Whatever ends the log (a JVM writer, a clean, a rollback, a restore) voids all intents.
 
     combine    the record that decides a batch
     verdict    what the record says of one intent
     next_act   what a client does that waits for a decision, or leads the batch
 
-The leader of the batch has announced in the record for how long it reads the intents again. This is a hint, and safety
-does not depend on it. Each client counts the time from when it first read that version, so clocks need not agree.
+The leader of the batch announces in the record for how long it reads the intents again. Safety does not depend on this
+hint. Each client counts the time from its first read of that version, so clocks need not agree.
 
-The leader applies what is decided in the order of the log, one after the other: for readers that only list the store, a
-publish never appears before an earlier one. If all readers use the record (unordered visibility, `at_once`), it applies
-what one write decides at the same time. A waiting client is notified once all before its publish is applied, too.
+The leader applies publishes one after the other, in the order of the log: for readers that only list the store, a
+publish never appears before an earlier one. With unordered visibility (`at_once`) it applies one write's publishes
+concurrently. A caller is notified once all before its publish is applied, too.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ _SUM = 4  # bytes
 class Intent:
     """A writer's request to have a publish decided: an object, created once, named after what its writer has read.
 
-    All that the publish needs is stored already. An intent is valid for one log of the lock record only, from the
-    position up to which its writer has judged it. An intent without a body is withdrawn. A short body also travels in
-    the name, and spares a read. It is deflated with a dictionary that the deciding client has: the decider's sample,
-    and the last log entry before the position.
+    All that the publish needs is stored already. An intent is valid for one log only, from the position up to which its
+    writer has judged it. An intent without a body is withdrawn. A short body also travels in the name, which spares a
+    read. It is deflated with a dictionary that the deciding client has: the decider's sample, and the last log entry
+    before the position.
 
     Attributes:
-        log: the name of the log by which its writer has judged it.
-        place: the position in that log up to which its writer has judged it.
+        log: the name of the log.
+        place: the position in the log up to which its writer has judged it.
         stem: the start of the path that will be published; no other publish's path starts with it.
         body: what the decider needs to judge and to publish it.
         told: the body as the name carries it; empty if it does not.
@@ -208,11 +207,10 @@ def choose(
 
 
 def _pending(decider: Decider, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-    """Return the publish of an intent; None if the intent is faulty.
+    """Return the publish of an intent; None if the intent is faulty, which must not stop the decision of the others.
 
-    Another writer's faulty intent must not stop the decision of the others. For its own intent a writer asks the
-    decider again and gets the error. A publish whose path does not begin with the intent's stem would be decided again
-    and again.
+    For its own intent a writer asks the decider again and gets the error. A publish whose path does not begin with the
+    intent's stem would be decided again and again.
     """
     try:
         pending = decider.pending(intent, log, now_ms)
@@ -404,15 +402,15 @@ class Situation:
     """What a client of group commit knows besides the record.
 
     Attributes:
-        unapplied: the pending publishes of the record that may not be applied yet.
+        unapplied: the record's pending publishes that may not be applied yet.
         standing: what it waits for; None if it leads the batch, or wants nothing.
         undecided: the log does not decide some of what it wants.
         leads: it leads the batch.
         applies: it is applying something.
-        fails: its last run of applying has ended early. `is_stuck`: because something never can be applied.
+        fails: its last run of applying ended early. `is_stuck`: because something never can be applied.
         others_apply: all that it wants is decided, and another client applies that.
         is_waited_for: a client among the waiters wants to hold the lock.
-        wrote: the record is the last one that it has written, as far as it knows.
+        wrote: it wrote the current record, as far as it knows.
     """
 
     unapplied: tuple[Pending, ...] = ()
@@ -488,7 +486,7 @@ def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) ->
         pause_s = max(_until_told_s(record, mine, now_ms, duty_s / DUTY_ROUNDS), mine.waits_s / _SLOWER)
         return LookAgain(min(pause_s, duty_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
     if others_wait(record, mine.name) and max(lies_free_s(record, now_ms), mine.waits_s) <= goes_first_s(record):
-        return LookAgain(_pause_s(mine, poll_s))  # whoever wants to hold it goes first
+        return LookAgain(_pause_s(mine, poll_s))  # waiters that want to hold the lock go first
     return WriteRecord(duty=mine.posted or mine.refused > 0)
 
 

@@ -300,6 +300,7 @@ def unpack(packed: bytes) -> tuple[Entry, ...]:
 
 @lru_cache(maxsize=32)
 def _unpack(packed: bytes) -> tuple[Entry, ...]:
+    """Inflate and decode the entries; the last results are cached."""
     if not packed:
         return ()
     with undecodable_as(Undecodable, "it cannot be unpacked"):

@@ -267,6 +267,6 @@ def _refused_by(request: CommitRequest, log: Log | None, unapplied: Collection[s
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in unapplied])
     except combine.JudgeAnew:
         return None
-    except Exception as error:  # noqa: BLE001 - for the writer of the intent
+    except Exception as error:  # noqa: BLE001 - the intent's writer gets it
         return error
     return None

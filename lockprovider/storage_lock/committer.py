@@ -169,6 +169,7 @@ class Committer:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
+        """Serve requests until none is left; on an unexpected error end all of them by `PublishUnknown`."""
         try:
             while (pause_s := self._turn()) is not None or not self._ends():
                 if pause_s:

@@ -204,6 +204,7 @@ class Driver:
             self._audit.renewed(held.record, self._me.settings.validity)
 
     def _put(self, effect: PutRecord) -> Event:
+        """Write the record; returns the event that the outcome is for the machine."""
         try:
             outcome = self._file.put(effect.record, effect.condition, self._request_s())
         except BaseException:

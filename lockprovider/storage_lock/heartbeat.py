@@ -1,11 +1,11 @@
 """The heartbeat, which renews a lease.
 
 It stops when the lease is released or lost. It also stops when the thread that took the lock is dead: no thread is left
-to do the protected work, so the lease should lapse. Unless it stops for a release, it tells the lease.
+to do the protected work, so the lease should lapse. Unless it stops for a release, it marks the lease as lost.
 
-A client that takes its lock again and again keeps the heartbeat's thread parked between its leases: starting a thread
-costs more than the rest of a short turn. Nothing wakes the thread when a lease begins or ends. The thread looks twice
-in an interval, and ends after an interval with nothing to do.
+Between the leases of a client the heartbeat's thread is parked, because starting one costs more than the rest of a
+short turn. Nothing wakes it when a lease begins or ends. It looks for a lease twice in an interval, and ends after an
+interval without one.
 """
 
 from __future__ import annotations

@@ -54,10 +54,9 @@ class Broken:
 def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
     """Release the lock in `seen`, if its record is unchanged except for its waiters.
 
-    The holder notices at its next renewal, and works on until then. What it publishes with `lease.publish` is refused
-    from now on.
+    The holder works on until its next renewal, where it notices. From now on `lease.publish` refuses what it publishes.
 
-    Decided publishes are applied before another client can take the lock. For that the lock is taken for a minute at
+    Before another client can take the lock, decided publishes are applied: for that the lock is taken for a minute at
     most, and released. A publish that cannot be applied is set aside, so that the lock can be taken again: other bytes
     are at its path, or its own are gone. Not promised then: that it never appears. A live publisher may have the bytes.
 

@@ -170,6 +170,7 @@ def _clock(at_ms: int, step_ms: int, *, days: bool) -> str:
 
 
 def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
+    """Draw one lane: its name, boxes and marks."""
     short = lane.name if len(lane.name) <= _NAME else f"{lane.name[: _NAME - 1]}…"
     name = _text(_MARGIN, y + 19, short, fill=lane.colour)
     if short != lane.name:
@@ -235,6 +236,5 @@ def _legend(samples: Sequence[Box | Mark], top: int) -> list[tuple[int, str]]:
 
 
 def _text(x: float, y: float, words: str, **style: str) -> str:
-    """Draw words whose baseline starts at this point; `style` has SVG attributes, with `_` for `-`."""
     attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in style.items())
     return f'<text x="{x:.1f}" y="{y:.1f}"{attributes}>{escape(words)}</text>'

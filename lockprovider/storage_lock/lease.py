@@ -135,7 +135,7 @@ class Lease:
 
     @property
     def deadline(self) -> datetime | None:
-        """The same as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
+        """`deadline_s` as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
         held = self._client.held()
         return None if held is None else self._client.time_of(held.deadline_s)
 
@@ -168,15 +168,15 @@ class Lease:
     def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
         """Create `path` with `data` if and only if this lease still is the newest one.
 
-        It takes three requests if the bytes fit into the lock record (6144, deflated), and five if they must be staged
-        first. The handle of `Lock.stage` publishes bytes that were staged ahead. With `data` as well, the staged copy
-        is not read again; you must know that it still exists. When this returns, the object is at `path`. No clock is
-        involved: see `lockprovider.storage_lock.steps`.
+        It takes three requests if the bytes fit into the lock record (6144, deflated), else five, as they are staged
+        first. `Lock.stage` stages ahead, and its handle publishes. With `data` as well, the staged copy is not read
+        again; you must know that it still exists. When this returns, the object is at `path`. No clock is involved: see
+        `lockprovider.storage_lock.steps`.
 
-        `new` promises that nothing is at the path. With the bytes at hand the path is then not read, which saves one
-        request. Remove a copy that was staged ahead yourself (`Lock.unstage`), after the lock is released. If other
-        bytes are at the path all the same, they stay, and the publish is set aside (see `AlreadyExists`). The log ends,
-        because readers of the record or its log may have seen the publish as decided.
+        `new` promises that nothing is at the path. With the bytes at hand the path is then not read, which saves a
+        request. Remove a copy that was staged ahead yourself (`Lock.unstage`), after the release. If other bytes are at
+        the path all the same, they stay, and the publish is set aside (see `AlreadyExists`). The log ends, because
+        readers of the record or its log may have seen the publish as decided.
 
         Raises:
             LeaseLost: another client took over before the commit point; `path` was not and will not be written.
@@ -217,6 +217,7 @@ class Lease:
             raise _in_doubt(pending, error) from error
 
     def _decide(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
+        """Commit the publish; if the lease has ended, note that and settle what became of the commit."""
         if self._closed:
             self.check()
         publisher = self._client.publisher
@@ -380,6 +381,7 @@ class Lease:
         return error
 
     def _learn(self, ended: Ended | None) -> None:
+        """Note the end of the lease once: set `lost`, log and audit it, free the queue, and call the callbacks."""
         with self._telling:
             if ended is None or self.lost.is_set():
                 return
@@ -413,8 +415,8 @@ def until_signal(*numbers: int) -> Iterator[None]:
 
     Each `with` is left and each lock released; leases of other threads are released when the interpreter ends. Without
     this, SIGTERM ends the process at once, and other clients wait until the lease lapses. A second signal has no
-    effect. A signal that is already ignored (nohup) stays ignored. Not promised: anything after SIGKILL; that other
-    threads end, which the interpreter waits for unless they are daemons.
+    effect, and an ignored signal (nohup) stays ignored. Not promised: anything after SIGKILL; that other threads end,
+    which the interpreter waits for unless they are daemons.
 
     Raises:
         LockError: this is not the main thread, and no other thread may set signal handlers.

@@ -41,11 +41,10 @@ class Lock:
     """One client of one lock. Its threads exclude each other; a thread that holds the lock may acquire it again.
 
     Waiting clients of one process (same store, path and options) are served in the order of asking. Only the first of
-    them reads the store. Across processes the waiters in the record determine the next turn, even if the last holder
-    asks again at once. That order is not promised: a JVM writer, or a try with `timeout=0`, may go in between.
+    them reads the store. Across processes the record's waiters determine the next turn, even if the last holder asks
+    again at once. That order is not promised: a JVM writer, or a try with `timeout=0`, may go in between.
 
-    `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records, if
-    the table's users want them.
+    `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records.
 
     >>> lock = lockprovider.Lock(Store.from_url("memory://docs/table"))
     >>> lock
@@ -90,12 +89,10 @@ class Lock:
         return {name: getattr(self, name) for name in self._kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become a new client with its own owner id."""
         vars(self).update(state)
         self._be_new()
 
     def _be_new(self) -> None:
-        """Replace the client by a new one that holds nothing."""
         self._client = Client(
             self._store, self.path, self.settings, self._world, on_metric=self._on_metric, audit=self._audit
         )
@@ -162,6 +159,10 @@ class Lock:
         return self._held
 
     def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
+        """Wait for this thread's turn, then acquire; an inner call counts the held lease.
+
+        A failure releases what was taken.
+        """
         client = self._of_this_process()
         mine = client.lease
         if mine is not None and mine.thread is threading.current_thread() and not mine.released:

@@ -1,30 +1,29 @@
 """The lease machine: every decision about the lock, without I/O, clock or randomness.
 
 Not promised: that no other client acts while a lease is held, for a holder can be paused for longer than its lease
-lives. Only `Commit` is safe against that. It is a conditional write on the record itself, whose version proves that the
-client still is the holder. Renewals and the local deadline only make overlap unlikely, while clocks differ by less than
-the grace plus the margin.
+lives. Only `Commit` is safe against that: it is a conditional write on the record, whose version proves that the client
+still holds the lock. Renewals and the local deadline only make overlap unlikely, while clocks differ by less than the
+grace plus the margin.
 
-`tests/lockprovider/storage_lock/transitions.py` lists all transitions as data, and a test compares `step` with them.
-
-Applying may take long. So the lease is renewed during it: applying does not occupy the machine, and a renewal does not
-change what is being rolled forward.
+`tests/lockprovider/storage_lock/transitions.py` lists all transitions, and a test compares `step` with them.
 
 The deadline counts from BEFORE the request was sent, on the monotonic clock; counted from the answer, two clients could
 hold the lock. A lapsed lease is `Lost` for its holder even if no other client took it. A renewal follows the wall clock
-forward, but never back: `validUntil` stays at least as far ahead as the monotonic clock since the acquisition. So if
-the holder's clock steps back, its lease does not look lapsed to others while it counts on it.
+forward, but never back: `validUntil` stays as far ahead as the monotonic clock since the acquisition. So a holder's
+clock that steps back does not make its lease look lapsed to others.
 
-A client that only publishes need not hold the lock. Its commit point only requires that the record still has the
-version at which it was read as free; see `combine`. What was decided so and is not applied yet stays in the record, and
-the next holder applies it first.
+Applying may take long. It does not occupy the machine: renewals go on, and do not change what is being rolled forward.
 
-A holder that keeps the record's `log` changes what the lock protects by its publishes only. Any other holder drops the
-log with its take.
+A client that only publishes need not hold the lock: its commit point requires that the record still has the version at
+which it was read as free (`combine`). What is decided and not applied yet stays in the record, and the next holder
+applies it first.
 
-`line` in the record has the waiters in their order; `polling`, not the machine, decides about turns. Waiting clients
-write the record too: while the lock is held, a client adds itself to the waiters under the version it has read, and
-changes nothing else (`joined`). The holder's next write is then refused once, and finds its own lease at a new version.
+A holder that keeps the record's `log` changes what the lock protects by publishes only. Any other holder drops the log
+with its take.
+
+`polling`, not the machine, decides about the turns of the waiters (`line`). Waiting clients write the record too: while
+the lock is held, a client adds itself to the waiters under the version it has read, and changes nothing else
+(`joined`). The holder's next write is then refused once, and finds its own lease at a new version.
 """
 
 from __future__ import annotations
@@ -176,8 +175,8 @@ def _busy(record: LockRecord | None) -> Busy:
 def refused(write: State) -> PutFailed | LostRace:
     """Return what a refusal proves: a take lost its race; any other write needs a read of the record.
 
-    A proxy may send a write twice, and then a refused write may be stored. A take can be repeated in that case, but a
-    publish must not be reported as undone.
+    A proxy may send a write twice, so a refused write may be stored. A take can be repeated then, but a publish must
+    not be reported as undone.
     """
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
@@ -223,8 +222,8 @@ def _log(seen: LockRecord | None, at: Moment) -> Log:
 def late_ms(seen: LockRecord, now_ms: int, by: str = "") -> int:
     """Return until when a publish of the last hand-over may still be applied; 0 if that is past for all clocks.
 
-    A hand-over by the next writer itself (`by`) does not count: no other client applies what that record names, and the
-    next record still names what is pending.
+    A hand-over by the next writer itself (`by`) does not count: its next record names what is pending, and no other
+    client applies the old one.
     """
     late_ms = max(seen.late_ms, seen.valid_until_ms if seen.handed and seen.owner != by else 0)
     return late_ms if now_ms <= late_ms + _PAST_MS else 0
@@ -359,6 +358,7 @@ _CLOCKS_DIFFER_MS = 60_000
 
 
 def _tick(state: State, monotonic_s: float) -> Step:
+    """Return the end of the lease if its deadline has passed."""
     why = "the lease was not renewed in time"
     match state:
         case (Held() as held) | Rolling(held) if monotonic_s >= held.deadline_s:
@@ -408,9 +408,9 @@ def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool
 
     Args:
         state: of the machine under whose lease the publish is made.
-        tried: whether a write of the record that commits this publish was ever sent.
+        tried: whether a write of the record that commits it was ever sent.
         ended: whether the publisher knows that the lease is over. The machine may still wait for an answer.
-        record_is_seen: whether the record was read since the last of these writes was sent.
+        record_is_seen: whether the record was read after the last of these writes.
 
     Returns:
         "send": write the record that commits the publish. "look": find out what became of a write without an answer.
@@ -438,16 +438,12 @@ def settle_commit(
 ) -> Verdict:
     """Decide, after the end of the lease, whether a commit without an answer took effect.
 
-    Every client that takes the lock copies `pending` and applies it before anything else. So either the object exists,
-    or the record still names it, or the record has moved on and the commit never happens. While the record is still
-    that lease's, a copy of the commit may be on its way, and the outcome is unknown.
+    `owner` and `epoch` are the lease's. `seen` is the record after all tries. `digest_there` is that of the object at
+    `pending.path`, read after `seen`; None if there is no object.
 
-    Args:
-        pending: the publish.
-        owner: of the lease under which it was tried.
-        epoch: of that lease.
-        seen: the record after all tries.
-        digest_there: of the object at `pending.path`, read after `seen`; None if there is no object.
+    Every client that takes the lock copies `pending` and applies it first. So the object exists, or the record still
+    names it, or the record has moved on and the commit never happens. While the record is still that lease's, a copy of
+    the commit may be on its way, and the outcome is unknown.
     """
     if digest_there == pending.digest:
         return "committed"

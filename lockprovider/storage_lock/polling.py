@@ -5,9 +5,9 @@
     overdue                        poll, more and more seldom: after half the time that it has waited in vain
     free, but another's turn       allow each waiter ahead some patience, then take the lock
 
-No client needs to be a waiter (`LockRecord.line`), and nothing breaks if a JVM writer drops the waiters. Whatever the
-record says, a client sleeps for at most `LONGEST_S`, or `poll_s` if that is longer. Any client may take a lock that lay
-free for `LONGEST_S`. So all waiters that gave up or died cost at most that time together.
+No client needs to be a waiter (`LockRecord.line`), and a JVM writer may drop the waiters. A client sleeps for at most
+`LONGEST_S`, or `poll_s` if that is longer. Any client may take a lock that lay free for `LONGEST_S`, so waiters that
+gave up or died cost at most that time together.
 
 Not promised: an order. Only that clients of this library do not pass over a waiting one for long.
 """
@@ -118,10 +118,9 @@ def join_failed(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter,
 
 
 def _take(waiter: Waiter, seen: Observation) -> TakeTurn | None:
-    """Take the lock if this client is first among the waiters.
+    """Take the lock if this client is first among the waiters; waiters ahead of it that missed their turns are removed.
 
-    Waiters ahead of it that did not take the lock in time are removed. A client that was not a waiter at its last poll,
-    and has waited for a whole round, goes before all waiters once.
+    A client that was not a waiter at its last poll, and has waited for a whole round, goes before all waiters once.
     """
     line, name = seen.record.line, waiter.name
     ahead = ahead_of(name, line)

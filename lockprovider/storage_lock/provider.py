@@ -244,6 +244,11 @@ def _place(
     settings: LockSettings | None,
     storage_options: dict[str, Any] | None,
 ) -> LockPlace:
+    """Merge the options of a URL or config with the arguments.
+
+    Raises:
+        InvalidSettings: an option and an argument contradict each other.
+    """
     asked = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
     path = HUDI_LOCK_PATH if asked is None else asked
     _check_path(path)

@@ -1,8 +1,8 @@
 """The publishes of one client: staged, decided by a write of the lock record, applied, and settled if in doubt.
 
-`lockprovider.storage_lock.steps` describes the protocol. The life of a publish, in the order of the calls:
+`steps` describes the protocol. The life of a publish, in the order of the calls:
 
-    Lease.publish         checks the bytes, and stages them or encloses them in the publish (`stage`)
+    Lease.publish         checks the bytes, and stages or encloses them (`stage`)
     commit                takes the steps that `publish_next` names, until it is published or the lease has ended:
         steps.prepare         checks that the path is free and the bytes exist
         _advance              sends the commit, or reads what became of a write without an answer
@@ -263,9 +263,9 @@ class Publisher:
         return True
 
     def _sets_aside(self, pending: Pending, why: Unappliable) -> bool:
-        """Set a publish aside if other bytes are at its path, as it never can be applied and must not block the lock.
+        """Set a publish aside if other bytes are at its path: it never can be applied, and must not block the lock.
 
-        A publish whose own bytes are missing is set aside only by an operator's order (`breaks`): they may still exist.
+        If its own bytes are missing, they may still exist, so only an operator's order (`breaks`) sets it aside.
         """
         if not (why.occupied or self.breaks):
             return False

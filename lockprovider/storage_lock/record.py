@@ -55,25 +55,24 @@ class LockRecord:
         owner: UUID of the lock client that wrote the record.
         valid_until_ms: when the lease lapses, epoch ms UTC.
         expired: the holder released the lock.
-        epoch: the fencing token. It rises strictly over all acquisitions between which no JVM writer held the lock. A
-            JVM writer drops it (0). The epoch after that is above all that its client has seen, and not below its
-            clock. So it falls only if another client's clock was ahead by more than the time in between.
+        epoch: the fencing token. It rises strictly over acquisitions without a JVM writer in between. A JVM writer
+            drops it (0). The epoch after that is above all that its client has seen, and not below its clock. So it
+            falls only if another client's clock was ahead by more than the time in between.
         nonce: makes the bytes of every write unique, and names the write.
         pending: a decided publish that the next holder must apply first.
-        earlier: the publishes decided right before `pending` that may not be applied yet either, in their order.
-        holder: the process that holds the lock, for people.
-        line: the waiters, in the order of their turns. A take never depends on it for safety.
+        earlier: the publishes decided right before `pending` that may not be applied yet either, in order.
+        holder: the holding process, for people.
+        line: the waiters, in the order of their turns. Safety never depends on it.
         turn_ms: the recent length of a turn, from take to take; 0 if not known.
         freed_ms: when the lock was released to the waiters, epoch ms by the releaser's clock; else 0.
-        guest_ms: when a foreign client (a JVM writer) was last found to have written the record, epoch ms; 0 if that is
-            long past.
-        duty_ms: for how long after this write its writer leads the batch and reads the intents again; 0 if it does not.
-            A hint.
-        rest_ms: end of the last yield window, epoch ms, in which waiters leave a released lock to a foreign client.
-        handed: the lock was released with pending publishes. Any client of this library may take it. A foreign client,
+        guest_ms: when a foreign client (a JVM writer) was last found to have written the record, epoch ms; 0 if long
+            past.
+        duty_ms: a hint for how long after this write its writer leads the batch; 0 if it does not.
+        rest_ms: end of the last yield window, in which waiters leave a released lock to a foreign client, epoch ms.
+        handed: the lock was released with pending publishes. Clients of this library may take it. A foreign client,
             which ignores `pending`, must wait until `valid_until_ms`.
-        late_ms: `valid_until_ms` of the last record that was `handed`: until then a pending publish may still be
-            applied. 0 if that is long past.
+        late_ms: `valid_until_ms` of the last `handed` record: until then a pending publish may be applied. 0 if long
+            past.
         log: the recent publishes of holders that keep the log; None once any other holder has had the lock.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:

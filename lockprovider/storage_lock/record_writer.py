@@ -20,13 +20,13 @@ from lockprovider.storage_lock.states import Me, Moment, Sent
 class Applying:
     """Apply decided publishes on threads of its own, so that the next decision need not wait.
 
-    It applies in the order of the log, one after the other, or concurrently with unordered visibility. After each
+    It applies one after the other, in the order of the log, or concurrently with unordered visibility. After each
     publish the applying thread calls `told`. Not promised: that all is applied. What is left stays pending in the
     record, and its next writer applies it.
 
     Attributes:
         there: the last publish that is known to be applied, with all before it.
-        at_once: whether publishes may appear in any order (unordered visibility).
+        at_once: whether visibility is unordered.
         failed: why the last run ended early; what it left must be applied again.
     """
 
@@ -178,7 +178,7 @@ class RecordWriter:
     def _settle_doubts(self, known: Known | None) -> None:
         """Start to apply what an unanswered or refused write has decided after all, and forget writes that are over.
 
-        The write may have landed late, so the time to apply counts from its start.
+        Such a write may have landed late, so its time to apply counts from its start.
         """
         record, version = (None, None) if known is None else (known.record, known.version)
         for sent in self._doubts:

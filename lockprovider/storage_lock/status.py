@@ -229,7 +229,6 @@ def say_all(error: LockError, url: str, record: LockRecord | None, now_ms: int) 
 
 
 def _place(url: str) -> str:
-    """Format the URL as the commands take it."""
     if url.endswith(f"/{HUDI_LOCK_PATH}"):
         return url.removesuffix(f"/{HUDI_LOCK_PATH}")
     folder, _, name = url.rpartition("/")

@@ -10,19 +10,19 @@
 A client that acquires a lock whose record has `pending` applies that first. A holder that was paused before the commit
 point never commits. One that was paused after it has committed, in the order of the commit points.
 
-A client that only publishes does not need to hold the lock (`combine`). Then several publishes may be decided but not
-applied. A client that applies one of them first applies those decided before it.
+A client that only publishes need not hold the lock (`combine`). Then several publishes may be decided but not applied.
+Each client applies them in the order of the decisions, unless visibility is unordered (`combine`).
 
-Applying ends with the lease under which it is done, or half of `HAND_OVER_S` after the write that decided. Nothing is
-written after that, and no request is waited for longer. A client that is going to remove published objects waits that
-long (`LockRecord.late_ms`). So a roll-forward that was paused does not restore what was removed.
+Applying ends with its lease, or half of `HAND_OVER_S` after the write that decided. Nothing is written after that, and
+no request is waited for longer. A client that removes published objects waits that long (`LockRecord.late_ms`). So a
+roll-forward that was paused does not restore what was removed.
 
 Not promised:
-- that a write does not restore a removed object if it was sent in time and delayed on its way, or if its process was
-  stopped in the moment of sending;
+- that a removed object stays away if its write was sent in time and delayed on its way, or if its process was stopped
+  in the moment of sending;
 - that a publish without an answer can tell a removed object from one that never existed;
-- that data is ever applied which takes longer to write than a lease lives: stage little compared with what the store
-  takes in `validity` seconds.
+- that data is applied which takes longer to write than a lease lives: stage little compared with what the store takes
+  in `validity` seconds.
 
 Source: the fencing requirement of Hudi RFC-91, "Considerations".
 """
@@ -85,7 +85,7 @@ def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
 
 
 def prepare(store: Store, pending: Pending, data: bytes | None = None, left_s: Left = ample) -> bytes:
-    """Check, under the lease and before the commit point, that the publish can be applied; returns its bytes.
+    """Check, before the commit point, that the publish can be applied; returns its bytes.
 
     This reads the path, and the staged copy unless `data` is given. A decided publish that cannot be applied would stop
     every later holder.
@@ -126,8 +126,8 @@ def must_match(pending: Pending, data: bytes) -> bytes:
 def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> None:
     """Create the pending object from `data`, the enclosed bytes or the staged copy. Any holder may repeat it safely.
 
-    An object at the path of a `sole` publish counts as that publish, and its bytes are not read. The publisher itself,
-    which passes `data`, does compare them. The publish's `first` object is created before it.
+    Any object at the path of a `sole` publish counts as that publish. Only the publisher, which passes `data`, compares
+    the bytes. The publish's `first` object is created before it.
 
     Raises:
         Unappliable: another object is at the path, or neither the object nor the staged copy exists.

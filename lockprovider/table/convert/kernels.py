@@ -23,7 +23,7 @@ Kernel = Callable[[pa.Array, pa.DataType], pa.Array]
 
 ARRAY_BYTES = (1 << 31) - 1  # This limits the text, or the list elements, of one array with 32-bit offsets.
 _WHOLE_WIDTH = 128
-_EXACT_DIGITS = 15  # A double distinguishes all decimals of so many digits.
+_EXACT_DIGITS = 15  # A double distinguishes all decimals of this many digits.
 _EXACT_POWER = 22  # This is the greatest power of ten that a double represents exactly.
 
 

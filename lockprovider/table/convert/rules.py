@@ -92,7 +92,7 @@ _NEW_COLUMN: Mapping[str, pa.DataType] = {
     "string": pa.string(), "binary": pa.binary(), "uuid": pa.string(), "date": pa.date32(), "date64": pa.date32(),
     "timestamp": pa.timestamp("us"), "timestamp UTC": pa.timestamp("us", "UTC"),
 }  # fmt: skip
-MOST_DIGITS = 38  # A column's decimals have at most so many digits.
+MOST_DIGITS = 38  # A column's decimals have at most this many digits.
 
 
 def new_column(kind: pa.DataType) -> pa.DataType | None:

@@ -117,7 +117,7 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
     chosen = _chosen(events, rule)
     if len(chosen) == events.rows.num_rows == len(events.keys):
         return LogSide(events.keys, events.kinds, events.order, events.rows, {})
-    numbers = np.cumsum(events.kinds == LogEventKind.ROW) - 1  # This is the index of each event's row.
+    numbers = np.cumsum(events.kinds == LogEventKind.ROW) - 1
     kinds = events.kinds[chosen]
     rows = pa.array(numbers[chosen], mask=kinds != LogEventKind.ROW)
     taken = pa.array(chosen)

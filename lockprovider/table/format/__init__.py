@@ -1,4 +1,4 @@
-"""Hudi's names and bytes: instants, paths, metadata, properties, schemas, filters. Codecs only.
+"""Codecs of Hudi's names and bytes: instants, paths, metadata, properties, schemas, filters.
 
-May import: errors. Pure: bytes and names in, nouns out, and back.
+May import: errors. Pure: no I/O.
 """

@@ -1,13 +1,10 @@
 """Bloom filter of a base file's footer: Hadoop's dynamic bloom filter (type code `DYNAMIC_V0`), with one row of bits.
 
-The JVM writes 2,587,966 bits (431 KB in the footer) for up to 60,000 keys, and twice as many for more. At 500,000 keys
-its rate of false positives is one in three.
+The JVM writes 2,587,966 bits (431 KB) for up to 60,000 keys, and twice as many for more: at 500,000 keys one in three
+other keys is a false positive. This module sizes a filter to its keys, for the JVM's rate of one in a billion. At the
+JVM's largest size it uses fewer hashes (500,000 keys: 4 hashes, one false positive in a hundred).
 
-This module sizes a filter to its keys, rounded up to a power of two, for one false positive in a billion like the JVM.
-At the JVM's largest size it uses fewer hashes instead (500,000 keys: 4 hashes, one false positive in a hundred).
-
-Readers take the size and the number of hashes from the filter. JVM writers with the bloom index fail on a file without
-a filter.
+Readers take size and hashes from the filter. JVM writers with the bloom index fail on a file without one.
 
 Source: Hudi `InternalDynamicBloomFilter`, `BloomFilterUtils`; Hadoop `MurmurHash`, `HashFunction`.
 """
@@ -34,8 +31,8 @@ TYPE_CODE = "DYNAMIC_V0"
 
 _MOST_HASHES = 30
 _MOST_BITS = 2 * 2_587_966
-# This is the number of hashes per bit and key in filters of the largest size. A factor of 0.69 is optimal, but hardly
-# better, and half as slow again.
+# Filters of the largest size use this many hashes per bit and key; 0.69 is optimal, but hardly better and half as slow
+# again.
 _HASHES_A_BIT = 0.45
 _BITS_PER_KEY = -log(1e-9) / log(2) ** 2  # This gives one false positive in a billion.
 _LEAST_ROOM = 16
@@ -49,7 +46,7 @@ _SLICE = 32_768
 
 @dataclass(frozen=True, slots=True)
 class KnownFilter:
-    """A filter that exists already, as base64 text, with the number of its keys."""
+    """Existing filter as base64 text, with the number of its keys."""
 
     text: str
     count: int
@@ -59,8 +56,8 @@ def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | No
     """Return the filter of these keys as base64 text.
 
     `keys` is a list of str or an Arrow string array, without empty strings. `known` is the filter of the first of these
-    keys, in the same order; only the other keys are hashed then. A `known` filter of another form or too small a size
-    is ignored. `room` is the number of keys to size the filter for; it follows from the number of keys if None.
+    keys, in order, so that only the others are hashed; it is ignored if its form or size differs. `room` is the number
+    of keys to size the filter for, by default derived from `keys`.
     """
     count = len(keys)
     room = room or _room(count)
@@ -83,7 +80,7 @@ def _text(bits: NDArray[np.bool_], count: int, room: int) -> str:
 
 
 def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """Yield the filter of each group of keys, as `encode_filter` does. Small groups are hashed together, for speed."""
+    """Yield the filter of each group of keys; hash small groups together, for speed."""
     batch: list[pa.Array] = []
     for keys in groups:
         if batch and sum(map(len, batch)) + len(keys) > _SLICE:
@@ -111,7 +108,7 @@ def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def hashes(keys: Any) -> NDArray[np.uint32]:
-    """Return one 32-bit hash of each key, in order. All processes compute the same hashes."""
+    """Return a 32-bit hash of each key, the same in all processes."""
     data, offsets = utf8(keys)
     out = np.empty(len(offsets) - 1, dtype=np.uint32)
     for start in range(0, len(out), _SLICE):
@@ -125,7 +122,7 @@ def hashes(keys: Any) -> NDArray[np.uint32]:
 
 
 def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
-    """Set the bits of all keys in order of position, since the bits of many keys exceed the processor's cache."""
+    """Set the bits of all keys in order of position, since their bits may exceed the processor's cache."""
     data, offsets = utf8(keys)
     places = np.empty((_hashes(room), len(offsets) - 1), dtype=np.int32)
     for start in range(0, len(offsets) - 1, _SLICE):
@@ -135,7 +132,7 @@ def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
 
 
 def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
-    """Parse `known`; return it if this module wrote it for `room` keys and it has at most `count` keys."""
+    """Return `known`, parsed, if it has this module's form, this room, and at most `count` keys."""
     try:
         found = BloomFilter.parse(known.text)
     except Corrupt:
@@ -145,10 +142,7 @@ def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
 
 
 def _room(keys: int) -> int:
-    """Return the number of keys to size a filter for, a power of two.
-
-    A file that grows row by row then has all its keys hashed again only when their number has doubled.
-    """
+    """Return a power of two as the size, so that a growing file rehashes its keys only when their number doubled."""
     return max(_LEAST_ROOM, 1 << (keys - 1).bit_length())
 
 
@@ -163,9 +157,9 @@ def _hashes(room: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """A parsed filter: `rows` are the bit vectors, least significant bit first.
+    """Parsed filter: `rows` are the bit vectors, least significant bit first.
 
-    `recorded` is the number of keys that the filter states. The JVM states a wrong number if a filter has several rows.
+    `recorded` is the stated number of keys, which the JVM states wrongly if there are several rows.
     """
 
     bits: int
@@ -193,7 +187,7 @@ class BloomFilter:
         return cls(bits, hashes, tuple(raw[at + _HEADER.size : at + size] for at in starts), recorded)
 
     def might_contain_any(self, asked: Asked) -> bool:
-        """Return False if certainly none of these keys is in the file, and True if one may be."""
+        """Return False if certainly none of these keys is in the file."""
         for row in self.rows:
             bits, left = np.frombuffer(row, dtype=np.uint8), np.arange(asked.count)
             for at in asked.positions(self.hashes, self.bits):
@@ -220,7 +214,7 @@ class BloomFilter:
 
 
 class Asked:
-    """Keys to look up in many filters, hashed once for each filter size (a list of str, or an Arrow string array)."""
+    """Keys (a list of str, or an Arrow string array) to look up in many filters, hashed once for each filter size."""
 
     def __init__(self, keys: Any) -> None:
         self._data, self._offsets = utf8(keys)
@@ -228,7 +222,7 @@ class Asked:
         self._found: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
 
     def positions(self, hashes: int, bits: int) -> list[NDArray[np.int64]]:
-        """Return for each hash the bit position of every key. The result is cached; all arrays have the same order."""
+        """Return for each hash the bit position of every key, in the same order; the result is cached."""
         form = hashes, bits
         if form not in self._found:
             self._found[form] = [at.copy() for at in _positions(self._data, self._offsets, hashes, bits)]
@@ -258,10 +252,10 @@ def _positions(
     bits: int | NDArray[np.uint32],
     owners: NDArray[np.int64] | None = None,
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield for each hash the bit position of every key; each hash is seeded with the previous one.
+    """Yield for each hash the bit position of every key, in order of length; each array overwrites the previous one.
 
-    `bits` is the size of the filter, or an array with the size of each key's filter. Then `owners` has the first bit of
-    each key's filter. Keys are in order of length. Each yielded array overwrites the previous one.
+    Each hash is seeded with the previous one. `bits` is the size of the filter; or an array with the size of each key's
+    filter, whose first bits are `owners`.
     """
     lengths = np.diff(offsets)
     order = np.argsort(lengths, kind="stable")
@@ -283,9 +277,10 @@ def _positions(
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The part of the hash that does not depend on the seed, for keys sorted by length.
+    """Seedless part of the hash, for keys sorted by length.
 
-    `words` are the mixed 4-byte words. The j-th array covers the keys from `firsts[j]` on; earlier keys are too short.
+    `words` are the mixed 4-byte words; the j-th array covers the keys from `firsts[j]` on, since earlier ones are too
+    short.
     """
 
     lengths: NDArray[np.uint32]
@@ -309,7 +304,7 @@ class _Blocks:
 
 
 def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> _Blocks:
-    """Prepare the seedless part of the hash of keys that are sorted by length."""
+    """Prepare the hash of keys that are sorted by length."""
     if len(lengths) and lengths[0] == lengths[-1] > 0:
         length = int(lengths[0])
         return _blocks_of_one_length(data[starts[0] : starts[-1] + length].reshape(-1, length))
@@ -328,7 +323,7 @@ def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray
 
 
 def _blocks_of_one_length(keys: NDArray[np.uint8]) -> _Blocks:
-    """Prepare keys of one length, stored as the rows of a matrix. They need no gathering."""
+    """Prepare the hash of keys of one length, stored as the rows of a matrix."""
     count, length = keys.shape
     words = tuple(
         _mixed(np.ascontiguousarray(keys[:, at : at + 4]).view("<u4").reshape(-1)) for at in range(0, length - 3, 4)

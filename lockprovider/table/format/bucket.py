@@ -3,12 +3,10 @@
 Each partition has at most `buckets` file groups, whose file ids begin with the bucket's number in 8 digits. The bucket
 of a key is Java's hash of the list of its hash fields' values, without the sign, modulo the number of buckets.
 
-Promised: the buckets are those of JVM Hudi 1.2 for all keys that it can hash, whatever characters they contain. JVM
-Hudi hashes some record keys forever: those with a `:` in the last value, if the last key column is no hash field. These
-keys get a bucket here, and no JVM writer can write them.
-
-NOT promised: speed for composite keys whose values contain a `:`, and for single keys that contain both `,` and `:`.
-These keys are parsed one by one.
+Promised: the buckets of JVM Hudi 1.2, for all keys that it can hash. JVM Hudi hashes some record keys forever: those
+with a `:` in the last value, if the last key column is no hash field. These get a bucket here; no JVM writer can write
+them. NOT promised: speed for composite keys whose values contain a `:`, and for single keys with both `,` and `:`. They
+are parsed one by one.
 
 Source: Hudi `BucketIdentifier`, `KeyGenUtils.extractRecordKeysByFields`, `HoodieSimpleBucketIndex`; Java's
 `String.hashCode`, `List.hashCode`.
@@ -45,10 +43,7 @@ _SLICE = 65_536  # This keeps the work in the processor's cache.
 
 @dataclass(frozen=True, slots=True)
 class BucketIndex:
-    """The bucket index of a table: `buckets` file groups in each partition, by a hash of `fields`.
-
-    `fields` are some or all of the record key's columns.
-    """
+    """Bucket index: `buckets` file groups in each partition, by a hash of `fields`, some or all of the key columns."""
 
     buckets: int
     fields: tuple[str, ...]
@@ -72,7 +67,7 @@ class BucketIndex:
         return bucket if bucket is not None and bucket < self.buckets else None
 
     def of(self, keys: pa.Array, key_fields: Sequence[str]) -> pa.Array:
-        """Return each record key's bucket as int32; `key_fields` are the columns that the record keys are made of."""
+        """Return each record key's bucket as int32; `key_fields` are the columns of the record keys."""
         hashes = np.empty(len(keys), dtype=np.uint32)
         for start in range(0, len(keys), _SLICE):
             part = keys.slice(start, _SLICE)
@@ -86,14 +81,14 @@ def prefix(bucket: int) -> str:
 
 
 def file_id(bucket: int, group: str) -> str:
-    """Return the file id of a new file group of this bucket; `group` is an ordinary file id that makes it unique."""
+    """Return the file id of a new file group of this bucket; `group` is any new file id, and makes it unique."""
     return prefix(bucket) + group[_DIGITS:]
 
 
 def fixed_file_id(bucket: int, number: int = 0) -> str:
-    """Return the file id that non-blocking writers give to a bucket's first file group, the same in every partition.
+    """Return the file id that non-blocking writers give to a bucket's first file group in every partition.
 
-    `number` counts the earlier groups of this bucket that were replaced. JVM writers use the group that exists.
+    `number` counts the earlier such groups that were replaced; JVM writers use the group that exists.
     """
     return f"{prefix(bucket)}{_FIXED}{number}"
 
@@ -108,10 +103,10 @@ def bucket_of(file_id: str) -> int | None:
 
 
 def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
-    """Return the values of `fields` in a record key, in the key's order; the key itself if it has no such parts.
+    """Return the values of `fields` in a record key, in order; the key itself if it has no such parts.
 
-    A value ends at the last `,` before the next `:`. This is wrong for a value that contains a `,` and then a `:`, but
-    the JVM does the same.
+    A value ends at the last `,` before the next `:`. This is wrong for a value with a `,` and then a `:`, but the JVM
+    does the same.
     """
     if "," not in key or ":" not in key:
         return [key]
@@ -156,7 +151,7 @@ def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str
 
 
 def _pattern(key_fields: Sequence[str]) -> str:
-    """Return the pattern of a composite key without a `:` in its values; it matches in one way only."""
+    """Return the pattern of a composite key without a `:` in its values, which matches in one way only."""
     return "(?s)^" + ",".join(f"{re.escape(name)}:(?P<f{at}>[^:]*)" for at, name in enumerate(key_fields)) + "$"
 
 
@@ -181,10 +176,10 @@ def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
 
 
 def java_hashes(texts: pa.Array) -> Hashes:
-    """Return Java's `String.hashCode` of each text, as unsigned numbers; 0 for null.
+    """Return Java's `String.hashCode` of each text as an unsigned number; 0 for null.
 
-    The hash is a polynomial in 31 over the UTF-16 code units. Since 31 has an inverse modulo 2^32, all texts'
-    polynomials are differences of one running sum.
+    The hash is a polynomial in 31 over UTF-16 code units. 31 has an inverse modulo 2^32, so all polynomials are
+    differences of one running sum.
     """
     data, offsets = utf8(pc.fill_null(texts, ""))
     units, starts = (data, offsets) if data.max(initial=0) < 0x80 else _utf16(data, offsets)  # noqa: PLR2004 - ASCII
@@ -206,7 +201,7 @@ def _powers(base: np.uint32, count: int) -> Hashes:
 
 
 def _utf16(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
-    """Return the texts as UTF-16 code units, with their offsets. A character has one or two units."""
+    """Return the texts as UTF-16 code units, one or two a character, with their offsets."""
     units = np.frombuffer(data.tobytes().decode("utf-8").encode("utf-16-le"), dtype="<u2")
     begun = ((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0)  # noqa: PLR2004 - UTF-8's lead bytes
     places = np.zeros(len(data) + 1, dtype=np.int64)

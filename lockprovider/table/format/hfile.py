@@ -7,12 +7,10 @@
     FILEINF2  "PBUF" | varint length | 1: {1: name, 2: value}, ...
     trailer   of 4096 bytes: TRABLK"$ | varint length | protobuf | zeros | minor version (1) | 00 00 03
 
-All numbers are big-endian. Indexes and the file info follow the data. This module reads a whole file in order, so it
-needs no index.
+All numbers are big-endian. Indexes and the file info follow the data. A file is read as a whole, so no index is used.
 
-Promised: all entries, in their order. Written files have the data, file info and indexes that JVM Hudi's writer gives
-the same entries; only the GZIP implementation differs. NOT promised: lookup of a single key; writing more than one data
-block.
+Promised: all entries, in order. Written files have the data, file info and indexes of JVM Hudi's writer, compressed by
+another GZIP. NOT promised: lookup of a single key; writing several data blocks.
 
 Source: Hudi `hudi-io` `HFileReaderImpl`, `HFileWriterImpl`, `HFileTrailer`; HBase `HFileBlock`, `FixedFileTrailer`.
 """
@@ -91,7 +89,7 @@ def decode_hfile(data: bytes, file_name: str) -> HFile:
 
 
 def _decode(data: bytes, file_name: str) -> HFile:
-    """Read the trailer, the file info and all entries, and check them against each other."""
+    """Read the trailer, the file info and all entries."""
     end = len(data) - _TRAILER_BYTES
     if end < 0 or not data.startswith(_TRAILER, end):
         raise Corrupt(f"HFile {file_name!r} does not end as one; restore it")
@@ -115,7 +113,7 @@ def _decode(data: bytes, file_name: str) -> HFile:
 
 
 def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
-    """Return the magic of the block at `at`, its payload, and the offset of the next block."""
+    """Return a block's magic, its payload, and the offset of the next block."""
     magic, on_disk, size, _, _, _, with_head = _HEAD.unpack_from(data, at)
     start, end = at + _HEAD.size, at + with_head
     following = start + on_disk
@@ -219,9 +217,9 @@ def _number(value: int) -> bytes:
 
 
 def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int, bloom: str = "") -> bytes:
-    """Encode an HFile of these entries, whose values have this schema; equal arguments give equal bytes.
+    """Encode an HFile of these entries, with values of this schema; equal arguments give equal bytes.
 
-    With `bloom`, a Bloom filter of the keys (see `bloom`), the file has the form of a base file.
+    With `bloom`, a filter of the keys (see `bloom`), the file has the form of a base file.
 
     Raises:
         ValueError: there are no entries, or a key is longer than 32,767 bytes.
@@ -277,7 +275,6 @@ def _with_length(key: bytes) -> bytes:
 
 
 def _packed(magic: bytes, payload: bytes) -> bytes:
-    """Return one compressed block."""
     packer = zlib.compressobj(wbits=_GZIP_WINDOW)
     packed = packer.compress(payload) + packer.flush()
     with_head = _HEAD.size + len(packed)

@@ -1,7 +1,7 @@
 """Instants: parse and build the file names of the timeline.
 
-Times are text, `yyyyMMddHHmmssSSS` in UTC, and compare as strings. An instant has a begin time, and a completion time
-once it is completed. In layout 2, the name of the completed file holds both.
+Times are text, `yyyyMMddHHmmssSSS` in UTC, and compare as strings. An instant has a begin time and, if completed, a
+completion time; in layout 2 the completed file's name holds both.
 
 Source: Hudi table versions 8 and 9, `InstantFileNameGeneratorV2`, `HoodieInstantTimeGenerator`.
 """
@@ -60,8 +60,8 @@ _SECONDS_ONLY = 14
 class Instant:
     """One state of one action on the timeline.
 
-    `completion` is set if and only if `state` is completed. A completed clustering, compaction or log compaction is
-    named as a replacecommit, commit or deltacommit, and parsing its name returns that action.
+    `completion` is set only if `state` is completed. The name of a completed clustering, compaction or log compaction
+    states a replacecommit, commit or deltacommit, which parsing returns.
     """
 
     begin: str
@@ -71,12 +71,12 @@ class Instant:
 
     @property
     def is_completed(self) -> bool:
-        """Whether the instant is completed. Only the files of completed instants are part of the table."""
+        """Whether the instant is completed; only then its files are part of the table."""
         return self.state is InstantState.COMPLETED
 
     @property
     def changes_rows(self) -> bool:
-        """Whether the completed action changes what a reader sees: a commit of any kind does, a clean does not."""
+        """Whether the completed action changes what a reader sees: True for any commit, not for a clean or rollback."""
         return _COMPLETED_AS.get(self.action, self.action) in _WRITES
 
     @property

@@ -57,7 +57,7 @@ class MarkerKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Announcement of a data file, stored before the file is written, so that a rollback can find the file."""
+    """Announcement of a data file, stored before the file itself, so that a rollback finds the file."""
 
     begin: str
     partition: str
@@ -95,12 +95,12 @@ def marker_path(begin: str, partition: str, file_name: str, kind: MarkerKind) ->
 
 
 def marker_name(partition: str, file_name: str, kind: MarkerKind) -> str:
-    """Return the name of the marker that announces a data file and its kind."""
+    """Return the name of a data file's marker of this kind."""
     return f"{join(partition, file_name)}.marker.{kind.value}"
 
 
 def markers_type(begin: str) -> tuple[str, bytes]:
-    """Return path and bytes of the object that tells readers to look for markers in `markers_file`s only."""
+    """Return path and bytes of the object that directs readers to `markers_file`s."""
     return f"{markers_dir(begin)}/MARKERS.type", b"TIMELINE_SERVER_BASED"
 
 
@@ -110,13 +110,13 @@ def markers_file(begin: str, number: int, names: Iterable[str]) -> tuple[str, by
 
 
 def parse_marker(path: str) -> Marker | None:
-    """Parse a direct marker's path, relative to the table or longer; return None for any other path."""
+    """Parse a direct marker's path, relative to the table or longer; None for any other path."""
     found = _MARKER.fullmatch(path)
     return Marker(found[1], found[2] or "", found[3], MarkerKind(found[4])) if found else None
 
 
 def markers_in(path: str, data: bytes) -> list[Marker]:
-    """Parse the markers in a `markers_file`, written by this library or by JVM Hudi's timeline server."""
+    """Parse the markers in a `markers_file` of this library or of JVM Hudi's timeline server."""
     folder = path.rpartition("/")[0]
     return list(filter(None, (parse_marker(f"{folder}/{line}") for line in data.decode().split("\n"))))
 
@@ -127,7 +127,7 @@ def is_markers_file(path: str) -> bool:
 
 
 def heartbeat_path(begin: str) -> str:
-    """Return the path of an instant's heartbeat, an empty file whose modification time is the writer's last beat."""
+    """Return the path of an instant's heartbeat, an empty file; its modification time is the last beat."""
     return f"{HEARTBEATS}/{begin}"
 
 
@@ -139,7 +139,7 @@ def partition_metafile(partition: str, begin: str) -> tuple[str, bytes]:
 
 
 def escape(value: str) -> str:
-    """Percent-encode exactly the characters that Hive and Hudi treat as unsafe in a folder name."""
+    """Percent-encode exactly the characters that are unsafe in a folder name to Hive and Hudi."""
     return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", value)
 
 
@@ -178,8 +178,8 @@ def nested(partition: str, other: str) -> InvalidRecords:
 class PartitionStyle:
     """Mapping of partition values to folders and back.
 
-    Promised: paths are those that the JVM writes with the same three settings. Different values have different paths.
-    Values that this project, hudi-rs or the JVM would not find again, or would read as another value, are refused.
+    Promised: paths are those that the JVM writes with the same three settings, and different values have different
+    paths. Values that this project, hudi-rs or the JVM would lose or misread are refused.
     """
 
     fields: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ class PartitionStyle:
         return None if text is None else next((why for bad, why in self._faults(field, text) if bad), None)
 
     def _faults(self, field: str, text: str) -> Iterator[tuple[object, str]]:
-        """Yield each possible fault as a condition, true if the fault is present, and its description."""
+        """Yield each possible fault: whether the value has it, and its description."""
         yield text in {"", DEFAULT_PARTITION}, "is null to Hudi's readers: give null if that is what it means"
         folder = self._folder(field, text)
         levels = folder.split("/")
@@ -281,7 +281,7 @@ def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
 
 
 def separators(fields: Sequence[str]) -> list[str]:
-    """Return the text that follows each field's value in a composite record key; empty after the last value."""
+    """Return the text after each field's value in a composite record key; empty after the last."""
     return [*(f",{field}:" for field in fields[1:]), ""]
 
 
@@ -307,7 +307,7 @@ _LOG_FILE = re.compile(r"\.([^._]+)_([0-9]+)\.log\.([0-9]+)_([0-9]+-[0-9]+-[0-9]
 
 @dataclass(frozen=True, slots=True)
 class BaseFile:
-    """Parsed name of a base file: the file group, the write token of a task attempt, and the instant.
+    """Parsed name of a base file: file group, write token of the task attempt, and instant.
 
     `file_id` is `<uuid>-<n>`, `write_token` is `<task partition>-<stage>-<attempt>`. Both have letters, digits and `-`.
     """
@@ -330,10 +330,10 @@ def parse_base_file(name: str) -> BaseFile | None:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """Parsed name of a log file: the file group, the instant of the write, and the version within that write.
+    """Parsed name of a log file: file group, instant of the write, and version within that write.
 
-    `write_token` has digits only: the JVM ignores a log whose token has letters. A log with `is_cdc` records row
-    changes for the JVM's change feeds, and has no rows of the table.
+    `write_token` has digits only: the JVM ignores a log whose token has letters. A log with `is_cdc` has no rows of the
+    table, but row changes for the JVM's change feeds.
     """
 
     file_id: str
@@ -350,23 +350,23 @@ class LogFile:
 
     @property
     def place(self) -> tuple[str, int, str]:
-        """The sort key for merging the log files of a file slice: by begin time, regardless of completion times."""
+        """The sort key for the merge of a slice's log files: by begin time, whenever they were completed."""
         return (self.begin, self.version, self.write_token)
 
 
 def parse_log_file(name: str) -> LogFile | None:
-    """Parse a log file's name (without folders); return None for any other file, or archived log."""
+    """Parse a log file's name (without folders); None for any other file, archived logs included."""
     found = _LOG_FILE.fullmatch(name)
     return LogFile(found[1], found[2], int(found[3]), found[4], found[5] is not None) if found else None
 
 
 def data_file(name: str) -> BaseFile | LogFile | None:
-    """Parse the name of a base or log file, change logs included; return None for any other file."""
+    """Parse the name of a base or log file, change logs included; None for any other file."""
     return parse_base_file(name) or parse_log_file(name)
 
 
 def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
-    """Return the partition and parsed name of a base or log file of the metadata table; None for any other file."""
+    """Return partition and parsed name of a base or log file of the metadata table; None for any other file."""
     partition, _, name = path.rpartition("/")
     found = _HFILE.fullmatch(name)
     file = BaseFile(found[1], found[2], found[3]) if found else parse_log_file(name)
@@ -374,7 +374,7 @@ def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
 
 
 def data_file_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
-    """Return the partition and parsed name of a base or log file; None for other files and inside `.hoodie`."""
+    """Return partition and parsed name of a base or log file; None for other files and inside `.hoodie`."""
     partition, _, name = path.rpartition("/")
     file = data_file(name)
     return None if file is None or partition.partition("/")[0] == META else (partition, file)

@@ -5,15 +5,14 @@
     deletes   int32 3, int32 length, and one Avro datum: a list of keys with ordering values
 
 All numbers are big-endian. A header is a count, then for each entry its key, length and UTF-8 text. The last number
-counts from the magic and reveals a block whose writer died. Parquet blocks are files of their own.
+counts from the magic, and reveals a torn block. A Parquet block contains a whole Parquet file.
 
 A delete without an ordering value (an int of 0, or null) wins over all earlier rows. A delete with a value takes part
-in the ordering like a row. Its type wraps the value: readers fail at a type other than the column's, and at several
-types in one block.
+in the ordering like a row. Readers fail at values of another type than the column's, and at several types in one block.
 
-Promised: decoding and encoding again gives the same bytes. Readers skip a torn block and find the blocks after it by
-their magic. Rows and deletes keep their values. Data pass through Python one datum at a time. NOT promised: detection
-of changed bytes inside a whole block.
+Promised: decoding and encoding again gives the same bytes. Readers skip a torn block, left by a dead writer, and find
+the next block by its magic. Rows and deletes keep their values. Data pass through Python one datum at a time. NOT
+promised: detection of changed bytes inside a whole block.
 
 Source: Hudi `HoodieLogFormatWriter`, `HoodieLogFileReader`, `HoodieLogBlock`, `BaseHoodieLogRecordReader`,
 `HoodieAvroDataBlock`, `HoodieDeleteBlock`, `HoodieAvroUtils.wrapValueIntoAvro`; `HoodieDeleteRecordList.avsc`; Avro
@@ -188,8 +187,8 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
 def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
     """Return the valid blocks with rows or deletes, of blocks in merge order.
 
-    A rollback command, used by older tables, invalidates the earlier blocks of the instant that it names. The result of
-    a log compaction replaces its source blocks and takes the position of the newest of them.
+    A rollback command, used by older tables, removes the earlier blocks of the instant that it names. The result of a
+    log compaction replaces its sources, at the position of the newest of them.
 
     Raises:
         UnsupportedTable: a block has an unknown command.
@@ -286,7 +285,7 @@ def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]
 
 @lru_cache(maxsize=256)
 def _parsed(schema_json: str) -> Any:
-    """Parse the schema with times as plain numbers; Arrow accepts years as numbers that Python's dates do not."""
+    """Parse the schema with times as plain numbers, since Arrow has years that Python's dates have not."""
     return fastavro.parse_schema(_without_times(checked_schema(schema_json)))
 
 
@@ -334,8 +333,8 @@ def _optional(give: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
 class LogDelete:
     """Deletion of one key.
 
-    `values` are the ordering values, one for each field, as stored: dates in days, timestamps in the column's unit,
-    decimals as bytes. Without values the delete wins over all earlier rows. `wrappers` names the type of each value.
+    `values` are the ordering values of the fields, as stored: dates in days, timestamps in the column's unit, decimals
+    as bytes. Without values the delete wins over all earlier rows. `wrappers` names the type of each value.
     """
 
     key: str
@@ -345,7 +344,7 @@ class LogDelete:
 
 
 def wrapper_of(kind: pa.DataType) -> str:
-    """Return the wrapper type for an ordering value of this column; some readers fail at any other type.
+    """Return the wrapper type for an ordering value of this column, the only one that all readers accept.
 
     Raises:
         UnsupportedSchema: no wrapper fits.
@@ -448,11 +447,10 @@ def _unwrapped(given: Any) -> list[tuple[str, Any]]:
 
 
 def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], file_name: str) -> list[pa.Array]:
-    """Return one array of ordering values for each column, from the deletes that have values.
+    """Return an array of ordering values for each column, from the deletes that have values.
 
     Raises:
-        Corrupt: a value's type differs from its column's, so it cannot be compared with rows. JVM Hudi and hudi-rs
-            fail, too.
+        Corrupt: a value's type differs from its column's; JVM Hudi and hudi-rs fail at it, too.
     """
     given = [one for one in deletes if one.values]
     expected = [wrapper_of(column.type) for column in columns] if given else []

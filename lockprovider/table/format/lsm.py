@@ -104,12 +104,12 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Summary of a file of archived instants, which saves readers from opening the file.
+    """Summary of a file of archived instants, to save opening the file.
 
     Attributes:
         begin: the greatest begin time of its writes; empty if there are none.
         completion: their greatest completion time.
-        streams: for each stream, its greatest batch and the file name of the write of that batch.
+        streams: for each stream, its greatest batch and the file name of that write.
     """
 
     begin: str = ""
@@ -152,7 +152,7 @@ def rows_of(instants: Iterable[Archived]) -> list[dict[str, Any]]:
 
 
 def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
-    """Encode a file of archived instants; equal rows give equal bytes. Memory holds one row group of rows at a time."""
+    """Encode a file of archived instants; equal rows give equal bytes. Memory holds one row group at a time."""
     out = pa.BufferOutputStream()
     said = {"begin": digest.begin, "completion": digest.completion, "streams": dict(digest.streams or {})}
     with pq.ParquetWriter(out, SCHEMA, compression="gzip", version="1.0", store_schema=False) as writer:

@@ -1,7 +1,7 @@
 """Codec of commit and rollback metadata: an Avro object container file with one record.
 
-Promised: equal input gives equal bytes (the sync marker is derived from the record). Metadata of the JVM can be read;
-unknown fields are ignored. NOT promised: reading layout 1 (JSON) or an empty file.
+Promised: equal input gives equal bytes (the sync marker is derived from the record). The JVM's metadata can be read,
+without its unknown fields. NOT promised: reading layout 1 (JSON) or an empty file.
 
 Source: `HoodieCommitMetadata.avsc`, `HoodieReplaceCommitMetadata.avsc`, `HoodieRollbackPlan.avsc`,
 `HoodieRollbackMetadata.avsc`.
@@ -48,8 +48,8 @@ class WriteStat:
     """Statistics of one data file that a commit wrote.
 
     `path` is relative to the table. `num_writes` counts all rows of the file, rewritten ones included. `prev_commit`
-    and `prev_base_file` are None for a new file group. Sizes are bytes. `note` carries the footer's statistics to the
-    process that commits (see `files.footers`), and is not stored in the commit. It is empty if that process has them.
+    and `prev_base_file` are None for a new file group. Sizes are bytes. `note` carries the footer's note to the process
+    that commits (see `files.footers`), unless that has it; commits do not store it.
     """
 
     file_id: str
@@ -107,7 +107,7 @@ class CommitMetadata:
 
     @property
     def file_groups(self) -> frozenset[FileGroup]:
-        """The file groups that the commit wrote or replaced; two concurrent commits must not share any."""
+        """The file groups that the commit wrote or replaced, which no concurrent commit may share."""
         written = {(partition, stat.file_id) for partition, stats in self.stats.items() for stat in stats}
         return self.ended | written
 
@@ -122,7 +122,7 @@ class Victim(NamedTuple):
 def encode_commit(metadata: CommitMetadata) -> bytes:
     """Encode a completed (or inflight) commit or replacecommit.
 
-    The record has Hudi's replace kind if the operation is one of `REPLACING` or the commit replaces file groups.
+    The record has Hudi's replace kind if it replaces file groups, or its operation is one of `REPLACING`.
     """
     schema = {SCHEMA_KEY: metadata.schema_json} if metadata.schema_json is not None else {}
     record: dict[str, Any] = {
@@ -141,7 +141,7 @@ def encode_commit(metadata: CommitMetadata) -> bytes:
 
 
 def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
-    """Encode the requested and inflight files of an overwrite's replacecommit, without a plan or a profile."""
+    """Encode the requested and inflight files of an overwrite's replacecommit, without plan or profile."""
     requested = {"operationType": operation, "clusteringPlan": None, "extraMetadata": None, "version": 1}
     inflight = {"partitionToWriteStats": {}, "compacted": False, "extraMetadata": {}, "operationType": operation}
     return one_record("HoodieRequestedReplaceMetadata", requested), one_record("HoodieCommitMetadata", inflight)
@@ -318,11 +318,7 @@ def _head(name: str) -> bytes:
 
 
 def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
-    """Decode the one record of a container file and convert it with `read`; `kind` is for the error text.
-
-    Raises:
-        Corrupt: the data is not one whole record of that kind; the message names the file.
-    """
+    """Decode the one record of a container file and convert it with `read`; `kind` is for the error text."""
     record = read_one(data, file_name)
     try:
         return read(record)
@@ -349,11 +345,7 @@ def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
 
 
 def _read(data: bytes, file_name: str) -> Any:
-    """Decode the one value of a container file within memory bounds, since its schema and codec are untrusted.
-
-    Raises:
-        Exception: of many kinds, for bad bytes.
-    """
+    """Decode the one value of a container file within memory bounds, as its schema and codec are untrusted."""
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro container file")
     source = BytesIO(data)
@@ -399,7 +391,7 @@ def checked_schema(text: bytes | str) -> Any:
 
 
 def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
-    """Refuse types whose values take no bytes or never end: a few bytes could claim a billion such values.
+    """Refuse types whose values take no bytes or never end: a few bytes could claim a billion values.
 
     `within` has the names of the enclosing records.
     """

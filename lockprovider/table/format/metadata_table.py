@@ -3,13 +3,11 @@
     __all_partitions__   type 1   {partition: is it deleted}
     <partition>, or .    type 2   {file name: its size, is it deleted}
 
-A commit is a log file with the records, and the completed instant. A compaction is one base file with the whole
-listing.
+A commit is a log file with records, and the completed instant. A compaction is one base file with the whole listing.
 
-Promised: the order of records matters only for deleted files. Sizes merge by the larger one, and a deleted file is gone
+Promised: the order of records matters only for deleted files. Sizes merge by the larger one; a deleted file is gone
 until a later record names it. Records have Hudi's whole schema, since hudi-rs fails at a smaller one. Equal changes
-give equal bytes and names. NOT promised: reading, writing or compacting records of other partitions; making a file
-group.
+give equal bytes and names. NOT promised: reading or writing other partitions; making a file group.
 
 Source: Hudi `HoodieMetadata.avsc`, `HoodieMetadataPayload.combineFileSystemMetadata`,
 `HoodieTableMetadataUtil.convertMetadataToFilesPartitionRecords`, `HoodieBackedTableMetadataWriter`,
@@ -105,7 +103,7 @@ def _record(key: str, said: Mapping[str, Any]) -> FilesRecord:
 
 
 def written_files(metadata: CommitMetadata) -> tuple[FilesRecord, ...]:
-    """Return the records that add a commit's files to the listing. Files that the commit replaces stay until a clean.
+    """Return the records that add a commit's files to the listing; files that it replaces stay until a clean.
 
     Raises:
         InvalidRecords: a file has no bytes; the JVM's readers and writers fail at one that is listed.
@@ -124,7 +122,7 @@ def written_files(metadata: CommitMetadata) -> tuple[FilesRecord, ...]:
 
 
 def removed_files(names: Mapping[str, Iterable[str]]) -> tuple[FilesRecord, ...]:
-    """Return the records that remove a clean's files, given by partition, from the listing."""
+    """Return the records that remove a clean's files, given by partition."""
     gone = {partition: {name: ListedFile(0, is_deleted=True) for name in files} for partition, files in names.items()}
     return tuple(FilesRecord(_key(partition), files) for partition, files in gone.items() if files)
 
@@ -154,7 +152,7 @@ def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None)
 
 @cache
 def metadata_schema() -> str:
-    """Return Hudi 1.2's schema of a metadata table's records. Tables of other releases keep their own schema."""
+    """Return Hudi 1.2's schema of a metadata table's records; tables of other releases keep their own."""
     return (resources("lockprovider.table") / "schemas" / "HoodieMetadataRecord.json").read_text("ascii")
 
 
@@ -197,10 +195,7 @@ STATISTICS = "column_stats", "partition_stats"
 
 @dataclass(frozen=True, slots=True)
 class ListingCommit:
-    """Files written for one instant of the data table, whose begin time is `begin`.
-
-    Paths are relative to the data table.
-    """
+    """Files written for the data table's instant `begin`. Paths are relative to the data table."""
 
     begin: str
     log: bytes
@@ -254,7 +249,7 @@ class ListingCompaction:
     def of(
         cls, begin: str, planned: PlannedSlice, listing: FileListing, schema_json: str | None = None
     ) -> ListingCompaction:
-        """Build the compaction of one file slice whose merged result is `listing`, with the schema of that slice."""
+        """Build the compaction of one file slice into `listing`, with the slice's schema."""
         schema = schema_json or metadata_schema()
         entries = encode_files(whole_listing(listing), schema)
         bloom = encode_filter([key.decode() for key in sorted(entries)])

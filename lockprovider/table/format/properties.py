@@ -1,9 +1,8 @@
 """Codec of `hoodie.properties`, the configuration of a table as Java properties text.
 
-`parse_properties` parses the text and checks that it is whole. `shapes` decides whether this library can read or write
-such a table.
+`parse_properties` checks that the text is whole; `shapes` decides whether such a table can be read or written here.
 
-Promised: `java.util.Properties` reads equal values from files of this module, and the other way round.
+Promised: `java.util.Properties` and this module read each other's files with equal values.
 
 Source: the documentation of `java.util.Properties.load` and `store`; Hudi `HoodieTableConfig`, `HoodieTableVersion`.
 """
@@ -141,8 +140,7 @@ PARTITIONS_KEY = "hoodie.table.metadata.partitions"
 _MDT_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
 _KEY_ENCODING = "hoodie.table.complex.keygen.encoding"  # Later releases of Hudi record this.
 KEY_ENCODING = "hoodie.write.complex.keygen.new.encoding"  # In version 8, true leaves the column's name out of the key.
-# The JVM stores these write settings nowhere. Its Spark writers adopt all settings of this file and refuse others, so
-# storing them here makes all writers agree.
+# The JVM stores these write settings nowhere. Its Spark writers adopt all settings of this file, and refuse others.
 INDEX = "hoodie.index.type"
 BUCKET_ENGINE = "hoodie.index.bucket.engine"
 BUCKETS = "hoodie.bucket.index.num.buckets"
@@ -188,10 +186,10 @@ def own_rule(raw: Mapping[str, str]) -> str:
 class TableConfig:
     """Configuration of a table. `raw` holds every property as found, so that a rewrite keeps unknown ones.
 
-    `timezone` is the recorded zone of instant times. It is empty if the file has none: then each writer uses its
-    default, which is the local zone for the JVM. Only tables of version 9 from another engine have several
-    `ordering_fields`. `bucket_index` is None if writers must look keys up. Readers use the partitions
-    `metadata_partitions` of a metadata table; `metadata_inflight` are being built.
+    `timezone` is the recorded zone of instant times. If it is empty, each writer uses its default, which is the local
+    zone for the JVM. Only tables of version 9 from another engine have several `ordering_fields`. `bucket_index` is
+    None if writers must look keys up. Readers use `metadata_partitions` of a metadata table; `metadata_inflight` are
+    being built.
     """
 
     name: str
@@ -211,7 +209,7 @@ class TableConfig:
     timezone: str = "UTC"
     keygenerator: str = ""
     bucket_index: BucketIndex | None = None
-    # The data files show this spelling; None means that they were not read, and the properties decide.
+    # This is the spelling in the data files; None means that the properties decide.
     key_is_named: bool | None = field(default=None, compare=False)
     raw: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
@@ -227,7 +225,7 @@ class TableConfig:
 
     @property
     def ordering_field(self) -> str | None:
-        """The column whose higher value wins between two rows of one key; None: the later commit wins."""
+        """The column whose higher value wins between two rows of one key; None if the later commit wins."""
         return self.ordering_fields[0] if self.ordering_fields else None
 
     @property
@@ -237,7 +235,7 @@ class TableConfig:
 
     @property
     def key_column(self) -> str | None:
-        """The column whose value as text is the record key; None if there are several, or keys may differ from it."""
+        """The column whose value as text is the record key; None if there are several, or the texts may differ."""
         known = self.keygenerator_type in _PLAIN_KEYGENS and (self.keygenerator or not self.raw.get(_KEYGEN_CLASS))
         return self.record_keys[0] if known and len(self.record_keys) == 1 else None
 

@@ -1,7 +1,7 @@
 """Conversion of column types between Arrow and Avro, and Hudi's schema-on-read.
 
-In schema-on-read each column has an id that outlives its name, and a JVM reader finds a renamed column in an older file
-by its id. This library's readers go by names, so `misread` reports columns of older files that they would misread.
+In schema-on-read each column has an id that outlives its name. A JVM reader finds a renamed column in an older file by
+its id. This library reads by name, so `misread` reports names that would mislead in older files.
 
 Source: Avro 1.11 specification, "Logical Types"; Hudi `AvroConversionUtils`, Spark `SchemaConverters` for the names of
 nested records and the sizes of decimals; Hudi `SerDeHelper`, `InternalSchemaUtils.searchSchema`,
@@ -52,7 +52,7 @@ def without_meta(schema: pa.Schema) -> pa.Schema:
 def present(names: Iterable[str], among: Collection[str]) -> list[str]:
     """Return the names that are in `among`, in order.
 
-    In a loop, `name in schema.names` would be quadratic: pyarrow builds the list of names each time.
+    `name in schema.names` in a loop would be quadratic, since pyarrow builds that list each time.
     """
     there = frozenset(among)
     return [name for name in names if name in there]
@@ -65,7 +65,7 @@ def absent(names: Iterable[str], among: Collection[str]) -> list[str]:
 
 
 def refuse_timestamp_partitions(table: str, schema: pa.Schema, fields: Sequence[str]) -> None:
-    """Refuse a timestamp as a partition column: JVM Hudi reads its values as NULL, and an update there erases them.
+    """Refuse a timestamp as a partition column: JVM Hudi reads it as NULL, and its updates erase the values.
 
     Raises:
         UnsupportedSchema: the message names the column, and an alternative.
@@ -243,7 +243,7 @@ _SUFFIX = ".schemacommit"
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """Column ids by path, including nested columns, for all files that begin at `version` or later.
+    """Column ids by path, nested ones included, of all files that begin at `version` or later.
 
     >>> SchemaVersion(20260101000000000, {"id": 0, "fare": 1}).ids["fare"]
     1

@@ -31,8 +31,7 @@ class CleanPlan:
     """Files that a clean will remove: names by partition.
 
     `earliest` is the begin time and action of the oldest commit that stays whole; None if the policy has none.
-    `last_commit` is the begin time of the last completed commit when the plan was made. `savepoints` are those
-    considered.
+    `last_commit` is the begin time of the last completed commit at planning. `savepoints` are those considered.
     """
 
     policy: str
@@ -91,7 +90,7 @@ def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
 
 
 def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
-    """Decode a requested clean. It ignores whole partitions that a JVM plan removes, since others may write there.
+    """Decode a requested clean, without the whole partitions of a JVM plan, in which others may write.
 
     Raises:
         Corrupt: the data is no such Avro record; the message names the file.
@@ -283,9 +282,8 @@ class ClusteringGroup:
 class ClusteringPlan:
     """Slices that a clustering will replace; `sort_by` are the columns to sort the rows by.
 
-    With `owned`, the planner runs the plan at once, and sends heartbeats from its schedule on. If that heartbeat is too
-    old or gone, other writers roll the plan back like a dead writer's instant. Any writer may run another plan, at any
-    time.
+    With `owned`, the planner runs the plan at once, and sends heartbeats from its schedule on. If that heartbeat is too old or gone, other
+    writers roll the plan back. Any writer may run another plan, at any time.
     """
 
     groups: tuple[ClusteringGroup, ...] = ()
@@ -367,7 +365,7 @@ def _clustering_group(group: Mapping[str, Any]) -> ClusteringGroup:
 
 
 def _planned_slice(one: Mapping[str, Any], base_instant: str = "") -> PlannedSlice:
-    """Convert the Avro record of a slice; plans of both kinds name its files alike."""
+    """Convert the Avro record of a slice, the same in both kinds of plans."""
     return PlannedSlice(
         one.get("partitionPath") or "",
         one["fileId"],

@@ -1,8 +1,7 @@
-"""List of known table properties, and checks whether this library can read or write a Hudi table.
+"""Known table properties, and checks whether this library can read or write a table.
 
-`KNOWN_PROPERTIES` is the list, which the README shows. An unknown property or value of Hudi's may change what a row
-means, so the table is refused by name. Reads and writes are judged separately: a read is refused only if its rows could
-be wrong.
+An unknown property or value of Hudi's may change what a row means, so the table is refused by name. A read is refused
+only if its rows could be wrong. `KNOWN_PROPERTIES` is the list that the README shows.
 
 Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`, `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`.
 """
@@ -192,7 +191,7 @@ KNOWN_PROPERTIES: tuple[Property, ...] = (
         )
     ),
 )
-# A table is refused for the same settings as a writer of this library, since they apply to all writers.
+# A table's settings for all writers are judged like the settings of a writer of this library.
 _WRITERS = (
     *("hoodie.write.", "hoodie.clean.", "hoodie.cleaner.", "hoodie.client.heartbeat.", "hoodie.keep."),
     *("hoodie.archive.", "hoodie.index.", "hoodie.bucket.index."),
@@ -232,7 +231,7 @@ def property_of(key: str) -> Property | None:
 
 
 def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
-    """Return every reason against a read or write of this table; a reason against reads counts against writes, too."""
+    """Return every reason against a read or write of this table; reasons against reads count against writes, too."""
     found = (*_of_properties(config.raw), *_of_reads(config), *_of_writes(config, keeps_listing=keeps_listing))
     return tuple({one.stated: one for one in found[::-1]}.values())[::-1]
 
@@ -251,13 +250,12 @@ def check_readable(config: TableConfig) -> None:
 def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
     """Refuse a table that a write from here would damage, or whose rows would come out wrong.
 
-    A recorded time zone other than UTC is refused. A table without a time zone, the JVM's default, is accepted: then
-    every JVM writer has to run with `-Duser.timezone=UTC`. With `keeps_listing` the writer maintains the metadata
-    table's partition `files`.
+    A time zone other than UTC is refused. A table without one, the JVM's default, is accepted: then every JVM writer
+    has to run with `-Duser.timezone=UTC`. With `keeps_listing` the writer maintains the metadata table's partition
+    `files`.
 
     Raises:
-        UnsupportedTable: the message names each offending property, its value, and a way to a writable table, if one
-            exists.
+        UnsupportedTable: the message names each offending property, its value, and a way to a writable table, if any.
     """
     found = reasons(config, keeps_listing=keeps_listing)
     if found:
@@ -286,7 +284,7 @@ def _sentence(config: TableConfig, found: tuple[Reason, ...], verb: str, next_st
 def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
     """Return ways to make the table writable, as far as its properties show; empty if none exists.
 
-    There is at most one way that keeps all files, and one that removes the metadata table.
+    At most one way keeps all files, and one removes the metadata table.
     """
     found: dict[bool, str] = {}
     for removes, keeps, name, change in _WAYS:
@@ -345,7 +343,7 @@ def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
 
 
 def _of_settings(said: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield a reason for each setting for all writers that a writer of this library would refuse."""
+    """Yield a reason for each setting for all writers that this library would refuse."""
     refused = _refusal(said)
     alone = {f"{key}={value}": error for key, value in said.items() if (error := _refusal({key: value}))}
     for stated, error in (alone or {", ".join(said): refused}).items() if refused else ():

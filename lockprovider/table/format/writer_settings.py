@@ -1,8 +1,7 @@
 """Settings that a shared table stores for JVM Hudi's writers in Spark, and the visibility of commits.
 
-Spark's writers adopt every setting in `hoodie.properties`, and fail with `Config conflict` if a job contradicts it. So
-the table states each setting once. NOT affected, since they ignore these settings: HoodieStreamer, Flink, the Java
-client, `ALTER TABLE` and `archive_commits`.
+Spark's writers adopt every setting in `hoodie.properties`, and fail with `Config conflict` if a job contradicts it. NOT
+affected: HoodieStreamer, Flink, the Java client, `ALTER TABLE` and `archive_commits`, which ignore these settings.
 
 This library's writers read one more property, the visibility of commits:
 
@@ -93,7 +92,7 @@ def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
 
 
 def _key_encoding(config: TableConfig) -> Mapping[str, str]:
-    """Tell Hudi 1.1 and later how a table of version 8 spells keys of one column; otherwise they refuse to write."""
+    """Tell Hudi 1.1 and later how a table of version 8 spells keys of one column; else they refuse to write."""
     if not config.has_complex_single_key or config.version > 8:  # noqa: PLR2004 - the last that has two spellings
         return {}
     return {KEY_CHECK_KEY: "false", KEY_ENCODING: flag_text(not config.names_single_key)}

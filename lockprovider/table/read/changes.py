@@ -127,8 +127,8 @@ def changes_since(
     only = None if within is None else frozenset(within)
 
     def look() -> Changes:
-        # A listing has several pages, and may miss objects that are created during it. The next listing has all
-        # instants that completed before the last commit of this one.
+        # A listing has several pages, and shows objects created during it on later pages only. The next listing has
+        # all instants that completed before the last commit of this one.
         latest = latest_checkpoint(table.timeline(), order)
         now = table.timeline()
         start, end = (_time(table, now, given, order) for given in (after, until))

@@ -32,7 +32,7 @@ _TIME = re.compile(
 _EPOCH = date(1970, 1, 1).toordinal()
 _EPOCH_TIME = datetime(1970, 1, 1)  # noqa: DTZ001 - the distance of naive moments
 _SECONDS_OF_DAY = 86_400
-_PARTS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # These are parts of a second.
+_PARTS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _WIDE = Context(prec=100)  # No column has as many digits.
 _LARGEST_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 

@@ -55,7 +55,7 @@ RangesOf = Callable[[Sequence[str]], Mapping[str, footers.Ranges]]
 Where = Any
 
 SCAN_BATCH_ROWS = 1 << 16
-_AT_ONCE = 4  # So many slices with logs are merged at once, if the caller keeps all rows.
+_AT_ONCE = 4  # At most this many slices with logs are merged at once.
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
 _Rows = list[pa.RecordBatch]
 _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimized"

@@ -51,7 +51,7 @@ _TOKEN = re.compile(
 _ITEM = re.compile(rf"\s*(?:('[^']*(?:''[^']*)*')|({_NUMBER}))\s*([,)])")  # Most lists have only such items.
 _SIGNS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null", "between", "like", "true", "false"})
-_DIGITS = 18  # Numbers of so many digits always fit into 64 bits.
+_DIGITS = 18  # Numbers of this many digits fit into 64 bits.
 _SHOWN = 60
 
 
@@ -65,7 +65,7 @@ class _Token(NamedTuple):
 class _Group:
     """Open group of parentheses during parsing."""
 
-    start: int  # This is the index of the first step.
+    start: int
     negated: bool = False  # A `not` stands before the group.
     either: Chain = field(default_factory=lambda: Chain(OR))
     all_of: Chain = field(default_factory=lambda: Chain(AND))

@@ -1,4 +1,4 @@
-"""Base files: compute the keys, partitions and buckets of rows, and read files. Nothing here loops over rows in Python.
+"""Base files: compute keys, partitions and buckets of rows, and read files, without loops over rows in Python.
 
 Source: Hudi `HoodieAvroParquetWriter`, and its key generators for keys and partition paths;
 `HoodieSimpleBucketIndex.loadBucketIdToFileIdMappingForPartition`.
@@ -235,14 +235,14 @@ def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> 
 
 
 def in_batches(file: pq.ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
-    """Yield all rows of an opened base file, at most `rows` at a time and about `at_most` bytes in all their columns.
+    """Yield all rows of an opened base file, at most `rows` and about `at_most` bytes at a time.
 
     Raises:
         Corrupt: a part of the file is damaged.
     """
     groups = list(range(file.num_row_groups))
     known = [file.metadata.row_group(number) for number in groups]
-    # A large file is read by row group, since Arrow fetches all requested groups before it reads the first.
+    # Arrow fetches all requested groups before it reads the first, so a large file is read group by group.
     asked = [groups] if sum(one.total_byte_size for one in known) <= ROW_GROUP_BYTES else [[one] for one in groups]
     most = max((one.total_byte_size // max(1, one.num_rows) for one in known), default=0)
     size = min(rows, max(1, at_most // max(1, most)))

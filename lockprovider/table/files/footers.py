@@ -4,17 +4,16 @@
     known = place.footer_notes.ranges(place.store, paths)             # column ranges of the files with known footers
     guarantee(known[path], [pa.field("day", pa.date32())])            # an expression that is true of all rows of a file
 
-A process caches the footers that it opened or wrote. It also shares notes through objects in the lock folder
-`.hoodie/.locks/footers/`. A commit of many files puts one object; the writer of a checkpoint puts one with its notes
-that are not there yet. A process without notes of many files reads the objects that it has not read. Data files never
-change and their names never come again, so notes stay valid forever, even if the lock's log ends.
+A process caches notes of files that it opened or wrote, and shares them in the lock folder, `.hoodie/.locks/footers/`.
+A commit of many files puts an object there, and the writer of a checkpoint puts its notes that are missing there. A
+process that lacks notes of many files reads the objects. Notes stay valid forever, since files never change and names
+never come again.
 
-Promised: `without` never returns a file that has one of the keys. Ranges cover all rows of a file. A guarantee is true
-of every row as read with these columns, nulls included.
+Promised: `without` returns no file that has one of the keys. Ranges cover all rows of a file. A guarantee is true of
+every row as read with these columns, nulls included.
 
-NOT promised: that `without` returns every file without the keys. The lock folder has only the key range of files with
-more than some hundred keys, and no filters if there are too many files. Notes of the latest single files may be
-missing.
+NOT promised: that `without` returns every file without the keys. The lock folder lacks filters of files with more than
+some hundred keys, all filters if there are too many files, and notes of the latest single files.
 
 NOT promised: a range for every column. No range is kept for:
 
@@ -159,13 +158,13 @@ class FooterNotes:
         self._adding = Lock()
         self._looking = Lock()
         self._may_look = beside_the_lock
-        self._read: set[str] = set()  # These objects of the lock folder were read.
-        self._said: set[str] = set()  # These files have notes in the lock folder.
-        self._missed: set[str] = set()  # These files had no notes in the lock folder when it was read.
-        self._one_by_one: list[str] = []  # These files were written here, and are not in the lock folder yet.
+        self._read: set[str] = set()
+        self._said: set[str] = set()  # The lock folder has notes of these files.
+        self._missed: set[str] = set()  # The lock folder had no notes of these files.
+        self._one_by_one: list[str] = []  # These files were written here, and wait for `put`.
 
     def get(self, path: str) -> FooterNote | None:
-        """Return the note of a file for a key lookup, or None; from now on the cache keeps long filters."""
+        """Return a file's note for a key lookup, or None; the cache keeps long filters from now on."""
         self._has_keys_asked = True
         return self._notes.get(path)
 
@@ -176,7 +175,7 @@ class FooterNotes:
             self.add(path, FooterNote.of(footer))
 
     def add(self, path: str, note: FooterNote) -> None:
-        """Cache a note unless an equal or better one is known; drop the oldest notes when memory is full."""
+        """Cache a note unless an equal or better one is known; drop the oldest notes if memory is full."""
         if not self._has_keys_asked and len(note.filter or "") > _FILTER_BYTES:
             note = replace(note, filter=None)
         with self._adding:
@@ -189,12 +188,12 @@ class FooterNotes:
                 self._size -= self._notes.pop(next(iter(self._notes))).size
 
     def ranges(self, store: Store, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return the column ranges of these files, as far as they are known; read the lock folder if many are not."""
+        """Return the known column ranges of these files; read the lock folder if many are missing."""
         self._look(store, paths)
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Return the files that certainly have none of the wanted keys; a file without a note is not among them."""
+        """Return the files that certainly have none of the wanted keys; files without a note are not among them."""
         self.look_up(store, paths)
         if not len(wanted):
             return {*paths}
@@ -204,7 +203,7 @@ class FooterNotes:
         return {path for path, note in notes.items() if not note.may_have(least, greatest, asked)}
 
     def look_up(self, store: Store, paths: Iterable[str]) -> None:
-        """Prepare a key lookup in these files: keep long filters; read the lock folder if many notes are missing."""
+        """Prepare a key lookup: keep long filters, and read the lock folder if many notes are missing."""
         self._has_keys_asked = True
         self._look(store, paths)
 
@@ -240,9 +239,9 @@ class FooterNotes:
             return found
 
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
-        """Put notes of these files in the lock folder, if many are missing there.
+        """Put notes of these files in the lock folder, if it lacks many of them.
 
-        Returns True if the lock folder has too many objects now: then call `merge`.
+        Returns whether the lock folder has too many objects now; then call `merge`.
 
         Raises:
             CasError: the store failed.
@@ -314,9 +313,9 @@ _STORED_AS = {"INT32", "INT64", "BYTE_ARRAY"}  # INT96 is missing, since its sta
 
 
 class Range(NamedTuple):
-    """Bounds of all values of a column; without bounds all values are null.
+    """Bounds of all values of a column, as stored: text, a number, days, or units of time; without bounds all are null.
 
-    `kind` is Arrow's name of the stored type. Bounds are as stored: text, a number, days, or units of time.
+    `kind` is Arrow's name of the stored type.
     """
 
     kind: str
@@ -382,7 +381,7 @@ def _checked(kind: str, least: int | str | None, greatest: int | str | None, has
 
 
 def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
-    """Return the range of a column from its chunks in the row groups; None if a chunk's statistics are not reliable."""
+    """Return a column's range from its chunks in the row groups; None if one has no reliable statistics."""
     lows, highs, has_nulls = list[Any](), list[Any](), False
     for chunk in chunks:
         if chunk.path_in_schema != name or chunk.physical_type not in _STORED_AS:

@@ -1,7 +1,7 @@
 """Writer of a transaction's data files: create the next file of a file group, or a new file group.
 
 It runs on executors and workers: it is picklable, and uses no lock and no timeline. A marker announces each file before
-it is written, so that a rollback finds the file. Files are created, never overwritten.
+it is written, for rollbacks. Files are created, never overwritten.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class WritesHere(NamedTuple):
 
 
 class NewGroup(NamedTuple):
-    """Rows of a new file group and their keys; `file_id` is the same in each attempt of a task (see `group_id`)."""
+    """Rows of a new file group and their keys; each attempt of a task has the same `file_id` (see `group_id`)."""
 
     partition: str
     rows: pa.Table
@@ -101,7 +101,7 @@ class GroupWriter:
         return self.__dict__
 
     def plan(self, given: pa.Schema, missing: OnMissing = "null") -> Plan:
-        """Return the plan that converts rows of `given` to the table's; it needs the columns of key and partition.
+        """Return the plan that converts rows of `given` to the table's; the columns of key and partition are required.
 
         Raises:
             DoesNotFit: the message names every field that does not fit.
@@ -147,7 +147,7 @@ class GroupWriter:
     ) -> WriteStat:
         """Write a new file group; of rows with one key the latest is kept.
 
-        A task that may run again gives the same `file_id` in each attempt (see `group_id`).
+        All attempts of a task give the same `file_id` (see `group_id`).
         """
         return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
 
@@ -156,7 +156,7 @@ class GroupWriter:
         return next(self.encode_each([group]))
 
     def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
-        """Encode the files of many new file groups, which is quicker than one by one if they are small."""
+        """Encode the files of many new file groups; with small ones this is quicker than one by one."""
         once = [self._deduped(group) for group in groups]
         for group, key_filter in zip(once, bloom.encode_filters([group.keys for group in once]), strict=True):
             yield self._encoded(group, key_filter)
@@ -197,7 +197,7 @@ class GroupWriter:
         return Encoded(replace(stat, path=join(stat.partition, base.name), num_writes=len(written.keys)), written)
 
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
-        """Write the markers of many new files in one object; with few files each `put` writes its own marker.
+        """Write the markers of many new files in one object; few files get their own markers later.
 
         A JVM rollback reads markers of one kind only, so all files of an instant use the same kind.
         """
@@ -234,7 +234,7 @@ class GroupWriter:
     def merge(
         self, old: FileSlice, opened: pq.ParquetFile, found: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
-        """Write the next slice of a file group, as planned from its open file; return None if nothing changes."""
+        """Write the next slice of a file group from its open file and a merge plan; return None if nothing changes."""
         if not found.changed:
             return None
         base = BaseFile(old.file_id, token, self.begin)
@@ -263,8 +263,8 @@ class GroupWriter:
     ) -> WriteStat | None:
         """Write a log file of a slice: rows of different keys, and deletes of keys that the slice has rows of.
 
-        A key in both is deleted. Returns None if there is nothing to write. With ordering values for the deletes, all
-        deletes are written and nothing is read.
+        A key in both is deleted. Returns None if the log would be empty. With `delete_values` all deletes are written,
+        and nothing is read.
 
         Raises:
             InvalidRecords: a row has no ordering value.
@@ -313,8 +313,8 @@ class GroupWriter:
     def _unless_rolled_back(self, stat: WriteStat) -> WriteStat:
         """Return the statistics of a file that was just written.
 
-        A task in another process may outlive its transaction. Then this removes the file, since no rollback looks for
-        it again.
+        A task in another process may outlive its transaction: then its file is removed, since no rollback looks for it
+        again.
 
         Raises:
             Aborted: the instant was rolled back.
@@ -352,7 +352,7 @@ class GroupWriter:
     def open_partitions(self, partitions: Iterable[str], each: Callable[..., Iterable[bool]] = map) -> None:
         """Create the metafiles of these partitions, unless they exist; `each` maps a function over many, like `map`.
 
-        JVM readers ignore a partition without its metafile; another writer's metafile is as good.
+        JVM readers ignore a partition without a metafile; another writer's is as good.
 
         Raises:
             InvalidRecords: a new partition is inside another one, or around one.
@@ -429,7 +429,7 @@ def _written_twice(path: str) -> Aborted:
 def group_id(begin: str, *task: object) -> str:
     """Return the file id of a new file group, the same in every attempt of one task.
 
-    So a retry, or a late or speculative attempt, finds the first attempt's file and writes no other.
+    So a retry, or a late or speculative attempt, finds the first attempt's file.
     """
     text = "/".join(map(str, (begin, *task)))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()

@@ -3,11 +3,10 @@
     match = number_match(keys, "id", stored) or text_match(keys, "id", stored)
     rows, numbers = match.met(batch)        # the rows that have one of the keys, and the number of it
 
-A small file is fetched with one request. Of a large file, only the footer and the key column are fetched.
+A small file is fetched with one request; of a large file, only footer and key column are fetched.
 
-In a table with one key column (`TableConfig.key_column`) the record key is the column's value as text. If the column
-has whole numbers, they are compared instead of texts: less decoding, and no hashing of texts. If it has texts, it is
-read instead of the equal record keys.
+In a table with one key column (`TableConfig.key_column`) the record key is the column's value as text, and the column
+is read instead. Whole numbers are compared as such: less decoding, and no hashing of texts.
 
 Promised: both matches find the same rows. A key that is not the canonical text of a number is found by texts only.
 """
@@ -48,11 +47,11 @@ class KeyMatch(Protocol):
     column: str
 
     def met(self, rows: pa.Table) -> Met:
-        """Return the positions of the rows that have one of the keys, ascending, and the number of the key of each."""
+        """Return the ascending positions of rows that have one of the keys, and the number of each row's key."""
 
 
 class TextMatch:
-    """Match by record key, or by a column of the same texts; each call builds a hash table of the keys."""
+    """Match by record key, or by a column of the same texts; each call hashes all keys."""
 
     def __init__(self, keys: pa.Array, column: str = RECORD_KEY) -> None:
         self.column = column
@@ -106,7 +105,7 @@ def _filled(rows: pa.Table, column: str) -> pa.Array:
 
 
 def text_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> TextMatch:
-    """Return the match by a text column, or by record key if one of these schemas has no such text column."""
+    """Return the match by a text column, or by record key if a schema has no such text column."""
     if column is None or not all(_is_text(schema, column) for schema in schemas):
         return TextMatch(keys)
     return TextMatch(keys, column)
@@ -135,7 +134,7 @@ def numbers_of(keys: pa.Array) -> pa.Array | None:
 
 
 def key_column(column: str | None, *schemas: pa.Schema) -> str:
-    """Return the column to match rows by: `column` if all schemas have it as whole numbers, or all as texts.
+    """Return the column to match rows by: `column` if it has whole numbers, or texts, in all schemas.
 
     Otherwise return the column of record keys.
     """
@@ -172,7 +171,7 @@ class KeyFile:
         return base_file.keys_of(self._file)
 
     def shared(self, other: KeyFile) -> pa.Array:
-        """Return the keys that the other file has, too; read only footers if the key ranges do not overlap.
+        """Return the keys that the other file has, too; if the key ranges are apart, only footers are read.
 
         Raises:
             HistoryGone, Corrupt: as for `keys`.

@@ -6,8 +6,7 @@
 An upsert replaces the row of its key in place, or is appended. With an ordering field the higher value wins; the upsert
 wins ties and nulls. A delete has no ordering value and always wins, even over an upsert of its key.
 
-Memory: all keys of the old file, a number for each row, and some rows (`BATCH_ROWS`). Nothing loops over rows in
-Python.
+Memory: the old file's keys, a number for each row, and some rows (`BATCH_ROWS`). Nothing loops over rows in Python.
 
 Source: Hudi `HoodieMergeHandle`.
 """
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _STAYS, _GOES = -1, -2
-# This pool reuses one part's memory for the next; pyarrow's default pool returns large pieces to the system.
+# pyarrow's default pool returns large pieces to the system; this one keeps them for the next part.
 _POOL = pa.system_memory_pool()
 
 
@@ -98,7 +97,7 @@ def merge_plan(
     delete_keys: pa.Array,
     ordering_field: str | None = None,
 ) -> MergePlan | None:
-    """Plan the changes to the rows of an opened base file; return None if its key range excludes all changes.
+    """Plan the changes to the rows of an opened base file; return None if its key range excludes all.
 
     To delete only, pass an empty table of the table's schema as `upserts`.
 
@@ -185,7 +184,7 @@ def _old_wins(
 
 
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
-    """Keep one row for each key, in order: the highest ordering value, and the last of equals (or without a field).
+    """Keep one row for each key, in order: the highest ordering value, else (or of equals) the last.
 
     A null ordering value is lower than any other, NaN higher.
 

@@ -5,13 +5,12 @@
     for batch in base: yield merge.merged(batch)
     yield merge.rest()                            # the rows of keys that the base file does not have
 
-By commit time the later event wins. By event time the higher ordering value wins, and the later of equals; null is the
-lowest value and NaN the highest. A delete without a value wins over all earlier events, and any later row wins over it.
+By commit time the later event wins. By event time the higher ordering value wins, of equals the later; null is lowest
+and NaN highest. A delete without a value wins over all earlier events, and any later row wins over it.
 
-The base row is compared with the folded logs, not with each event. So after a delete without a value, a log row with a
-lower value than the base row lets the base row come back.
-
-In a slice with partial updates the winner gives the columns that it sets, and the loser the others.
+The base row is compared with the folded logs, not with each event. So a log row below the base row, after a delete
+without a value, lets the base row come back. In a slice with partial updates the winner gives the columns that it sets,
+and the loser the others.
 
 Memory: the rows of the logs, and one batch. Nothing loops over rows in Python, except partial updates.
 
@@ -57,9 +56,9 @@ class LogEventKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
-    """Rule by which versions of a row merge. `ordering` has the columns that order them; if empty, the later one wins.
+    """Merge rule of row versions. `ordering` has the columns that order them; if it is empty, the later version wins.
 
-    `key` is the column whose values as text are the record keys, if one exists (see `keys`).
+    `key` is the column whose values as text are the record keys, if any (see `keys`).
     """
 
     ordering: tuple[str, ...] = ()
@@ -85,9 +84,8 @@ class MergeRule:
 class LogEvents:
     """All events of a slice's logs, in merge order.
 
-    `rows` has the rows of the events of kind `ROW`, in order. `order` has the ordering values of all events, one array
-    for each field. `partial` has for each row the index of its column set in `column_sets`; None means that no row is
-    partial.
+    `rows` has the rows of the events of kind `ROW`. `order` has an array of ordering values for each field. `partial`
+    has for each row the index of its column set in `column_sets`; None if no row is partial.
     """
 
     keys: pa.Array
@@ -100,9 +98,9 @@ class LogEvents:
 
 @dataclass(frozen=True, slots=True)
 class LogSide:
-    """Folded logs of a slice: one state for each key. `rows` has a row for each key; a delete's row has no meaning.
+    """Folded logs of a slice: one state for each key. `rows` has a row for each key, meaningless for a delete.
 
-    `lacks` maps a column to a mask of the keys whose rows do not set it; columns that all rows set are missing.
+    `lacks` maps a column to a mask of the keys whose rows do not set it, if any.
     """
 
     keys: pa.Array
@@ -202,7 +200,7 @@ def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
 
 
 def comparable(values: pa.Array) -> pa.Array:
-    """Return values whose order is Hudi's: for floats, as in Java and hudi-rs, -0.0 is below 0.0, and NaN above all.
+    """Return values whose order is Hudi's: for floats, -0.0 is below 0.0, and NaN above all, as in Java and hudi-rs.
 
     In Arrow, NaN is neither lower nor higher than any value.
     """
@@ -237,8 +235,8 @@ def mask_of(values: pa.Array) -> NDArray[np.bool_]:
 class LogMerge:
     """Merge of one slice's logs with its base file, by a match of their keys.
 
-    Pass all batches of the base file to `merged`, then call `rest`. With `in_place` rows of the logs take the positions
-    of the rows that they replace. Otherwise `rest` returns all of them, which costs less.
+    Pass all batches of the base file to `merged`, then call `rest`. With `in_place` log rows take the positions of the
+    rows that they replace; else `rest` returns them, which costs less.
     """
 
     def __init__(self, side: LogSide, rule: MergeRule, match: KeyMatch, *, in_place: bool = False) -> None:
@@ -251,9 +249,9 @@ class LogMerge:
         self._replaced = np.zeros(len(side.keys), dtype=np.int64)
 
     def merged(self, batch: pa.Table) -> pa.Table:
-        """Return the merged rows of a base file's batch, and record which keys it had.
+        """Return the merged rows of a batch of the base file, and record which keys it had.
 
-        `batch` has the columns of the logs' rows, which the result has, and the column of the match.
+        `batch` has the columns of the logs' rows, as the result has, and the column of the match.
         """
         old, new = self._match.met(batch)
         batch = batch.select(self._side.rows.column_names)

@@ -47,7 +47,7 @@ class TablePlace:
 
     @classmethod
     def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> TablePlace:
-        """Return the location of a table whose store is open in this process; it reads notes in the lock folder."""
+        """Return the location of a table whose store is open here; it reads notes in the lock folder."""
         place = cls(url, storage_options)
         place.__dict__["store"] = store
         place.__dict__["footer_notes"] = FooterNotes(beside_the_lock=True)
@@ -57,7 +57,7 @@ class TablePlace:
         return {"url": self.url, "storage_options": self.storage_options}
 
     def ranges(self, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return the column ranges of these files, as far as this process or the lock folder has them."""
+        """Return the column ranges of these files that this process or the lock folder has."""
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> Source:

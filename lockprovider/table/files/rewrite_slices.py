@@ -34,13 +34,13 @@ _SPILLED = pa.ipc.IpcWriteOptions(compression="lz4")
 def write_clustered(
     writer: GroupWriter, slices: Sequence[FileSlice], sort_by: Sequence[str], file_ids: Sequence[str], token: str
 ) -> list[WriteStat]:
-    """Write all rows of slices of one partition as new file groups; rows keep the time and number of their commit.
+    """Write all rows of slices of one partition as new file groups; rows keep their commit's time and number.
 
     With several file ids, each file gets a range of the sorted rows, of about equal size. A file without rows is not
     written. A task that runs again finds the files of its first attempt.
 
-    Memory: the rows of one new file, and its bytes. For several files also the sort columns and keys of all rows; the
-    rows wait in temporary files.
+    Memory: the rows of one new file, and its bytes. With several files also the sort columns and keys of all rows,
+    which wait in temporary files.
     """
     rule = MergeRule.of(writer.config) if any(one.logs for one in slices) else MergeRule()
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]
@@ -120,7 +120,7 @@ def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) 
 
 
 def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteStat:
-    """Write the base file that compacts a slice; rows keep the time and number of their commit.
+    """Write the base file that compacts a slice; rows keep their commit's time and number.
 
     The file may have no rows; without it the previous base file's rows would reappear. A task that runs again finds the
     file of its first attempt. Memory: as for `merged_rows`, the keys, the rows of one row group and the file's bytes.

@@ -2,9 +2,8 @@
 
 Large logs are processed in parts, by hash of the key. Each part reads the logs and the base file once more.
 
-Promised: all valid blocks of all log files in merge order. A block is not valid if it is torn, or if a rollback command
-or a log compaction replaced it. Memory: the rows of the requested columns; in parts, the rows of one part and one log
-file.
+Promised: all whole blocks of all log files, in merge order, except those that a rollback command or a log compaction
+replaced. Memory: the rows of the requested columns; in parts, those of one part and one log file.
 
 Source: Hudi `HoodieMergedLogRecordReader`.
 """
@@ -83,8 +82,8 @@ def merged_rows(
     The order is the same each time. With `in_place` log rows take the positions of the rows that they replace, so that
     a rewritten file stays as sorted as before. Otherwise log rows come last, which costs less.
 
-    Memory: the rows of the logs, and one batch of the base file (131,072 rows; with many log rows 262,144, or as many
-    as those). For logs above 128 MB: a part of their rows, and one file.
+    Memory: the rows of the logs, and one batch of the base file (131,072 rows; with many log rows 262,144, or as many).
+    For logs above 128 MB: a part of their rows, and one file.
 
     Raises:
         HistoryGone: a file was cleaned.
@@ -269,11 +268,9 @@ class _Gathered:
         self.partial.append(frozenset(given.column_names) if block.is_partial else None)
 
     def _key(self, stored: pa.Schema) -> str:
-        """Return a block's column with the keys."""
         return key_column(self.key, self.columns, stored)
 
     def _needed(self, stored: pa.Schema) -> list[str]:
-        """Return a block's columns to read."""
         needed = {self._key(stored), IS_DELETED, *self.columns.names}
         return [name for name in stored.names if name in needed]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BATCH_ROWS = 1 << 15  # With so few rows, memory is reused instead of returned and allocated again.
-BATCH_BYTES = 16 << 20  # This does the same for large rows.
+BATCH_BYTES = 16 << 20  # Large rows are limited for the same reason.
 COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
 _PAGE_BYTES = 1 << 20
@@ -98,12 +98,11 @@ def write_base_file(
 ) -> WrittenFile:
     """Encode a base file.
 
-    `parts` are rows as `fresh` makes them: commit time, sequence number and `columns` (of canonical types). `keys` are
-    the keys of all rows, in order; without them the parts contain the keys. `known` is an opened base file with the
-    first of these keys, `key_filter` their bloom filter; both are optional and save work.
+    `parts` are rows of `fresh`: commit time, sequence number and `columns` (of canonical types). `keys` are all rows'
+    keys, in order; without them the parts contain the keys. `known` is an opened base file with the first of these
+    keys, `key_filter` their bloom filter; both are optional and save work.
 
-    NOT checked: that keys are unique and filled, and that `known` and the filter belong to these keys. The caller
-    promises this.
+    NOT checked: that keys are unique and filled, and that `known` and the filter belong to them.
     """
     met: list[pa.Array] = []
     groups, out = _row_groups(parts, keys, met, partition, base_file), BytesIO()
@@ -122,7 +121,7 @@ def write_base_file(
 
 
 def fresh(rows: pa.Table, file: BaseFile | LogFile, places: NDArray[np.int64]) -> pa.Table:
-    """Add commit time and sequence number of this file's instant to rows; `places` are their positions in the file."""
+    """Add commit time and sequence number of this file's instant to rows, whose positions in the file are `places`."""
     task = file.write_token.split("-", 1)[0]
     numbers = _numbered(f"{file.begin}_{task}_", places)
     own = [pa.field(schema.COMMIT_TIME, _TEXTS), pa.field(schema.COMMIT_SEQNO, pa.string())]
@@ -131,7 +130,7 @@ def fresh(rows: pa.Table, file: BaseFile | LogFile, places: NDArray[np.int64]) -
 
 
 def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[pa.Table]:
-    """Yield `fresh` rows of many rows, in parts (at least one); `start` is the position of the first row."""
+    """Yield `fresh` rows in parts (at least one); `start` is the position of the first row."""
     for first in range(0, max(1, rows.num_rows), BATCH_ROWS):
         part = rows[first : first + BATCH_ROWS]
         yield fresh(part, base_file, np.arange(part.num_rows) + first + start)
@@ -140,7 +139,7 @@ def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[p
 def _row_groups(
     parts: Iterable[pa.Table], keys: pa.Array | None, met: list[pa.Array], partition: str, base_file: BaseFile
 ) -> Iterator[pa.Table]:
-    """Yield row groups with Hudi's meta columns (at least one, maybe empty), and append their keys to `met`."""
+    """Yield row groups with Hudi's meta columns (at least one, maybe empty); append their keys to `met`."""
     done = 0
     for rows in _regrouped(parts):
         count = rows.num_rows
@@ -236,7 +235,7 @@ def _used(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def repetitive(full: pa.Table) -> bool | list[str]:
-    """Return the columns that repeat a value near their beginning, for dictionaries; True (all) if some are nested."""
+    """Return the columns that repeat values near their beginning, for dictionaries; True (all) if some are nested."""
     if any(types.is_nested(column.type) for column in full.schema):
         return True  # Parts of nested columns have names of their own.
     return [name for name in full.column_names if _repeats(full.column(name)[:_PROBED_ROWS])]

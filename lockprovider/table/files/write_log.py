@@ -1,8 +1,8 @@
 """Writer of log files: encode the changes of one file group by one instant in one file.
 
-A log file has a block of rows (Avro for few rows, else Parquet), then a block of deletes. In a table with an ordering
-column, a delete carries the value of the row that it deletes. So it wins over that row, and a later row with a lower
-value stays deleted until the next compaction. A delete without a value would let the base row come back in that case.
+A log file has rows (Avro if few, else Parquet), then deletes. In a table with an ordering column, a delete carries the
+value of the row that it deletes. So it wins over that row, and a later row with a lower value stays deleted until the
+next compaction; a delete without a value would let the base row come back.
 
 Source: Hudi `HoodieAppendHandle`.
 """

@@ -282,8 +282,8 @@ class ClusteringGroup:
 class ClusteringPlan:
     """Slices that a clustering will replace; `sort_by` are the columns to sort the rows by.
 
-    With `owned`, the planner runs the plan at once, and sends heartbeats from its schedule on. If that heartbeat is too old or gone, other
-    writers roll the plan back. Any writer may run another plan, at any time.
+    With `owned`, the planner runs the plan at once, and sends heartbeats from its schedule on. If that heartbeat is too
+    old or gone, other writers roll the plan back. Any writer may run another plan, at any time.
     """
 
     groups: tuple[ClusteringGroup, ...] = ()

@@ -143,7 +143,7 @@ def _facts(table: TableContext) -> ArchivalFacts:
 
 
 def _unsafe_logs(seen: Snapshot) -> frozenset[str]:
-    """Return the writes of `ArchivalFacts.logs`, except archived ones, which JVM writers leave."""
+    """Return the writes of `ArchivalFacts.logs`, except those already archived, as JVM writers do."""
     found = (log.file.begin for one in seen.slices for log in one.logs if log.file.begin < (one.base or "~"))
     return frozenset(found) & frozenset(seen.timeline.completions)
 

@@ -1,7 +1,7 @@
 """Removal and compaction of a metadata table, whose listing of files hides every commit that is not in it.
 
-Removal: under the table lock, one conditional write makes the properties stop naming it, and tells Spark's writers to
-make none; readers then list the folders. Then its files are deleted. JVM writers that ignore this setting
+To remove it, one conditional write under the table lock takes it out of the properties, and tells Spark's writers to
+make none. Readers then list the folders, and its files are deleted. JVM writers that ignore this setting
 (HoodieStreamer, Flink, the Java client) build it anew, with all commits in it: set `hoodie.metadata.enable=false` on
 them first.
 

@@ -4,8 +4,8 @@ An instant that another writer may commit is rolled back under the table lock, s
 may be repeated: the next cleaner finishes the plan of a dead one. The timeline shows it as Hudi writes it: its plan,
 then its completion, without the victim's own files.
 
-An instant that no other writer can commit is removed by its own writer (`take_back_alone`), without the lock, so its
-log continues, and without a trace on the timeline.
+A writer removes its own instant that no other can commit (`take_back_alone`). That takes no lock, so the lock's log
+continues, and leaves no trace on the timeline.
 
 Source: Hudi `BaseRollbackActionExecutor`; RFC-22, lazy cleaning of failed writes.
 """

@@ -215,8 +215,8 @@ class TableContext:
 
         The result is a table like any other: pass it to Spark and Dask functions, and to streams.
 
-        NOT promised: that an older epoch is refused before a newer one has committed; that commits without a fence,
-        such as JVM commits, are refused; anything about epochs whose commits a restore took back.
+        NOT promised: that an older epoch is refused before a newer one has committed. Nor that commits without a fence,
+        such as JVM commits, are refused. Nor anything about epochs whose commits a restore took back.
 
         Raises:
             InvalidInput: `fence` has no epoch. No request is made.

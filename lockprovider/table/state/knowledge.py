@@ -119,9 +119,9 @@ class TableKnowledge:
     hint      never relied on                  `latest`; `schema`; `files_seen_last`; `key_spellings`; moments
     ========  ===============================  =========================================================================
 
-    A log has the commits of its own clients only. A rollback of another's write, a clean, a restore, a change of the
-    properties and every JVM writer end it (see `lockprovider.storage_lock.commit_log`), and with it the facts of its
-    positions. A log does not contain others' pending instants: so no view is cached of a table with a pending service.
+    A log has the commits of its own clients only. A rollback of another's write, a clean, a restore, changed properties
+    and every JVM writer end it (see `lockprovider.storage_lock.commit_log`). The facts of its positions end with it. A
+    log does not contain others' pending instants: so no view is cached of a table with a pending service.
 
     Two exceptions save requests of every write. The partitions with a metafile are trusted until a completed action may
     have removed one. A blind write uses the files seen last: its commit conflicts with whatever replaced one of them

@@ -10,7 +10,7 @@ A resolution returns the other write that mine loses to. Any function of that sh
     by_partition    the same partition is enough, so two inserts of the same new key are detected
 
 A blind write of a non-blocking writer always uses `non_blocking`. In a table with a bucket index all compare buckets
-(see `by_bucket`), so two inserts of the same new key are detected even in a bucket without a file group.
+(see `by_bucket`). So two inserts of the same new key are detected, even in a bucket without a file group.
 
 Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`,
 `BucketIndexConcurrentFileWritesConflictResolutionStrategy`.

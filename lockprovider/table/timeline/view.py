@@ -2,7 +2,7 @@
 
 A file group is one (partition, file id). Each commit to it writes a new file slice, or in a merge-on-read table a log
 file of its latest slice. The latest slice with a completed instant counts. A log file belongs to the last slice whose
-base file began before the log completed; so a log completed after a compaction's begin belongs to the slice after it. A
+base file began before the log completed. So a log completed after a compaction's begin belongs to the new slice. A
 group may have logs only.
 
 An instant before the oldest active one is unknown and counts as completed. That is Hudi's archival rule, and why failed

@@ -2,7 +2,7 @@
 
 The begin time must exceed all completed times on a timeline read after `.requested` was created, and belong to no other
 action. Otherwise the writer tries a later one. So a writer with an earlier snapshot sees an instant that began after
-all in its snapshot (JVM writers judge by that), and one with a later snapshot sees it pending. Among the files of one
+all in its snapshot; JVM writers judge by that. A writer with a later snapshot sees it pending. Among the files of one
 file group the last one written also began last.
 
 Source: Hudi `BaseHoodieWriteClient.startCommit`, `HoodieHeartbeatClient`.

@@ -1,7 +1,7 @@
-"""Capabilities of a store, and the possible answers to one request, with the same names for every store.
+"""Capabilities of a store, and the answers to one request, with the same names for every store.
 
-A backend sends a request once and returns one of these answers; `resolve` decides what the answer means. A failure that
-no second send would change (no such bucket, access denied) is raised as a `StoreError` instead.
+A backend sends a request once and returns one of these answers; `resolve` decides what it means. A failure that no
+second send would change (no such bucket, access denied) is raised as a `StoreError` instead.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from fsspec_cas.outcome import Version, Write
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The store reports that it applied the write. `version` is None if the answer did not carry one."""
+    """The store applied the write. `version` is None if the answer carried none."""
 
     version: Version | None
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The store reports that the condition is false: 412, 409 "exists", or 404 on a match.
+    """The condition is false: 412, 409 "exists", or 404 on a match.
 
-    `dialect` is the form in which the condition was sent, if the store may expect another form.
+    `dialect` is the form of the condition, if the store may expect another one.
     """
 
     dialect: str = ""
@@ -31,7 +31,7 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class NotNow:
-    """The request was certainly not applied, and may be sent again: 409 "conflict", 429, no connection."""
+    """The request was certainly not applied and may be re-sent: 409 "conflict", 429, no connection."""
 
     why: str
     retry_after_s: float | None = None
@@ -39,9 +39,9 @@ class NotNow:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """The request may or may not have been applied: a timeout, a reset, or an answer that may not be the store's.
+    """The request may have been applied: a timeout, a reset, or an answer that may not be the store's.
 
-    `stranger` is True for such an answer from an endpoint that has never proved to be a store.
+    `stranger`: the answer is from an endpoint that has never proved to be a store.
     """
 
     why: str
@@ -50,13 +50,13 @@ class NoAnswer:
 
 
 def throttled(answer: object) -> bool:
-    """Whether the answer is a throttle: 429, or 503 as in S3's SlowDown; `why` begins with the HTTP status."""
+    """Whether the answer is a throttle: 429, or 503 as S3's SlowDown; `why` begins with the HTTP status."""
     return isinstance(answer, (NotNow, NoAnswer)) and (answer.why[:3] in ("429", "503") or "SlowDown" in answer.why)
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The upload to be completed does not exist: an earlier send has completed it, or it was dropped."""
+    """The upload to complete does not exist: an earlier send completed it, or it was dropped."""
 
     why: str
 
@@ -102,11 +102,10 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """The metadata of an object, as `head` returns it.
+    """The metadata of an object. A field is None if the store does not report it.
 
-    `modified_ms` and `answered_ms` come from the store's clock, in epoch ms: when the object was written, and when the
-    store answered (over HTTP cut down to a whole second). `metadata` comes from the object's writer, without the
-    identity of the write. A field is None if the store does not report it.
+    `modified_ms` and `answered_ms` are the store's clock, in epoch ms, at the write and at the answer (over HTTP in
+    whole seconds). `metadata` is the writer's, without the write's identity.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("a", b"1", content_type="text/plain").unwrap()
@@ -153,10 +152,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An object that is being uploaded in parts; readers do not see it before it is completed.
+    """An object that is being uploaded in parts; readers do not see it before its completion.
 
-    `write` is the create that completes the upload. `token` is the store's name for the upload, `tags` are its names
-    for the parts so far, and `sent` counts their bytes.
+    `write` is the create that completes it, `token` the store's name for the upload. `tags` are the store's names for
+    the parts so far, `sent` their bytes.
     """
 
     write: Write

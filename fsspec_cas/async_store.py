@@ -1,6 +1,6 @@
 """`AsyncStore`: conditional writes with a reliable outcome, for async callers.
 
-The docstring of `fsspec_cas.store` lists the promises and their limits.
+`fsspec_cas.store` lists the promises.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ _BATCH = 1000  # S3's maximum
 
 
 class AsyncStore:
-    """Conditional writes below one root, for async callers.
+    """Conditional writes below one root, for async callers. Paths are relative to the root.
 
-    A store is bound to the event loop on which it is first used; close it there (`async with`). Paths are relative to
-    the root.
+    A store is bound to the event loop of its first use; close it there (`async with`).
 
     >>> store = AsyncStore.from_url("memory://docs/store")
     >>> outcome = await store.put_if_absent("a", b"1")
@@ -69,11 +68,11 @@ class AsyncStore:
 
     @classmethod
     def from_url(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> AsyncStore:
-        """Open the store at `url`, with the storage options that fsspec takes for it.
+        """Open the store at `url`, with fsspec's storage options.
 
         Raises:
             InvalidUrl: the URL cannot be parsed.
-            InvalidInput: this kind of store does not have an option of that name.
+            InvalidInput: this kind of store has no such option.
             NotSupported: no backend for this protocol.
 
         >>> AsyncStore.from_url("playground", {"auto_mkdir": True})
@@ -84,7 +83,7 @@ class AsyncStore:
 
     @classmethod
     def from_filesystem(cls, fs: Any, root: str = "") -> AsyncStore:
-        """Open a store on an fsspec filesystem; the store uses the filesystem's credentials and endpoint.
+        """Open a store on an fsspec filesystem, with its credentials and endpoint.
 
         >>> import fsspec
         >>> AsyncStore.from_filesystem(fsspec.filesystem("memory"), "/docs/store")
@@ -121,8 +120,8 @@ class AsyncStore:
     def time_ms(self) -> int | None:
         """The store's clock now, in epoch ms, from its last answer to a `head` or read; None without such an answer.
 
-        Over HTTP that answer is cut down to a whole second. The time since then comes from this machine's monotonic
-        clock, so its wall clock does not matter.
+        Over HTTP the answer has whole seconds. This machine's monotonic clock adds the time since then; its wall clock
+        does not matter.
 
         >>> store.time_ms is None
         True
@@ -149,8 +148,8 @@ class AsyncStore:
     ) -> Content | None:
         """Read the object as `read` does; return None if it does not exist.
 
-        Pass the content of an earlier read as `known`. While the object is unchanged, `known` itself is returned, and a
-        store with conditional reads sends no body.
+        `known` is the content of an earlier read. While the object is unchanged, `known` is returned, and a store with
+        conditional reads sends no body.
 
         >>> await store.read_or_none("nothing") is None
         True
@@ -163,7 +162,7 @@ class AsyncStore:
             return None
 
     async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """Read the object if it is no longer at `version`; else return None.
+        """Return the object if it is no longer at `version`, else None.
 
         A store with conditional reads sends no body for an unchanged object.
 
@@ -218,9 +217,9 @@ class AsyncStore:
         `create_once=True` promises that no writer ever overwrites or deletes this path; then a lost answer can always
         be settled.
 
-        The object keeps `content_type` and `metadata` (lower-case names, ASCII texts), and `head` returns them. `own`
-        takes further parameters of the store's API by their own names: `CacheControl`, `ACL`, `Tagging`, `StorageClass`
-        of S3, `cacheControl` of GCS, `tags` of Azure. All of these belong to this write: the next write replaces them.
+        The object keeps `content_type` and `metadata` (lower-case names, ASCII texts); `head` returns them. `own` holds
+        other parameters of the store's API, by its names: `CacheControl`, `ACL`, `Tagging`, `StorageClass` of S3,
+        `cacheControl` of GCS, `tags` of Azure. The next write replaces all of these.
 
         Raises:
             NotBytes: `data` is not bytes; nothing was sent.
@@ -250,7 +249,7 @@ class AsyncStore:
         """Replace the object if it is still at `version`, a `Version` or its text.
 
         Where versions are not unique (S3), an object that went from A to B and back is "still at A"; write bytes that
-        never repeat. The other arguments are those of `put_if_absent`; no attribute of the replaced object is kept.
+        never repeat. The other arguments are those of `put_if_absent`; attributes of the replaced object are not kept.
 
         >>> outcome = await store.put_if_match("a", b"2", version)
         >>> outcome.unwrap() == version
@@ -273,13 +272,13 @@ class AsyncStore:
     ) -> AsyncExclusive:
         """Return a writer that creates the whole object when it is closed, and only if the path is then empty.
 
-        Memory stays within a few times `part_size` bytes, whatever the size. Data of up to one part is written by
-        `put_if_absent`. More data is sent in parts, and the completion carries the condition. An exception in the
-        `with` block, or a missing `close`, leaves no object. `timeout` applies to each part and to the completion, in
-        seconds. The other arguments are those of `put_if_absent`.
+        Memory stays within a few times `part_size` bytes. Data of up to one part is written by `put_if_absent`; more
+        goes in parts, and the completion carries the condition. An exception in the `with` block, or a missing `close`,
+        leaves no object. `timeout`, in seconds, applies to each part and to the completion. The other arguments are
+        those of `put_if_absent`.
 
-        Not promised: more than the store's own conditional completion. In SeaweedFS 4.48 several completions at the
-        same moment can succeed; fake-gcs-server ignores their conditions. `fsspec-cas probe` detects both.
+        Not promised: more than the store's own conditional completion. In SeaweedFS 4.48 several simultaneous
+        completions can succeed; fake-gcs-server ignores their conditions. `fsspec-cas probe` detects both.
 
         Raises:
             InvalidInput: the store does not take parts of this size, or one of the other arguments.
@@ -297,7 +296,7 @@ class AsyncStore:
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Settle a write with an unknown outcome: read the object, and re-send the write under its own condition.
 
-        A stream cannot be re-sent, so `resolve` only reads. A delete whose object is gone stays unknown.
+        A stream is only read for, as it cannot be re-sent. A delete whose object is gone stays unknown.
 
         Raises:
             InvalidInput: `unknown` is not an `Unknown`.
@@ -316,12 +315,12 @@ class AsyncStore:
     async def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Delete the object if it is still at `version`; `Won` carries the version removed.
 
-        The call reads the head first, and is `Lost` if the object is gone or replaced by then. It is `Unknown` if the
-        delete is refused after that and the object is gone or replaced: a delete leaves no trace that would identify
-        it. It is also `Unknown` on a store that reports success where no object is.
+        The call reads the head first, and is `Lost` if the object is gone or replaced by then. If the delete is refused
+        later, and the object is gone or replaced, it is `Unknown`: a delete leaves no trace that identifies it. It is
+        also `Unknown` on a store that reports success where no object is.
 
-        An S3 store other than Amazon's is tested first, once per bucket and process, for whether it keeps the
-        condition. The test takes four requests on an object of its own in the same folder.
+        An S3 store other than Amazon's is first tested for keeping the condition, once per bucket and process: four
+        requests on an object of its own in the same folder.
 
         Raises:
             NotSupported: this client or store has no conditional delete; nothing was deleted.
@@ -395,8 +394,8 @@ class AsyncStore:
     ) -> Entries:
         """List all objects whose path starts with `prefix`, ordered by path; paths are relative to the root.
 
-        The result has only paths after `start_after` and before `stop_at`; no page beyond `stop_at` is requested. A
-        listing of several pages is not a snapshot of one moment.
+        Only paths after `start_after` and before `stop_at` are returned; no page beyond `stop_at` is requested. Several
+        pages are not a snapshot of one moment.
 
         >>> [entry.path for entry in await store.list("")]
         ['a']
@@ -456,7 +455,7 @@ class AsyncStore:
         *,
         create_once: bool = False,
     ) -> Write:
-        """Build a write with a new identity from the arguments of a put; checks path and attributes."""
+        """Check path and attributes of a put, and build a write with a new identity."""
         attributes = Attributes()
         if content_type is not None or metadata is not None or own:
             rules = self.backend.attribute_rules
@@ -479,7 +478,7 @@ class AsyncStore:
         return plain[len(self.root.rstrip("/")) + 1 :] if self.root else plain
 
     def _own(self, given: Version | str) -> Version:
-        """Parse a version, and refuse another store's version or a wildcard."""
+        """Parse a version; refuse a wildcard or another store's version."""
         version = Version.of(given)
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
@@ -489,11 +488,7 @@ class AsyncStore:
 
 
 def check_backend(backend: object, kind: str) -> None:
-    """Refuse an object that is not a backend.
-
-    Raises:
-        InvalidInput: the message shows the object.
-    """
+    """Raise InvalidInput unless the object is a backend."""
     if not hasattr(backend, "capabilities"):
         raise InvalidInput(f"{kind}({backend!r}) is made of no backend: open it by {kind}.from_url(url)")
 

@@ -8,17 +8,12 @@ Promised:
 - `get` returns a state that the object had at some moment between the call and its return.
 - One conditional GET is under way at a time; all callers that arrive during it share the next one.
 - A write made through the cache is known to it: a later read moves no body.
-- A failed request fails for all callers that share it. If its caller is interrupted or cancelled, another caller begins
-  it again.
+- A failed request fails for all callers that share it. After an interrupt or cancellation another caller repeats it.
 - A forked child continues with the cached content.
-- No thread and no task is started.
-- Memory: the object's body once; up to three times while requests are under way.
+- No thread and no task is started. Memory: the object's body once, up to three times during requests.
 
-Not promised:
-
-- anything between two calls, since the object is not watched;
-- that a write made elsewhere is known before the next `get` without `max_age_s`;
-- fewer bytes on a store that ignores the condition of a read and sends the body each time.
+Not promised: anything between two calls, since the object is not watched. A write made elsewhere is unknown until the
+next `get` without `max_age_s`. A store that ignores the condition of a read sends the body each time.
 """
 
 from __future__ import annotations
@@ -45,7 +40,7 @@ from fsspec_cas.waiting import SLICE_S, Signal
 
 
 class _Caller:
-    """Identity of one `get` call. The cache holds a weak reference to it: once that is dead, the call has ended."""
+    """Identity of one `get` call. The cache's weak reference to it is dead once the call has ended."""
 
 
 class _Shared:
@@ -76,13 +71,13 @@ class _Shared:
         return f"<{type(self).__name__} {self._path!r}>"
 
     def _must_wait(self, number: int) -> bool:
-        """Whether a read is under way; first clears a read whose caller was interrupted and could not leave."""
+        """Whether a read is under way; first clears a read whose caller could not leave after an interrupt."""
         if self._state.look is not None and self._state.look.asker() is None:
             self._state = self._state.interrupted()
         return self._state.must_wait(number)
 
     def _leave(self, me: object, number: int) -> None:
-        """Remove an ending call from the state, and wake the waiting callers if its read was under way."""
+        """Remove an ending call from the state; wake the waiting callers if its read was under way."""
         if self._state.look is not None and self._state.look.asker() is me:
             self._state = self._state.interrupted()
             self._wake()
@@ -101,13 +96,12 @@ class _Shared:
             self._wake()
 
     def _wake(self) -> None:
-        """Wake all waiting callers so that they re-check the state."""
         self._woken.set()
         self._woken = self._new_signal()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Writing]:
-        """Record the result of a write in the cached state when the block ends, however it ends."""
+        """Record the result of a write in the cached state, however the block ends."""
         with self._guard:
             after, began_s = self._state.over, self._world.monotonic_s()
         write = _Writing(self._path)
@@ -121,7 +115,7 @@ class _Shared:
                     self._state = self._state.wrote_in_vain()
 
     def _after_fork(self) -> None:
-        """Replace the guard and drop the read under way; a thread that the child does not have may hold them."""
+        """Replace the guard and drop the read under way, which a thread of the parent may hold."""
         self._guard = threading.Lock()
         self._woken = self._new_signal()
         self._state = self._state.forked()
@@ -155,11 +149,11 @@ class _Writing:
 class Cached(_Shared):
     """One object for any number of threads: reads share requests, and a body is sent only when it has changed.
 
-    The module's docstring lists the promises. `timeout` is in seconds, for each request with all its retries. A `get`
-    waits for at most two requests, unless a caller is interrupted.
+    The module lists the promises. `timeout`, in seconds, is for each request with its retries; a `get` waits for at
+    most two, unless a caller is interrupted.
 
     Raises:
-        InvalidInput: `store` is not a `Store`, `path` is not a valid path, or `timeout` is not a number of seconds.
+        InvalidInput: `store` is not a `Store`, `path` is invalid, or `timeout` is not a number of seconds.
 
     >>> flags = Cached(Store.from_url("memory://docs/store"), "flags.json")
     >>> version = flags.put_if_absent(b"{}").unwrap()
@@ -179,7 +173,7 @@ class Cached(_Shared):
 
         Raises:
             StoreError: the store did not answer, or refused access. Older content is not returned instead.
-            CasError: called on fsspec's own event loop, which the call would block.
+            CasError: called on fsspec's own event loop, which it would block.
 
         >>> flags.get().data, flags.get(max_age_s=60).version == version  # the second costs nothing
         (b'{}', True)
@@ -236,9 +230,7 @@ class Cached(_Shared):
             return write.came_to(self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """Update the object as `Store.update` does.
-
-        It reads the store: `fn` gets the bytes that the write replaces.
+        """Update the object as `Store.update` does, from a read of the store, never from the cache.
 
         >>> newer = flags.update(lambda old: old + b" ")
         >>> flags.get().data
@@ -260,12 +252,10 @@ class Cached(_Shared):
 class AsyncCached(_Shared):
     """One object for any number of tasks of one event loop, over an `AsyncStore` of that loop.
 
-    The promises are those of `Cached`. Cancelling a task cancels its request, and another waiting task begins the next
-    one.
+    The promises are those of `Cached`. A cancelled task cancels its request; another waiting task begins the next one.
 
     Raises:
-        InvalidInput: `store` is not an `AsyncStore`, `path` is not a valid path, or `timeout` is not a number of
-            seconds.
+        InvalidInput: `store` is not an `AsyncStore`, `path` is invalid, or `timeout` is not a number of seconds.
 
     >>> flags = AsyncCached(AsyncStore.from_url("memory://docs/store"), "flags.json")
     >>> outcome = await flags.put_if_absent(b"{}")
@@ -332,9 +322,7 @@ class AsyncCached(_Shared):
             return write.came_to(await self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     async def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """Update the object as `AsyncStore.update` does.
-
-        It reads the store: `fn` gets the bytes that the write replaces.
+        """Update the object as `AsyncStore.update` does, from a read of the store, never from the cache.
 
         >>> newer = await flags.update(lambda old: old + b" ")
         >>> newer == version

@@ -1,9 +1,9 @@
 """Test of whether a store keeps the condition of a delete; some S3 stores silently ignore it.
 
-MinIO and Ceph delete any version and answer 204. Versity Gateway keeps the condition, but also answers 204 if no object
-exists, as documented for S3 directory buckets; then the client that deleted the object cannot be determined. Amazon S3,
-GCS, Azure, local files and memory document the behaviour. Any other S3 store is tested, once per bucket and process, on
-a temporary object.
+MinIO and Ceph delete any version and answer 204. Versity Gateway keeps the condition, but also answers 204 without an
+object, as documented for S3 directory buckets; then no client knows whose delete removed it. Amazon S3, GCS, Azure,
+local files and memory document the behaviour. Any other S3 store is tested, once per bucket and process, on a temporary
+object.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ async def deletes_of(backend: Backend, beside: str, sender: Sender, new_id: str,
 
 
 async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, timeout: float) -> Deletes:
-    """Test conditional deletes on an object created at `path`, then remove it.
-
-    It takes four requests, or two if the condition is not kept.
+    """Test conditional deletes on an object created at `path`, then remove it: four requests, or two if ignored.
 
     Raises:
         StoreError: the store did not answer, or refused access.
@@ -94,10 +92,7 @@ async def try_deletes(backend: Backend, path: str, sender: Sender, new_id: str, 
         raise Unavailable(f"the store did not show what it does with the condition of a delete: {error}") from error
 
     async def remove(version: Version | None) -> bool:
-        """Whether a delete removed the object.
-
-        Some stores' 204 has no header that identifies the store, so a head decides.
-        """
+        """Whether a delete removed the object. Some stores' 204 lacks a proof, so a head decides."""
         silences = 0
 
         async def ask(left: float) -> WriteAnswer | None:

@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 class AsyncExclusive:
     """An object being written. `outcome` is the result of `close`; None before it, and after `abort`.
 
-    `close` returns the outcome. Leaving `async with` also closes the writer, but raises unless the write was won, since
-    a returned value would be overlooked. Leaving it by an exception aborts the write.
+    Leaving `async with` closes the writer, and raises unless the write was won, since a returned value would be
+    overlooked. Leaving it by an exception aborts the write.
     """
 
     def __init__(self, backend: Backend, write: Write, sender: Sender, *, part_size: int, timeout: float) -> None:
@@ -64,10 +64,10 @@ class AsyncExclusive:
             (await self.close()).unwrap()
 
     async def write(self, data: Bytes) -> int:
-        """Append the bytes, sending each full part; return the number of bytes, which is always all of them.
+        """Append all of the bytes, sending each full part; return their number.
 
         Raises:
-            NotBytes: `data` has no buffer, unlike bytes, arrays and memoryviews; nothing was appended.
+            NotBytes: `data` has no buffer; nothing was appended.
             StoreError: a part could not be sent; no object will appear.
         """
         self._check_open()
@@ -156,7 +156,7 @@ class AsyncExclusive:
         return added
 
     async def _finish(self) -> Outcome:
-        """Create the object by a put, or by completing the upload; a refused upload only reads who won."""
+        """Create the object by a put, or by completing the upload; after a refusal only read the winner."""
         tail = bytes(self._buffer)
         if self._denied:  # no request was sent that could create the object
             seen = await self._sender.head(self.path, self._timeout)
@@ -185,7 +185,7 @@ class AsyncExclusive:
 
 
 class Exclusive:
-    """An object being written, for sync callers: `AsyncExclusive` for one thread at a time."""
+    """`AsyncExclusive` for sync callers, one thread at a time."""
 
     def __init__(self, inner: AsyncExclusive, drive: Drive) -> None:
         self._async = inner

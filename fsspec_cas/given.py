@@ -1,7 +1,7 @@
 """Checks of callers' arguments: numbers, texts, functions and the bytes of a write.
 
-A check fails before any request is sent, with an error that names the argument. Only Python's three bytes types count
-as bytes. `bytes(value)` would also turn 5 into five zeros and `[1, 2]` into two bytes, and hide a caller's mistake.
+A check fails before any request, with an error that names the argument. Only Python's three bytes types are bytes:
+`bytes(value)` would turn 5 into five zeros and `[1, 2]` into two bytes, and hide a caller's mistake.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST_S = 100 * 365.25 * 86_400
 def seconds(value: object, name: str = "timeout", *, finite: bool = False, above: bool = False) -> float:
     """Return a duration in seconds that is 0 or more; with `above`, more than 0.
 
-    Infinity means no limit. `finite` refuses it, and any duration over a hundred years, for a value that is stored.
+    Infinity means no limit. `finite`, for a stored value, refuses infinity and more than a hundred years.
 
     Raises:
         InvalidInput: the message names the value.

@@ -25,9 +25,9 @@ from fsspec_cas.errors import AlreadyExists, InvalidVersion, OutcomeUnknown, Ver
 class Version:
     """The token that a store gave to one state of one object: an ETag, a generation, a file's stamp.
 
-    A version is opaque: compare it for equality, send it back as a condition, or keep it as text (`str(version)`). It
-    says nothing about order. Where `Capabilities.unique_versions` is false, writing equal bytes again brings an old
-    version back. S3 is such a store: its ETag is a hash of the content.
+    A version is opaque and unordered: compare it for equality, send it back as a condition, or keep its text
+    (`str(version)`). Where `Capabilities.unique_versions` is false (S3: the ETag is a hash of the content), writing
+    equal bytes again brings an old version back.
 
     >>> version = Store.from_url("memory://docs/store").put_if_absent("a", b"1").unwrap()
     >>> Version.parse(str(version)) == version
@@ -106,10 +106,10 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One logical write or delete, which keeps its identity and its condition over all its sends.
+    """One logical write or delete, which keeps its identity and condition over all its sends.
 
     Attributes:
-        create_once: no writer ever overwrites or deletes this path. Another writer's object there then proves that this
+        create_once: no writer ever overwrites or deletes this path, so another writer's object there proves that this
             write was never applied, even after a lost answer.
         removes: this is a delete.
         attributes: what the object carries besides its bytes.
@@ -126,7 +126,7 @@ class Write:
 
 
 class _ThreeWay:
-    """Base of the outcomes; it refuses a truth value, which would make one of three outcomes look like another."""
+    """Base of the outcomes. It has no truth value, which would make one of three outcomes look like another."""
 
     __slots__ = ()
 
@@ -139,12 +139,12 @@ class _ThreeWay:
 
 @dataclass(frozen=True, slots=True)
 class Won(_ThreeWay):
-    """The write was applied at `version`; for a delete, `version` is the one removed.
+    """The write was applied at `version` (of a delete: the version removed); a later write may have replaced it.
 
-    A later write may have replaced it since. The write was applied at least once while its condition held. It was
-    applied again only if the condition became true again after other writes: a create on a path that others delete, or
-    a match where versions are not unique. `resent` is True if a late copy could do that: the write was re-sent while an
-    earlier answer was missing. Requests that a proxy repeats by itself cannot be detected.
+    It was applied at least once while its condition held. It was applied again only if the condition became true again
+    after other writes: a create on a path that others delete, or a match where versions are not unique. `resent`: a
+    late copy could do that, since the write was re-sent while an earlier answer was missing. Requests that a proxy
+    repeats by itself cannot be detected.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> won = store.put_if_absent("leader", b"me")
@@ -166,9 +166,11 @@ class Won(_ThreeWay):
 
 @dataclass(frozen=True, slots=True)
 class Lost(_ThreeWay):
-    """The condition was false: the write was never applied, and never will be. `current` is the state read afterwards.
+    """The condition was false: the write was never applied, and never will be.
 
-    The limit: a write counts as lost if a proxy sends it twice and a rival replaces it before the read. A delete is
+    `current` is the state read afterwards.
+
+    The limit: a write that a proxy sends twice, and that a rival replaces before the read, counts as lost. A delete is
     `Lost` only by the read before it is sent. If it is refused later, and the object is gone or replaced, it is
     `Unknown`.
 
@@ -209,9 +211,9 @@ class Lost(_ThreeWay):
 class Unknown(_ThreeWay):
     """The write may be in place, may have been replaced, or may never have been applied; `why` gives the evidence.
 
-    It holds all that `store.resolve(unknown)` needs to settle it later, even in another process. `data` is None if
-    there are no bytes to re-send: for a delete, which needs none, and for a consumed stream, which can only be looked
-    up. A delete after which the object is gone can never be attributed to one client.
+    `store.resolve(unknown)` settles it later, even in another process. `data` is None if no bytes can be re-sent: for a
+    delete, which needs none, and for a consumed stream, which can only be looked up. A delete after which the object is
+    gone can never be attributed to one client.
 
     >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
     >>> store = Store.from_url("memory://docs/store")

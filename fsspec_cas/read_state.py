@@ -1,10 +1,10 @@
 """State of shared reads of one object: the read under way, its waiting callers, and the known content. No I/O.
 
-1. One read is under way at a time: opaque versions have no order, so two answers at once could not be ordered. 2. A
-caller never gets a read that began before its call, since that read may show content overwritten before the call. Reads
-are numbered, and a caller is served by the next one or any later one. 3. A read whose caller was interrupted gives no
-result; a waiting caller begins another. 4. A read that overlaps with a local write has no known order to it. Its
-content is kept to compare with, without an age.
+1. One read is under way at a time: versions have no order, so the newer of two answers could not be determined. 2. A
+caller never gets a read that began before its call, as it may show content overwritten before the call. Reads are
+numbered; the next one, or any later one, serves a caller. 3. A read whose caller was interrupted gives no result; a
+waiting caller begins another. 4. A read that overlaps with a local write has no known order to it. Its content is kept
+to compare with, without an age.
 
 `T` is the type of the content; None means that the object does not exist.
 """
@@ -22,8 +22,8 @@ T = TypeVar("T")
 class SharedLook(Generic[T]):
     """A read under way: has the object changed since `known`?
 
-    `asker` returns the caller that began the read, or None once that caller is gone. `after` counts the reads and
-    writes that were over when it began.
+    `asker` returns the caller that began it, or None once that is gone. `after` counts the reads and writes that were
+    over when it began.
     """
 
     number: int
@@ -54,13 +54,13 @@ class ReadState(Generic[T]):
     """Immutable state of the reads of one object; each event method returns the next state.
 
     Attributes:
-        begun: the number of reads begun, ever.
-        over: the number of reads that were answered and of writes that ended, ever.
+        begun: number of reads begun, ever.
+        over: number of reads answered and writes ended, ever.
         look: the read under way.
-        known: the content last read or written here. Callers get it only if `recent`; else reads are compared with it.
-        as_of_s: `known` was current at this time or later; None if that is not known.
-        written: the value of `over` after the last write won here.
-        waiting: the number of callers without an answer. The last answers are kept while it is not 0.
+        known: content last read or written here. Reads are compared with it; callers get it only if `recent`.
+        as_of_s: `known` was current at this time or later; None if unknown.
+        written: value of `over` after the last write won here.
+        waiting: number of callers without an answer; the last answers are kept while it is not 0.
     """
 
     begun: int = 0
@@ -74,7 +74,7 @@ class ReadState(Generic[T]):
     failed: Failed | None = None
 
     def recent(self, now_s: float, max_age_s: float) -> bool:
-        """Whether `known` was current less than `max_age_s` ago, and no caller here has got newer content since."""
+        """Whether `known` was current less than `max_age_s` ago, and no caller here got newer content since."""
         return self.as_of_s is not None and now_s - self.as_of_s < max_age_s
 
     def called(self) -> tuple[ReadState[T], int]:
@@ -82,7 +82,7 @@ class ReadState(Generic[T]):
         return replace(self, waiting=self.waiting + 1), self.begun + 1
 
     def answer(self, number: int) -> LookResult[T] | Failed | None:
-        """The answer for a caller with this number; None if the caller must wait, or begin a read."""
+        """Return the answer for a caller with this number; None if it must wait, or begin a read."""
         if self.seen is not None and self.seen.number >= number:
             return self.seen
         return self.failed if self.failed is not None and self.failed.number >= number else None

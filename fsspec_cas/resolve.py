@@ -1,8 +1,8 @@
 """Decision table of a conditional write: what a refusal or a missing answer means, given what was read back.
 
-One logical write may be sent several times, always with the same condition and the same identity. A read (a HEAD, here
-"look") may come between two sends. `doubt` becomes true with the first send whose answer was lost: from then on a copy
-of the write may have been applied, or may still arrive.
+One logical write may be sent several times, with the same condition and identity. A read (a HEAD, here "look") may come
+between two sends. `doubt` is true from the first send whose answer was lost: a copy of the write may have been applied,
+or may still arrive.
 
    after               answer                     next
    ------------------  -------------------------  -----------------------------------------------
@@ -13,12 +13,12 @@ of the write may have been applied, or may still arrive.
    send                none                       doubt; look
    send                gone (an upload)           doubt, spent; look: an earlier copy may have finished it
    look                this write's identity      won
-   look, refused       still as expected          the condition's dialect may be wrong: adapt, send; after
-                                                  several of these the store is at fault. In doubt unknown:
-                                                  the refusal may be true of a second copy
+   look, refused       still as expected          adapt the condition's dialect, send; after several of
+                                                  these the store is at fault. In doubt unknown: the
+                                                  refusal may be true of a second copy
    look, refused       anything else              lost
-   look, not refused   still as expected          send again: a first copy may still arrive later; the
-                                                  second send is guarded, so at most one is applied
+   look, not refused   still as expected          send again: a first copy may still arrive; the second
+                                                  send is guarded, so at most one is applied
    look, doubt         another's, create-once     lost: this write was never applied
    look, doubt         anything else              unknown: this write may have been applied and replaced
    look, spent         still as expected          unknown: nothing is left to send
@@ -27,10 +27,10 @@ of the write may have been applied, or may still arrive.
 A delete leaves no identity behind, so it begins with a look and has three more rows:
 
    look, nothing sent  anything else              lost: no object at this version was left to remove
-   look, refused       anything else              unknown: a proxy may have repeated a delete that was applied,
+   look, refused       anything else              unknown: a proxy may have repeated an applied delete,
                                                   and the refusal may be that of the second copy
    send                applied, not certain       unknown: this store also reports success without an object,
-                                                  so another delete may have come between the look and this one
+                                                  and another delete may have come after the look
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class WriteProgress:
         doubt: an answer was lost, so a copy may have been applied or may still arrive.
         refused: the newest send was answered "condition false".
         failures: sends and looks in a row without a result; they set the pace.
-        spent: the write cannot be sent again; only looks are left.
-        resent: two copies may have been applied, or may still be: each was applied, or its answer was lost.
+        spent: the write cannot be re-sent; only looks are left.
+        resent: two copies may be applied: each was, or its answer was lost.
         contradictions: refusals of a condition that the look showed to be true.
-        dialect: the dialect of the condition in the newest refusal.
+        dialect: form of the condition in the newest refusal.
         why: the newest failure, for people.
     """
 
@@ -106,8 +106,8 @@ class Adapt:
     """Next step: try the store's other dialect of conditions, and send again.
 
     The store refused a condition that the look showed to be true. A racing write that came and went looks the same, so
-    the store is blamed only after several refusals. `refused` is the dialect of the refusal: another write may have
-    changed it since.
+    it takes several refusals to blame the store. `refused` is the refused dialect: another write may have changed it
+    since.
     """
 
     after_failures: int
@@ -116,9 +116,9 @@ class Adapt:
 
 @dataclass(frozen=True, slots=True)
 class Contradicts:
-    """Final step: the store keeps refusing a true condition, so it has no conditional writes as documented.
+    """Final step: the store keeps refusing a true condition, so it does not implement conditional writes as documented.
 
-    Never reached in doubt, since the look may then be the one that is wrong.
+    Not used in doubt, since the look may then be wrong.
     """
 
     why: str
@@ -126,7 +126,7 @@ class Contradicts:
 
 @dataclass(frozen=True, slots=True)
 class Inconclusive:
-    """Final step: no further look can settle the outcome, since the write may have been applied and then replaced."""
+    """Final step: no further look can settle the outcome, as the write may have been applied and then replaced."""
 
     why: str
 
@@ -164,7 +164,6 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
 
 
 def _done(progress: WriteProgress, version: Version) -> Next:
-    """Return the outcome of an applied write; inconclusive if the store's success proves nothing."""
     if progress.write.certain:
         return Won(version, resent=progress.resent)
     same = "the store says that it is done, and says so where no object is, too"
@@ -186,7 +185,6 @@ def on_look_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WritePr
 
 
 def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -> tuple[WriteProgress, Next]:
-    """Return the next step after a look that found another state than this write's own."""
     if current == progress.write.condition:
         return _as_expected(progress)
     if progress.unsure:
@@ -209,7 +207,7 @@ def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
 
 
 def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
-    """Return the outcome in doubt, if the object is not as expected: lost only if it was never applied."""
+    """Return the outcome in doubt, if the object is not as expected."""
     write = progress.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)

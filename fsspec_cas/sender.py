@@ -1,4 +1,4 @@
-"""Sender: sends the requests of a store, with retries and pauses, until the outcome is known or the time is over.
+"""Sends a store's requests, with retries and pauses, until the outcome is known or the time is over.
 
 Pauses use full jitter: a delay drawn uniformly from zero to a ceiling that doubles. It spreads contenders better than a
 fixed or half-jittered delay.
@@ -57,10 +57,7 @@ SILENT_S = 5.0  # time without success before a warning
 
 
 class Tries:
-    """The time budget of one call, from its creation; `timeout_s` is for all tries together.
-
-    It logs one warning if the call has had no success for 5 s.
-    """
+    """Time budget of one call with all its tries. It logs one warning after 5 s without success."""
 
     def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world
@@ -74,8 +71,7 @@ class Tries:
     async def pause(self, failures: int, retry_after_s: float | None = None, why: str = "") -> float:
         """Sleep the back-off delay after `failures` failures in a row; return the seconds left for the next try.
 
-        Returns 0 if too little time is left for another try; it checks before and after the sleep. `why` is the last
-        failure.
+        Returns 0 if too little is left, checked before and after the sleep. `why` is the last failure.
         """
         if not failures and not retry_after_s:
             return max(0.0, self._left_s())
@@ -88,9 +84,9 @@ class Tries:
         return left if left >= enough_s(self._slowest_s) else 0.0
 
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
-        """Await one try and record how long it took, to judge whether there is time for another one.
+        """Await one try, and record its length to judge whether another one has time.
 
-        With `small`, a try that is silent for too long logs the warning; a large one may take that long.
+        Only a `small` try logs the warning; a large one may take long.
         """
         begun_s = self._world.monotonic_s()
         alarm = self._alarm() if small else None
@@ -154,7 +150,7 @@ class Sender:
     async def finish(self, write: Write, send: Sending, timeout: float) -> Outcome:
         """Complete a stream by `send`, which alone can create the object, and settle the outcome.
 
-        No data is kept, so an unknown outcome cannot be re-sent later.
+        An unknown outcome has no data to re-send.
         """
         return await self._settle(WriteProgress(write), Send(), send, None, timeout, small=False)
 
@@ -192,7 +188,7 @@ class Sender:
         return await self._look(path, lambda left: self._backend.get(path, unless, timeout_s=left), timeout)
 
     async def _look(self, path: str, ask: Ask[Looked], timeout: float) -> Looked:
-        """Repeat a read until it is answered, and record the store's clock from its answer."""
+        """Repeat a read until it is answered; record the store's clock."""
 
         async def timed(left: float) -> Looked | NotNow | NoAnswer:
             sent_s = self._world.monotonic_s()
@@ -227,10 +223,7 @@ class Sender:
         *,
         small: bool = True,
     ) -> Outcome:
-        """Run the steps of `resolve` until the outcome is known or the deadline passes.
-
-        `data` goes into an `Unknown`, for a later `resume`.
-        """
+        """Run the steps of `resolve` until the outcome is known or the deadline passes; an `Unknown` keeps `data`."""
         tries, strangers = self._tries(progress.write.path, timeout), 0
         small = small and len(data or b"") <= _SMALL_BYTES
         try:
@@ -260,7 +253,7 @@ class Sender:
     async def _do(
         self, progress: WriteProgress, step: Send | ReadHead | Adapt, send: Sending, left: float
     ) -> FinishAnswer | ReadAnswer:
-        """Send the request of one step, and return its answer."""
+        """Send the request of one step."""
         path = progress.write.path
         if isinstance(step, ReadHead):
             seen = await self._backend.head(path, timeout_s=left)
@@ -292,7 +285,7 @@ def _is_strange(answer: object) -> bool:
 
 
 def _short(answer: object) -> str:
-    """Return the kind of an answer and its reason or version for the log; never an object's bytes."""
+    """Return kind and reason or version of an answer for the log; never an object's bytes."""
     said = getattr(answer, "why", None) or getattr(answer, "version", None)
     return f"{type(answer).__name__} {said}" if said else type(answer).__name__
 
@@ -329,8 +322,8 @@ def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> f
     """Return the seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
 
     A store's Retry-After is a lower bound, raised by up to a quarter so that clients do not return at once. It counts
-    up to 0.5 s after the first failure, twice that after each further one, and 5 s at most. MinIO asks for 60 s
-    whenever it has many requests at once, and answers again a second later.
+    up to 0.5 s after the first failure, twice that after each further one, and 5 s at most. MinIO asks for 60 s at many
+    concurrent requests, and answers again a second later.
     """
     ceiling = min(CEILING_S, BASE_S * (1 << min(failures, _DOUBLINGS)))
     most = min(CEILING_S, _FLOOR_S * (1 << min(max(failures - 1, 0), _DOUBLINGS)))

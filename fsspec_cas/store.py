@@ -7,8 +7,8 @@
         case Unknown() as unknown: store.resolve(unknown)
 
 Promised, of writes and conditional deletes: a write reported `Won` was applied, as a whole, while its condition held. A
-write reported `Lost` was never applied and never will be. Every other result is `Unknown`, never a guess. The
-docstrings of `Won` and `Lost` give the limits: late copies, and requests that a proxy sends twice.
+write reported `Lost` was never applied and never will be. Every other result is `Unknown`, never a guess. `Won` and
+`Lost` document the limits: late copies, and requests that a proxy sends twice.
 
 Not promised: a bound on time beyond `timeout` per call; order between clients other than through conditions; anything
 for stores that ignore the conditions (see `fsspec-cas probe`).
@@ -34,10 +34,9 @@ T = TypeVar("T")
 
 
 class Store:
-    """Conditional writes below one root, for sync callers.
+    """Conditional writes below one root, for sync callers, with the methods and promises of `AsyncStore`.
 
-    Thread-safe. `s3`, `gcs` and `azure` run on fsspec's own loop thread; local files and memory run in the calling
-    thread. The methods are those of `AsyncStore`, with the same promises.
+    Thread-safe. `s3`, `gcs` and `azure` run on fsspec's own loop thread, local files and memory in the calling thread.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> version = store.put_if_absent("a", b"1").unwrap()
@@ -64,11 +63,11 @@ class Store:
 
     @classmethod
     def from_url(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
-        """Open the store at `url`, with the storage options that fsspec takes for it.
+        """Open the store at `url`, with fsspec's storage options.
 
         Raises:
             InvalidUrl: the URL cannot be parsed.
-            InvalidInput: this kind of store does not have an option of that name.
+            InvalidInput: this kind of store has no such option.
             NotSupported: no backend for this protocol.
 
         >>> Store.from_url("playground", {"auto_mkdir": True}).put_if_absent("a", b"1").unwrap().backend
@@ -79,7 +78,7 @@ class Store:
 
     @classmethod
     def from_filesystem(cls, fs: Any, root: str = "") -> Store:
-        """Open a store on an fsspec filesystem; the store uses the filesystem's credentials and endpoint.
+        """Open a store on an fsspec filesystem, with its credentials and endpoint.
 
         >>> import fsspec
         >>> Store.from_filesystem(fsspec.filesystem("memory"), "/docs/store").read("a").data
@@ -100,10 +99,10 @@ class Store:
         return Store(self._async.backend, root, world=self._world, on_throttled=self._on_throttled)
 
     def isolated_connections(self) -> Store:
-        """Return the same store with its own set of connections; opens that set on the first call.
+        """Return the same store with its own set of connections; the first call opens it.
 
-        Use it for requests that must not wait while all connections of this store are busy. A store without connections
-        (local files, memory) returns itself.
+        Use it for requests that must not wait while all connections of this store are busy. Without connections (local
+        files, memory) it is this store.
 
         >>> renewals = store.isolated_connections()
         >>> renewals.read("a").data
@@ -119,7 +118,7 @@ class Store:
     def on_throttled(self, call: Callable[[], None]) -> Store:
         """Return the same store, which calls `call` after each throttled answer (429, 503), before it sends again.
 
-        `call` runs on the thread of the request; an exception that it raises fails the request.
+        `call` runs on the request's thread; an exception in it fails the request.
 
         >>> asked = []
         >>> store.on_throttled(lambda: asked.append("slow down")).read("a").data, asked
@@ -128,10 +127,10 @@ class Store:
         return Store(self.backend, self.root, world=self._world, on_throttled=call)
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Start `call`, which uses this store, on a thread of its own, and return its future.
+        """Start `call`, which uses this store, on its own thread, and return its future.
 
-        On a store without a network the call runs to its end before this returns. Otherwise it waits for no other
-        background call, and goes on even if no caller waits for its future.
+        Without a network the call runs to its end before this returns. Otherwise it waits for no other call, and goes
+        on even if no caller waits for its future.
 
         >>> reading = store.in_background(lambda: store.read("a"))
         >>> reading.result().data
@@ -169,7 +168,7 @@ class Store:
 
     @property
     def place(self) -> object:
-        """A key to compare stores: equal keys prove the same root, store and options; unequal keys prove nothing."""
+        """A key: equal keys prove the same root, store and options; unequal keys prove nothing."""
         return place_of(self._async.backend), self._async.root
 
     @property

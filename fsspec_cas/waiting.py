@@ -4,15 +4,14 @@
     done.set()              # by one thread
     done.wait(timeout=10)   # by others
 
-A Ctrl-C, a signal handler that raises and an asynchronous exception can strike between any two bytecodes of a thread.
+A Ctrl-C, a raising signal handler and an asynchronous exception can strike between any two bytecodes of a thread.
 `threading.Event`, `Condition`, `Semaphore` and `concurrent.futures.Future` take their lock in a method written in
 Python (`Condition.__enter__`). An exception between the acquire in that method and the block that it opens leaves the
 lock taken for good. Every other thread that sets or waits then blocks forever.
 
-A `Signal` has no lock that one thread could keep from another. Each waiting thread makes its own lock and puts it into
-a deque. Setting the signal writes a flag, then takes those locks out and releases them. Each of these steps is a single
-call of a C function: an interrupt comes before or after it, never inside. If it comes between two of them, a waiting
-thread is not woken, but re-reads the flag within `SLICE_S`.
+A `Signal` has no lock that one thread could keep from another. Each waiting thread puts its own lock into a deque.
+Setting the signal writes a flag, then removes and releases those locks. Each step is a single call of a C function: an
+interrupt comes before or after it, never inside. A thread that is not woken re-reads the flag within `SLICE_S`.
 
 `with lock:` around a plain `threading.Lock` or `RLock` is as safe, because its enter and exit are C functions.
 
@@ -38,7 +37,7 @@ _HERE = threading.local()
 
 
 class WaitStopped(BaseException):
-    """The task that made this call no longer waits for it. Like KeyboardInterrupt, it is not an `Exception`."""
+    """The task that made this call no longer waits for it. Like KeyboardInterrupt, not an `Exception`."""
 
 
 class Signal:
@@ -120,11 +119,11 @@ class Signal:
 
 
 class Worker(threading.Thread):
-    """A daemon thread, started by a thread of this library. All threads of this library are workers.
+    """A daemon thread that a thread of this library starts. All threads of this library are workers.
 
     CPython marks a new thread with its creator's number until the new thread runs. An exception sent to the creator
-    (`PyThreadState_SetAsyncExc`) can therefore reach the new thread. That thread then never begins, and `Thread.start`
-    waits for it forever. No program sends exceptions to the starting thread of this library.
+    (`PyThreadState_SetAsyncExc`) can therefore reach the new thread. It then never begins, and `Thread.start` waits
+    forever. No program sends exceptions to the starting thread of this library.
 
     >>> over = Signal()
     >>> Worker(over.set, "example").start(), over.wait()
@@ -155,10 +154,7 @@ class _Starter:
         self._asked: SimpleQueue[tuple[Callable[[], None], _thread.LockType, list[BaseException]]] = SimpleQueue()
 
     def start(self, call: Callable[[], None], *, wait: bool) -> None:
-        """Run `call` on the starting thread, and raise what it raises.
-
-        Interrupting this method does not stop the call.
-        """
+        """Run `call` on the starting thread, and raise its error. Interrupting this method does not stop the call."""
         over, errors = _thread.allocate_lock(), list[BaseException]()
         over.acquire()
         self._begin()
@@ -173,7 +169,7 @@ class _Starter:
     def _begin(self) -> None:
         """Start the starting thread if it is not alive.
 
-        If an exception sent to this thread killed the new one, the caller's next check, a second later, starts another.
+        An exception sent to this thread may kill the new one; the next call, a second later, starts another.
         """
         if sys.is_finalizing():
             raise RuntimeError("the interpreter is ending and starts no threads")
@@ -186,7 +182,6 @@ class _Starter:
             self._make(*self._asked.get())
 
     def _help(self) -> None:
-        """Run the pending calls, and end."""
         with contextlib.suppress(Empty):
             while True:
                 self._make(*self._asked.get_nowait())
@@ -219,7 +214,7 @@ def pause(seconds: float) -> None:
 
 @contextlib.contextmanager
 def ends_with(stop: Signal) -> Iterator[None]:
-    """Make the waits of the calling thread raise `WaitStopped` once `stop` is set, for the length of the block."""
+    """Make the calling thread's waits in the block raise `WaitStopped` once `stop` is set."""
     before = getattr(_HERE, "stop", None)
     _HERE.stop = stop
     try:

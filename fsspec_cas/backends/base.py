@@ -1,8 +1,8 @@
 """`Backend`: the smallest contract between this package and a store.
 
-A backend translates one call into one request, and the response into `fsspec_cas.answer`, at the call of the SDK. It
-never retries, never decides what a refusal means, and never reads the clock: `timeout_s` bounds each request. Paths are
-those of the fsspec filesystem (`bucket/key`).
+A backend translates one call into one request, and its response into `fsspec_cas.answer`. It never retries, never
+decides what a refusal means, and never reads the clock: `timeout_s` bounds each request. Paths are the fsspec
+filesystem's (`bucket/key`).
 
 `attributes_of` checks content type and metadata before any request, so that none is silently dropped.
 """
@@ -23,13 +23,13 @@ WRITE_ID_KEY = "cas-id"  # name of the user metadata that carries a write's iden
 
 @dataclass(frozen=True, slots=True)
 class PartRules:
-    """Limits of a store for the parts of an upload; the last part may be smaller.
+    """A store's limits for the parts of an upload; the last part may be smaller.
 
     Attributes:
-        least_bytes: the minimum size of a part.
+        least_bytes: minimum size of a part.
         multiple_bytes: the size must be a multiple of this.
-        most_parts: the maximum number of parts of an object.
-        tail_with_finish: the request that completes the upload carries the last bytes.
+        most_parts: maximum number of parts of an object.
+        tail_with_finish: the completing request carries the last bytes.
     """
 
     least_bytes: int = 1
@@ -41,34 +41,34 @@ class PartRules:
 class Backend(Protocol):
     """A store's client that sends each request exactly once.
 
-    A subclass inherits the defaults: a single dialect of conditions, and no resources to close.
+    A subclass inherits the defaults: a single dialect of conditions, and nothing to close.
     """
 
     @property
     def name(self) -> str:
-        """The prefix of this store's versions, e.g. `s3`."""
+        """Prefix of this store's versions, e.g. `s3`."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """The documented capabilities of this kind of store."""
+        """Documented capabilities of this kind of store."""
 
     @property
     def attribute_rules(self) -> AttributeRules:
-        """The attributes that the store keeps with an object."""
+        """Attributes that the store keeps with an object."""
 
     @property
     def blocking(self) -> bool:
-        """True if the coroutines below never suspend, so that they can run without an event loop."""
+        """Whether the coroutines below never suspend, and so run without an event loop."""
 
     @property
     def part_rules(self) -> PartRules:
-        """The limits of the parts of an upload."""
+        """Limits of the parts of an upload."""
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Write the whole object, with the write's identity and attributes, if the write's condition holds."""
+        """Write the whole object, with identity and attributes, if the write's condition holds."""
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
-        """Read the object's version, size, time and identity, without its body."""
+        """Read the object's version, size, time and identity."""
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
         """Read body and version from one response; `Unchanged` if the version is still `unless`."""
@@ -82,16 +82,16 @@ class Backend(Protocol):
         """List objects whose path has `prefix` and follows `start_after`: the first page, or that of `token`."""
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Begin an upload: an object sent in parts. It is not visible at its path before it is completed."""
+        """Begin an upload in parts; its object is not visible before the completion."""
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Send the next part, without conditions; a part re-sent after a lost answer replaces the first copy."""
+        """Send the next part, without conditions; a re-sent part replaces the first copy."""
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
         """Create the object from the parts and `tail`, if the path is empty."""
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Drop the parts of the upload. Do nothing if the upload was completed or aborted before."""
+        """Drop the parts of the upload; do nothing if it was completed or aborted before."""
 
     def adapt(self, refused: str = "") -> bool:
         """Switch to the store's other dialect of conditions; return False if it has only one.
@@ -146,12 +146,12 @@ class AttributeRules:
 
     Attributes:
         keeps: content type and metadata are kept.
-        own: further parameters of the store's API for one write, by name.
+        own: other parameters of the store's API for one write, by name.
         same: the API's names for the content type and the metadata.
-        instead: parameters of the API that replace one of ours, and may not be combined with it.
+        instead: parameters of the API that replace one of ours, and exclude it.
         refused: parameters of the API that cannot apply to a single write, with the reason.
-        hyphens: names of metadata may have hyphens.
-        reserved: the name of the metadata that carries a write's identity.
+        hyphens: metadata names may have hyphens.
+        reserved: the metadata name that carries a write's identity.
     """
 
     keeps: bool = True
@@ -166,11 +166,11 @@ class AttributeRules:
 def attributes_of(
     kind: str, rules: AttributeRules, content_type: str | None, metadata: Mapping[str, str] | None, own: dict[str, Any]
 ) -> Attributes:
-    """Check a caller's content type, metadata and own parameters, and return them as attributes.
+    """Check content type, metadata and own parameters of a write, and return them as attributes.
 
     Raises:
         InvalidInput: the message names the invalid argument.
-        NotSupported: this kind of store keeps nothing but an object's bytes.
+        NotSupported: this kind of store keeps only an object's bytes.
     """
     given: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
     left = {name: value for name, value in own.items() if value is not None}

@@ -1,8 +1,8 @@
-"""Threads of this library that run calls at once, whatever their number, and the futures of those calls.
+"""Threads of this library that run any number of calls at once, and the futures of those calls.
 
-The default executor of asyncio does not fit: it has few threads and also resolves host names. Nor does a
-`ThreadPoolExecutor`: its futures and semaphores can stay locked after an interrupt (`fsspec_cas.waiting`), and the
-interpreter waits at exit for the calls of all executors.
+The default executor of asyncio has few threads and also resolves host names. A `ThreadPoolExecutor` has futures and
+semaphores that can stay locked after an interrupt (`fsspec_cas.waiting`), and the interpreter waits at exit for its
+calls.
 
 A `Later` is a `concurrent.futures.Future` that an interrupt cannot leave locked. One thread of this library sets the
 results of many callers in turn. The standard future keeps its result under a `Condition`, which a Ctrl-C in a waiting
@@ -110,7 +110,6 @@ class Later(Future[T]):
         self._end(_FINISHED)
 
     def _end(self, state: str) -> None:
-        """Set the final state, wake the waiting threads, and run the callbacks."""
         self._state = state
         self._over.set()
         self._call_back()
@@ -149,9 +148,9 @@ _AT_EXIT_S = 60.0
 class Background:
     """Runs each call on its own thread at once. The interpreter's exit waits for calls started by `begin`.
 
-    A thread without a call waits `_KEPT_S` for the next one. The queue and the deque are C code without a lock that an
-    interrupt could leave taken. An interrupt between two of their calls leaves at most one waiting thread too many,
-    which ends by itself.
+    An idle thread waits `_KEPT_S` for the next call. The queue and the deque are C code without a lock that an
+    interrupt could leave taken. An interrupt between two of their calls leaves at most one idle thread too many, which
+    ends by itself.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Runs async code for sync callers, and derives sync methods from async ones.
 
-`Inline` runs a coroutine that never suspends in the calling thread: local files and memory need no event loop. `OnLoop`
-runs a coroutine on fsspec's own loop thread, where the filesystem's connections live. Unlike with `fsspec.asyn.sync`, a
-Ctrl-C cancels the running call, and a cancelled call never looks like a finished one.
+`Inline` runs a coroutine that never suspends in the calling thread, for local files and memory. `OnLoop` runs it on
+fsspec's own loop thread, where the filesystem's connections live. Unlike with `fsspec.asyn.sync`, a Ctrl-C cancels the
+running call, and a cancelled call never looks like a finished one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Drive(Protocol):
     """Runs a coroutine to its end for a sync caller."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine to its end; return its result or raise its error."""
+        """Run the coroutine; return its result or raise its error."""
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run the coroutine without waiting for a network; for clean-up whose result no caller needs."""
@@ -39,13 +39,13 @@ class Drive(Protocol):
 
 
 class Inline:
-    """Drive that runs coroutines which never suspend in the calling thread."""
+    """Runs coroutines that never suspend in the calling thread."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine by a single step."""
+        """Run the coroutine in a single step."""
         try:
             coroutine.send(None)
         except StopIteration as done:
@@ -54,7 +54,7 @@ class Inline:
         raise RuntimeError("a blocking backend suspended")
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run the coroutine to its end."""
+        """Run the coroutine."""
         self.run(coroutine)
 
     async def sleep(self, seconds: float) -> None:
@@ -63,10 +63,10 @@ class Inline:
 
 
 class OnLoop:
-    """Drive that runs coroutines on the loop thread that all sync fsspec filesystems share."""
+    """Runs coroutines on the loop thread that all sync fsspec filesystems share."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Submit the coroutine to the loop and wait for its result; cancel it if this thread is interrupted."""
+        """Run the coroutine on the loop and wait; cancel it if this thread is interrupted."""
         loop = _fsspecs_loop()
         try:
             refuse_on_fsspecs_loop()
@@ -85,7 +85,7 @@ class OnLoop:
         return call.result()
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Submit the coroutine to the loop without waiting for it."""
+        """Run the coroutine on the loop without waiting."""
         asyncio.run_coroutine_threadsafe(coroutine, _fsspecs_loop())
 
     async def sleep(self, seconds: float) -> None:
@@ -110,7 +110,7 @@ class _Call(Generic[T]):
         self.over = Signal()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the coroutine as a task; runs on the loop."""
+        """Start the coroutine; runs on the loop."""
         self._begun = True
         loop.create_task(self._run())
 
@@ -155,7 +155,7 @@ def refuse_on_fsspecs_loop() -> None:
     """Raise if a sync call here would wait for the event loop that this thread runs.
 
     Raises:
-        NotSupported: gevent has patched threads, so a real event loop would never run.
+        NotSupported: gevent has patched threads, so no real event loop would run.
         CasError: this thread runs fsspec's event loop.
     """
     patched = sys.modules.get("gevent.monkey")
@@ -202,7 +202,7 @@ def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callabl
 
 
 def without_await(doc: str | None) -> str:
-    """Return the docstring of an async method for its sync form, without `await` in its examples."""
+    """Return an async method's docstring for its sync form, without `await` in the examples."""
     return "\n".join(
         line.replace("async ", "").replace("await ", "") if line.lstrip().startswith((">>> ", "... ")) else line
         for line in (doc or "").split("\n")

@@ -46,10 +46,7 @@ Entered = TypeVar("Entered", bound=Leaves)
 
 
 async def on_thread(call: Callable[[], T], *, undo: Callable[[T], object] | None = None, goes_on: bool = False) -> T:
-    """Run `call` on a thread; return its result or raise its error.
-
-    `undo` gets the result if the task was cancelled; `goes_on` lets the call of a cancelled task run to its end.
-    """
+    """Run `call` on a thread; return its result or raise its error. The module describes `undo` and `goes_on`."""
     one = _Call(call, undo)
     BACKGROUND.run(one.run)
     try:
@@ -113,7 +110,6 @@ class ForTasks(Generic[S]):
 
     @classmethod
     def _over(cls: type[Made], sync: Any) -> Made:
-        """Return an instance over an existing sync object."""
         found = cls.__new__(cls)
         found._sync = sync  # noqa: SLF001 - same class
         return found
@@ -148,7 +144,7 @@ def converted(
     undo: Callable[[T], object] | None = None,
     goes_on: bool = False,
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, U]]:
-    """Derive the form for tasks of a blocking method, and pass its result through `into`."""
+    """Derive the form for tasks of a blocking method; `into` converts its result."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> U:
@@ -161,10 +157,7 @@ def converted(
 def awaited(
     method: Callable[Concatenate[S, P], T], begin: Callable[Concatenate[S, P], Future[T]]
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """Derive the form for tasks of `method` without a thread.
-
-    `begin` returns its future, which a cancellation cancels.
-    """
+    """Derive the form for tasks of `method` without a thread: a cancellation cancels the future of `begin`."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -190,6 +183,6 @@ def iterated(
 
 
 def _for_tasks(method: Callable[..., Any]) -> str:
-    """Return the docstring of a method for threads without its example, marked as the form for tasks."""
+    """Return a method's docstring without its example, marked as the form for tasks."""
     text = (method.__doc__ or "").partition(">>> ")[0].rstrip()
     return f"{text}\n\n        This is `{method.__qualname__}` for tasks.\n        "

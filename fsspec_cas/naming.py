@@ -1,17 +1,15 @@
 """Checks of the names of stores, folders and objects, before any request is sent.
 
-One rule holds for all stores and for the lock, so that two programs that mean the same object request the same name:
+One rule holds for all stores and for the lock, so that programs that mean the same object request the same name:
 
 - One slash separates the steps of a path, and no step is `.` or `..`. The text has no blanks at its ends, no NUL and no
   lone surrogate.
 - A **root** (a URL, `Store(root=)`) is normalized: `s3://b//t/` and `s3://b/./t` become `s3://b/t`. JVM Hudi's
   `StoragePath`, which names its lock, does the same. `..` is refused here, while `StoragePath` resolves it.
-- The path of an **object** must already be normalized, else it is refused. Stores disagree on whether `a//b` is `a/b`,
-  so a path is never replaced by another name.
+- The path of an **object** must be normalized, else it is refused: stores disagree on whether `a//b` is `a/b`.
 
-fsspec takes any text that it does not understand for a local path below the current directory. "" and `s3:/bucket/x`
-would be folders there, different on every machine. The same happens to the part after `cas::` in a URL that fsspec
-itself opens, before this package sees it.
+fsspec takes any text that it does not understand for a local path. "" and `s3:/bucket/x` would be folders below the
+current directory. The same happens to the part after `cas::` in a URL that fsspec itself opens.
 """
 
 from __future__ import annotations
@@ -83,8 +81,8 @@ def check_root(root: object) -> str:
 def check_path(path: object, *, absolute: bool = False, marker: bool = False) -> str:
     """Check the path of an object below the root, and return it.
 
-    It may begin with a slash if it is `absolute`, below no root. It may end with one if it may be the `marker` that
-    some programs create for a folder.
+    `absolute` (without a root) permits a leading slash. `marker` permits a trailing one, which some programs create for
+    a folder.
 
     Raises:
         InvalidInput: it is not text, names no object, or is not normalized.
@@ -138,17 +136,16 @@ def check_start(text: object) -> str:
 
 
 def with_colons(path: str) -> str:
-    """Return an S3 path with an access point's ARN written with colons, so that no part of it looks like a key."""
+    """Return an S3 path whose access point, if any, has colons, so that no part of it looks like a key."""
     return _ARN.sub(lambda arn: ":".join(part for part in arn.groups() if part), path)
 
 
 def url_of(kind: str, root: str) -> str:
-    """Return the URL of a path in a store of this kind, for people."""
+    """Return the URL of a root in a store of this kind, for people."""
     return f"{_PROTOCOLS.get(kind, kind)}://{root}"
 
 
 def _text(given: object, kind: type[InvalidInput]) -> str:
-    """Return the text of a string or path object."""
     found = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(found, str):
         raise kind(f"{given!r} is no text: give a URL or a path, as str or pathlib.Path")
@@ -156,7 +153,7 @@ def _text(given: object, kind: type[InvalidInput]) -> str:
 
 
 def _check_secrets(url: str) -> None:
-    """Refuse a URL with a secret. This check comes first, because no other message may show the secret."""
+    """Refuse a URL with a secret, before any other message could show it."""
     if password := _PASSWORD.match(url):
         shown = f"{password[1]}***@{url[password.end() :]}"
         raise InvalidUrl(f"{shown!r} has a password in it: leave it out, and give credentials as storage options")
@@ -166,7 +163,7 @@ def _check_secrets(url: str) -> None:
 
 
 def _check_local(path: str) -> None:
-    """Refuse a local path whose first step has a colon: it may be a URL that lacks a slash."""
+    """Refuse a local path whose first step has a colon, as it may be a URL that lacks a slash."""
     first = path.partition("/")[0]
     protocol, colon, _ = first.partition(":")
     rest = path[len(protocol) + len(colon) :]
@@ -204,7 +201,7 @@ def _folded(path: str) -> str:
 
 
 def _without_needless(url: str) -> str:
-    """Return a URL with its path normalized; the bucket stays, and so does the dot of `.` and `./a:b`."""
+    """Normalize the path of a URL; its bucket and the dot of `.` and `./a:b` stay."""
     protocol, separator, rest = url.partition("://")
     if not separator:
         return f"./{_folded(url)}" if url.startswith("./") and ":" in url.partition("/")[2] else _folded(url) or url

@@ -1,8 +1,8 @@
 """Base of the backends that speak HTTP: each call is one `StoreRequest` that a `Listener` sends and interprets.
 
 `HttpBackend` builds the request, and a vendor's client sends it. The `Listener` interprets the reply by the vendor's
-dialect, confirms it by another request if it proves nothing, and translates it by `meaning`. Clients use `patience_s`
-(how long a connection may be silent) and `unreached` (why a store could not be reached).
+dialect and `meaning`, after a confirmation by another request if the reply proves nothing. Clients use `patience_s` and
+`unreached` for timeouts and connection errors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HttpBackend(Backend):
         self._listener = Listener(dialect, self._exchange, signs=signs)
 
     def isolated_connections(self) -> Any:
-        """Return the same store with its own connections."""
+        """Return the same store with new connections."""
         kind: Any = type(self)
         return kind(self._given)
 
@@ -55,7 +55,7 @@ class HttpBackend(Backend):
         raise NotImplementedError
 
     def _form(self, path: str, condition: Condition) -> str:
-        """The current dialect of a condition; see `Backend.adapt`."""
+        """Return the current dialect of a condition."""
         del path, condition
         return ""
 
@@ -67,7 +67,7 @@ class HttpBackend(Backend):
         return self._listener.ask(asked, timeout_s)
 
     def head(self, path: str, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
-        """Read the object's version, size, time and identity, without its body."""
+        """Read the object's version, size, time and identity."""
         return self._listener.ask(StoreRequest(Verb.HEAD, path), timeout_s)
 
     def get(self, path: str, unless: Version | None, *, timeout_s: float) -> Coroutine[Any, Any, ReadAnswer]:
@@ -210,9 +210,9 @@ _NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
 def patience_s(timeout_s: float, asked: StoreRequest) -> float:
-    """How long one connection may be silent: a third of `timeout_s`, so that a dead one leaves time for another.
+    """Return how long one connection may be silent: a third of `timeout_s`, so that a dead one leaves time for another.
 
-    It is the whole timeout if the store must first process many bytes or many parts.
+    It is all of it if the store must process many bytes or parts.
     """
     if len(asked.data) > _SMALL_BYTES or asked.verb is Verb.FINISH:
         return timeout_s
@@ -225,7 +225,7 @@ def unreached(
     """Return the reason if the store was not reached and nothing was sent; None if a request may have been sent.
 
     `hint` names the options for trusted certificates. `proven`: the store has answered before, so its address is right.
-    `unsent` lists the client library's errors for a request that was not sent.
+    `unsent`: the client library's errors before a send.
 
     Raises:
         Unavailable: the address or a certificate is wrong, which no second send would change.
@@ -240,7 +240,7 @@ def unreached(
 
 
 def _misconfigured(cause: BaseException, hint: str) -> str | None:
-    """Return advice if the cause is a certificate, TLS or host name error; else None."""
+    """Return advice for a certificate, TLS or host name error; else None."""
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({getattr(cause, 'verify_message', cause)}): {hint}"
     if isinstance(cause, ssl.SSLError) and getattr(cause, "reason", "") in (
@@ -254,7 +254,7 @@ def _misconfigured(cause: BaseException, hint: str) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes, in every attribute where a library keeps them."""
+    """Yield the error and its causes, from every attribute that libraries use."""
     left: list[object] = [error]
     seen: set[int] = set()
     while left:

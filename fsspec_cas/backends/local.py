@@ -1,19 +1,19 @@
 """POSIX files with exact conditional writes, among threads and processes of one machine.
 
-Create: the bytes go to a temporary file in the same folder and are synced; `link` then gives them their name, and fails
-if the name is taken. Replace: under a `flock` on the folder the current version is compared, and `rename` puts the new
-file in place. A reader sees the old bytes or the new ones, never a mixture. After a crash one of the two is in place. A
-temporary file left by a crash has a name that begins with `.cas-`.
+Create: the bytes go to a synced temporary file in the same folder; `link` gives them their name, and fails if it is
+taken. Replace: under a `flock` on the folder the current version is compared, and `rename` puts the new file in place.
+A reader sees the old bytes or the new ones, never a mixture, also after a crash. A crash may leave a temporary file,
+whose name begins with `.cas-`.
 
 The version is the file's inode, size and modification time in ns. Each write here sets a time above the previous one,
 so a version never recurs. A plain write by another program also changes the version, but ignores the lock: only writers
 that use this backend exclude each other.
 
 A replaced file keeps its mode and, if this process may set them, its owner, group and extended attributes. A write
-through a symbolic link writes the file that it leads to, under the lock of that file's folder. A file with hard links
-is not written at a version. Pipes, sockets and devices are not objects.
+through a symbolic link writes its target, under the lock of the target's folder. A file with hard links is not written
+at a version. Pipes, sockets and devices are not objects.
 
-Not promised: NFS and other network file systems (flock and link semantics vary on them), Windows.
+Not promised: NFS and other network file systems, whose flock and link vary; Windows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _CAPABILITIES = Capabilities(
 class LocalBackend(Backend):
     """Conditional writes to local files. A file system call never loses its answer, so no identity is kept.
 
-    Folders are created as needed, unless the filesystem `fs` was created with `auto_mkdir=False`.
+    Folders are created as needed, unless the filesystem `fs` has `auto_mkdir=False`.
     """
 
     name = "local"
@@ -78,7 +78,7 @@ class LocalBackend(Backend):
             self._makes_folders = bool(given.get("auto_mkdir", True))
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Write a synced temporary file, and link or rename it into place."""
+        """Link or rename a synced temporary file into place."""
         with _as_store_error(write.path):
             if isinstance(write.condition, Absent):
                 return _create(resolved(write.path), data, write.write_id, makes_folders=self._makes_folders)
@@ -126,7 +126,7 @@ class LocalBackend(Backend):
         return Page(tuple(sorted((e for e in found if e.path > after), key=lambda entry: entry.path)))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Create a temporary file for the parts; `link` names it at the end. A killed writer leaves it behind."""
+        """Create a temporary file for the parts. A killed writer leaves it behind."""
         del timeout_s
         with _as_store_error(write.path):
             target = resolved(write.path)
@@ -136,7 +136,7 @@ class LocalBackend(Backend):
         return Upload(write, str(temporary))
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Write the part to the temporary file, after the parts before it."""
+        """Write the part after the parts before it."""
         del timeout_s
         with _as_store_error(upload.write.path), Path(upload.token).open("r+b") as file:
             file.truncate(upload.sent)
@@ -145,7 +145,7 @@ class LocalBackend(Backend):
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Sync the temporary file, and link it into place."""
+        """Sync the temporary file and link it into place."""
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
                 return Gone("its temporary file is not there any more")
@@ -184,7 +184,7 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
 
 
 def _in_place(target: Path, version: Version) -> WriteAnswer:
-    """Sync the folder of a file just put in place; without that, a crash may remove it after other clients saw it."""
+    """Sync the folder of a new file, which a crash could otherwise remove after other clients saw it."""
     try:
         _sync_folder(target.parent)
     except OSError as error:
@@ -193,7 +193,7 @@ def _in_place(target: Path, version: Version) -> WriteAnswer:
 
 
 def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_s: float) -> WriteAnswer:
-    """Replace the file under its folder's lock, if it is at the version of the condition."""
+    """Replace the file under its folder's lock, if it is at this version."""
     target = resolved(path)
     if object_stat(target) is None:
         return Denied()
@@ -214,7 +214,7 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
 
 
 def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
-    """Delete the file under its folder's lock, if it is at the version of the condition."""
+    """Delete the file under its folder's lock, if it is at this version."""
     if object_stat(target) is None:
         return Denied()
     with _locked(target.parent, timeout_s) as locked:
@@ -234,7 +234,7 @@ def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
 def _temporary(
     target: Path, data: bytes, write_id: str, mtime_ns: int, replaces: os.stat_result | None = None
 ) -> Iterator[Path]:
-    """Write the data to a synced temporary file for the block, and remove it afterwards."""
+    """Write the data to a synced temporary file, which is removed after the block."""
     path = _temporary_name(target, write_id)
     try:
         # The replaced file may be private, so its successor is too until it gets the same mode.
@@ -268,10 +268,7 @@ _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 @contextlib.contextmanager
 def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
-    """Hold the folder's lock for the block; yields whether it was acquired in time.
-
-    `flock` has no timeout, so it is polled.
-    """
+    """Poll for the folder's lock and hold it for the block; yields whether it was acquired in time."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _FLOCKS.add(descriptor)
     try:
@@ -290,7 +287,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
 
 
 def _got(descriptor: int, timeout_s: float) -> bool:
-    """Poll for the lock until `timeout_s` is over; return whether it was acquired."""
+    """Poll for the lock, as `flock` has no timeout; return whether it was acquired."""
     world = Machine()
     deadline = world.monotonic_s() + timeout_s
     pause = _SHORTEST_S
@@ -306,7 +303,7 @@ def _got(descriptor: int, timeout_s: float) -> bool:
 
 
 def _drop_inherited_flocks() -> None:
-    """Close the descriptors of locks in a forked child, which would keep another thread's lock if the parent died."""
+    """Close inherited lock descriptors in a forked child, which would keep the lock if the parent died."""
     while _FLOCKS:
         os.close(_FLOCKS.pop())
 
@@ -346,7 +343,7 @@ def _seen(stat: os.stat_result, data: bytes | None) -> Seen:
 
 
 def _walk(folder: str) -> Iterator[Entry]:
-    """Yield the files below a folder, without temporary files of this backend."""
+    """Yield the files below a folder, except temporary ones."""
     try:
         children = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -378,7 +375,7 @@ TEMPORARY = ".cas-"
 
 
 def resolved(path: str | Path) -> Path:
-    """Return the path with a final symbolic link resolved, so that a file has a single lock under all its names."""
+    """Resolve a final symbolic link, so that a file has a single lock under all its names."""
     named = Path(path)
     return Path(os.path.realpath(named)) if named.is_symlink() else named
 
@@ -412,8 +409,7 @@ def must_be_a_file(stat: os.stat_result, path: str) -> None:
 def must_have_one_name(target: Path, stat: os.stat_result) -> None:
     """Refuse a file with hard links: a writer by another name, in another folder, takes another lock.
 
-    A create gives its temporary file a second name for a moment, or for good if it is killed then; that name does not
-    count.
+    A create names its temporary file twice for a moment, or for good if it is killed then; that name does not count.
 
     Raises:
         NotSupported: the file has other hard links.

@@ -104,7 +104,7 @@ def meaning(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> Any:
 
 
 def _clocks(now: str, date: str | None) -> str:
-    """Return the times of the two clocks and their difference, for a message."""
+    """Compare the two clocks, for a message."""
     text = f"this machine's clock says {now}, the store's {date or 'nothing'}"
     own_ms, store_ms = http_date_ms(now), http_date_ms(date)
     if own_ms is None or store_ms is None:

@@ -1,8 +1,8 @@
 """Store requests, their HTTP replies, and the results that a dialect derives from a reply. No I/O.
 
-A transport builds an `HttpReply`, and only a dialect reads it. So no other code can take an answer for the store's
-because of its status. The status alone proves nothing: gateways, captive portals, caches and credential services answer
-too. A backend therefore believes an answer only with a proof that the store wrote it.
+A transport builds an `HttpReply`, and only a dialect reads it, so no other code can judge an answer by its status. The
+status alone proves nothing: gateways, captive portals, caches and credential services answer too. A backend believes an
+answer only with a proof that the store wrote it.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Verb(Enum):
 class StoreRequest:
     """One request, independent of the vendor. `path` is `bucket/key`; for a list it is the prefix.
 
-    `condition` is the version of a match, of a delete at a version, and of a read that expects a change. `write`
-    belongs to a create, a match, or the begin of an upload. `dialect` is the form of the condition, if a store may
-    expect another form.
+    `condition` is the version of a match, of a delete at a version, or of a read that expects a change. `write` belongs
+    to a create, a match, or the begin of an upload. `dialect` is the form of the condition, if a store may expect
+    another one.
     """
 
     verb: Verb
@@ -71,7 +71,7 @@ class StoreRequest:
         return self.condition if isinstance(self.condition, Version) else None
 
     def the_write(self) -> Write:
-        """Return the write of a request that creates or replaces an object."""
+        """Return the write of a create, a match or the begin of an upload."""
         if self.write is None:
             raise ValueError(f"a {self.verb.value} of {self.path!r} names no write")
         return self.write
@@ -115,16 +115,16 @@ class HttpReply:
         return f"<HttpReply {self.brief()}>"
 
     def unproven(self, why: str = "") -> Unproven:
-        """Return the result for a reply that may not be the store's; `why` names the missing proof."""
+        """Return the reply as unproven; `why` names the missing proof."""
         status, later = self._status, self._headers.get("retry-after", [""])[0]
         proxy = "the proxy on the way wants credentials: put them into its URL" if status == 407 else ""
         text = f"{self.brief()}: {why}" if why else self.brief()
         return Unproven(text, status == 429, float(later) if later.isdigit() else None, proxy)
 
     def brief(self) -> str:
-        """Return status, content type and the beginning of the body, for messages.
+        """Return status, content type and beginning of the body, for messages.
 
-        The body of a 2xx is left out, as it may be an object's.
+        The body of a 2xx, perhaps an object, is left out.
         """
         kind = self._headers.get("content-type", [""])[0].partition(";")[0]
         text = self._body[:_BRIEF_CHARACTERS].decode("utf-8", "replace") if not 200 <= self._status < 300 else ""
@@ -132,7 +132,7 @@ class HttpReply:
 
 
 class Says(Enum):
-    """The statements of a store, the same for every vendor."""
+    """Statements of a store, the same for every vendor."""
 
     DONE = "done"
     ABSENT = "no such object"
@@ -150,7 +150,7 @@ class Says(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """The keys that a request to delete many objects did not remove, with the store's code for each."""
+    """Keys that a request to delete many objects did not remove, with the store's code for each."""
 
     codes: Mapping[str, str] = field(hash=False)
 
@@ -165,11 +165,11 @@ class Spoken:
 
     Attributes:
         says: the statement, in the terms of all vendors.
-        code: the store's own code, or its status if it has none.
-        why: for messages; it begins with the HTTP status.
-        document: the content of the reply: an object, a page, an upload.
-        version: the version of the object written.
-        retry_after_s: the delay in seconds that the store asks for.
+        code: the store's own code, or its status.
+        why: for messages; begins with the HTTP status.
+        document: content of the reply: an object, a page, an upload.
+        version: version of the object written.
+        retry_after_s: delay in seconds that the store asks for.
         undone: the request was certainly not applied.
         signed: the reply carried the store's request id.
         telling: the reply shows whether this store gives request ids at all.
@@ -196,9 +196,9 @@ class Unproven:
     """A reply without proof that the store wrote it.
 
     Attributes:
-        why: for messages; it begins with the HTTP status.
-        throttled: it is a 429, which has the same meaning from every sender.
-        retry_after_s: the delay in seconds that it asks for.
+        why: for messages; begins with the HTTP status.
+        throttled: it is a 429, which means the same from every sender.
+        retry_after_s: delay in seconds that it asks for.
         next_step: an action that only the user can take.
     """
 
@@ -211,9 +211,9 @@ class Unproven:
 @final
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """A reply that proves nothing by itself; another request decides.
+    """A reply that proves nothing by itself.
 
-    `by` is that request: a plain read, a head, or a list that shows whether this store gives request ids.
+    `by` is the request that decides: a plain read, a head, or a list that shows whether this store gives request ids.
     """
 
     by: Literal["get", "head", "sign"]
@@ -231,7 +231,7 @@ class Dialect(Protocol):
         """The vendor's name in messages."""
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """Interpret a reply. `signs` is whether the store gives request ids; None if that is not known yet."""
+        """Interpret a reply. `signs`: whether the store gives request ids; None if unknown."""
 
 
 Headers = Mapping[str, Sequence[str]]  # names in lower case
@@ -247,7 +247,7 @@ def one(headers: Headers, name: str) -> str | None:
 def header_flaw(headers: Headers, *, reading: bool) -> str | None:
     """Return the reason why no store can have sent these headers, or None.
 
-    `reading`: the reply carries an object or its head, so its length must be known.
+    `reading`: the reply carries an object or its head, and needs a length.
     """
     for name in _SINGLE:
         values = headers.get(name)

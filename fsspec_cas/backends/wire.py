@@ -1,8 +1,7 @@
-"""Connections of the backends that speak HTTP through aiohttp, without hidden re-sends.
+"""Connections of the backends that use aiohttp, without hidden re-sends.
 
-A connection belongs to an event loop and to a process; `PerLoop` keeps one for each pair. `sends_once` turns off
-aiohttp's own re-send, and `Refusing` its redirects. `Trip` records whether a request has left, so that an earlier
-failure is certainly not applied, and keeps the reply that a transport has read.
+`PerLoop` keeps one connection per event loop and process. `sends_once` turns off aiohttp's own re-send, and `Refusing`
+its redirects. `Trip` records whether a request has left, since an earlier failure means that it was not applied.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ AIOHTTP_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, 
 
 
 class Trip:
-    """State of one request, from `begin` in the task that makes it; the transport calls `leave` when it sends.
+    """One request, from `begin` in its task; the transport calls `leave` when it sends.
 
     Attributes:
-        left: the request has been sent, so its outcome is unknown until a reply.
-        reply: the reply, as it was before the client library read it.
+        left: the request was sent, so its outcome is unknown until a reply.
+        reply: the reply, before the client library reads it.
         patience_s: how long the reply may be silent, in seconds.
     """
 
@@ -58,7 +57,7 @@ class Trip:
 
     @classmethod
     def begin(cls, patience_s: float) -> Trip:
-        """Start a trip and make it the current one of this task; the task's next request belongs to it."""
+        """Start a trip for this task's next request."""
         trip = cls(patience_s)
         cls._now.set(trip)
         return trip
@@ -72,11 +71,11 @@ class Trip:
 
 
 class AioBackend(HttpBackend):
-    """Backend that sends through a client of the running loop, which `_open` creates.
+    """Backend that sends through a client of the running loop.
 
     Attributes:
         failures: the client's exceptions for a failed request.
-        unsent: the exceptions among them that mean the request was not sent.
+        unsent: the exceptions for a request that was not sent.
         hint: the options for trusted certificates.
     """
 
@@ -127,7 +126,7 @@ class AioBackend(HttpBackend):
         return trip.reply or NoAnswer("the client library kept the reply to itself")
 
     def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:
-        """Classify an exception of the client by whether the request can have reached the store."""
+        """Return the answer for a client's exception, by whether the request had left."""
         if not left and isinstance(error, (*self.failures, asyncio.TimeoutError, ValueError, RuntimeError)):
             return self._unsent(error, path)
         if left and isinstance(error, asyncio.TimeoutError) and not isinstance(error, self.unsent):

@@ -99,8 +99,8 @@ class ConditionalCalls:
     def cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
         """Copy a file as the target does; with `if_absent` only to an empty path, which the store decides.
 
-        Such a copy holds the whole object in this process's memory. It is of one version of the source. It keeps
-        content type and metadata, and nothing else that the store keeps (rights, tags, cache control).
+        Such a copy holds the whole object, at one version, in memory. It keeps content type and metadata, and no other
+        attributes (rights, tags, cache control).
 
         Raises:
             AlreadyExists: `path2` is not empty; nothing was written.
@@ -127,7 +127,7 @@ class ConditionalCalls:
         return self.copy(path1, path2, *args, **kwargs)
 
     def expand_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Expand a path as the target does. fsspec's `copy` passes its own arguments on to it."""
+        """Expand a path as the target does; ignores `if_absent`, which fsspec's `copy` passes on."""
         kwargs.pop("if_absent", None)
         return self.fs.expand_path(plain(path), *args, **kwargs)
 
@@ -202,7 +202,7 @@ class ConditionalCalls:
         return False
 
     def _copy_object(self, source: str, target: str) -> None:
-        """Copy the object through memory, if the target path is empty."""
+        """Copy the object through memory to an empty path."""
         seen, content = self._seen_whole(source)
         kept = self.store.backend.attribute_rules.keeps
         writer = self.store.open_exclusive(
@@ -223,12 +223,12 @@ class ConditionalCalls:
         raise Unavailable(f"{full!r} was changed by others at each of {_LOOKS} looks", path=full)
 
     def _full(self, path: Any) -> Any:
-        """Return the path in the form of the target's plain paths."""
+        """Return the target's plain path."""
         found = self.fs._strip_protocol(plain(path))  # noqa: SLF001
         return with_colons(found) if isinstance(found, str) else found
 
     def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
-        """Return the version won; raise for a lost or unknown outcome. Drops cached listings in any case."""
+        """Return the version won, or raise; drops cached listings in any case."""
         try:
             return settle().unwrap()
         except OutcomeUnknown as error:
@@ -248,13 +248,13 @@ class ConditionalCalls:
             self._changed(full)
 
     def _changed(self, full: str) -> None:
-        """Drop the target's cached listings and infos of the path and its parent."""
+        """Drop the target's cached listings of the path and its parent."""
         for path in (full, self.fs._parent(full)):  # noqa: SLF001
             self.fs.invalidate_cache(path)
 
 
 def _part_size(total: int) -> int:
-    """Return the part size for an object of `total` bytes, so that every store accepts the number of parts."""
+    """Return a part size that keeps within every store's part limit."""
     return max(PART_BYTES, -(-total // (1000 * _MIB)) * _MIB)
 
 
@@ -278,15 +278,15 @@ class Versions(ConditionalCalls):
     """Calls that return file versions.
 
     A listed version is as old as the listing, which a target may cache (s3fs: `refresh=True`). The store refuses a
-    condition on an old version, nothing is written, and the listing is dropped.
+    write on an old version, and the listing is then dropped.
     """
 
     cas_backend: Backend
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Return the target's info, with "version" (text) for a file, from the same answer if the target has it.
+        """Return the target's info, with "version" (text) for a file.
 
-        The store is asked, even if the target has cached listings.
+        The store is asked, despite cached listings; the target's own answer supplies the version if it can.
         """
         self._changed(self._full(path))
         return self._with_version(self.fs.info(plain(path), **kwargs))
@@ -315,7 +315,6 @@ class Versions(ConditionalCalls):
         return [self._with_version(one) if isinstance(one, dict) else one for one in found]
 
     def _with_version(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Add the version to the info of a file."""
         if info.get("type") != "file":
             return info
         kind = self.cas_backend.name

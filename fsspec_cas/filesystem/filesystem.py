@@ -47,9 +47,9 @@ Settle = Callable[[], Outcome]
 class ExclusiveFile(io.BufferedIOBase):
     """A file for writing that creates its object on a clean close, and only if the path is then empty.
 
-    `version` is the object's version, once the file is closed. No object is created if an exception leaves the `with`
-    block, or if the file is never closed. fsspec's `OpenFile` and others also close a file while an exception
-    propagates; that discards the file as well.
+    `version` is the object's version after the close. No object is created if an exception leaves the `with` block, or
+    without a close. fsspec's `OpenFile` and others also close a file while an exception propagates; that discards it
+    too.
 
     Raises:
         AlreadyExists: from `close`: the race was lost.
@@ -73,10 +73,7 @@ class ExclusiveFile(io.BufferedIOBase):
             self.close()
 
     def __del__(self) -> None:
-        """Do nothing: closing here, as other files do, would publish an incomplete object.
-
-        The writer drops the parts.
-        """
+        """Do nothing: a close here would publish an incomplete object. The writer drops the parts."""
 
     def writable(self) -> bool:
         """Return True."""
@@ -128,7 +125,7 @@ class ExclusiveText(io.TextIOWrapper):
             self.close()
 
     def __del__(self) -> None:
-        """Do nothing, for the reason given in `ExclusiveFile`."""
+        """Do nothing, as `ExclusiveFile`."""
 
 
 _CREATE = "create"
@@ -192,14 +189,14 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
         self._parent = self.fs._parent  # noqa: SLF001
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute that only the target has."""
+        """Return an attribute of the target."""
         if name == "fs" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.fs, name)
 
     @property
     def fsid(self) -> str:
-        """The target's id with a prefix."""
+        """The target's id, prefixed."""
         return f"cas_{self.fs.fsid}"
 
     @property
@@ -209,7 +206,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
 
     @property
     def transaction(self) -> Any:
-        """The target's transaction, which commits its files and exclusive ones together."""
+        """The target's transaction, which also commits exclusive files."""
         return self.fs.transaction
 
     @property
@@ -315,7 +312,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
     def _open_exclusive(
         self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **attributes: Any
     ) -> ExclusiveFile:
-        """Open an exclusive file; refuses a path that is not empty, and joins a running transaction."""
+        """Open an exclusive file at an empty path, in the running transaction if any."""
         full = self._full(path)
         size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
         later = self._intrans if autocommit is None else not autocommit
@@ -335,7 +332,7 @@ class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: igno
 
 
 def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:
-    """Create the target of this protocol; checks its options before it looks for credentials."""
+    """Check the options of the target, before it looks for credentials, and create it."""
     if protocol is None:
         raise InvalidInput("cas needs a target: fs=, target_protocol=, or a URL like cas::s3://bucket/key")
     kind = get_filesystem_class(protocol)
@@ -345,7 +342,7 @@ def _made(protocol: str | None, options: dict[str, Any], loop: Any, *, asynchron
 
 
 def _set_up(fs: Any, protocol: str | None, options: dict[str, Any]) -> Any:
-    """Return the target that the caller has created; refuses any options for it."""
+    """Return the caller's own target; refuse options for it."""
     given = sorted(options) + (["target_protocol"] if protocol is not None else [])
     if given:
         raise InvalidInput(

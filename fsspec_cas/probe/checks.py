@@ -483,7 +483,6 @@ async def _upload_race(bench: Bench) -> Said:
 
 
 async def _paging(bench: Bench) -> Said:
-    """List more objects than a page holds."""
     names = [f"pages/{n:05}" for n in range(_OBJECTS)]
     for n in range(0, _OBJECTS, _AT_ONCE):
         await asyncio.gather(*(bench.made(name, body=b"-") for name in names[n : n + _AT_ONCE]))

@@ -92,7 +92,6 @@ async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, 
 
 
 def _paths(path: str, number: int) -> list[str]:
-    """Return the paths of one round."""
     return [f"{path}-{number}-{pair}" for pair in range(_PAIRS)]
 
 

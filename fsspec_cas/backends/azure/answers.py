@@ -72,7 +72,7 @@ class AzureDialect:
     vendor = "Azure"
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """Interpret a reply: return what the store proved to say, or what would confirm it. `signs` is ignored."""
+        """Return the store's proven statement, or the request that would confirm the reply. `signs` is ignored."""
         del signs
         status, headers = reply._status, reply._headers
         if wrong := header_flaw(headers, reading=asked.verb in (Verb.HEAD, Verb.GET) and status == 200):
@@ -111,7 +111,7 @@ def _success(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
 
 
 def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
-    """Return the statement of a reply that is not a success."""
+    """Return the statement of a failure status."""
     status, headers = reply._status, reply._headers
     code = one(headers, _CODE) or ""
     why = f"{status} {code}".strip()
@@ -131,10 +131,7 @@ def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
 
 
 def _listed(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
-    """Return the page of a listing, which must have a `NextMarker`, possibly empty.
-
-    Azure cannot start after a name, so earlier entries are dropped here.
-    """
+    """Return a listing's page, which must have a `NextMarker`; drops entries up to `start_after`, which Azure lacks."""
     container = asked.path.partition("/")[0]
     after = (asked.start_after or "").partition("/")[2]
     try:

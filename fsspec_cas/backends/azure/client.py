@@ -118,8 +118,8 @@ class AzureBackend(AioBackend):
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
         """Create the blob by Put Block and Put Block List with If-None-Match: *, which checks only committed blobs.
 
-        Azurite takes a blob's staged blocks for the blob, and refuses Put Blob while an upload is open or was left
-        behind. The commit drops the blocks of that upload; a client that still sends it finds that the blob exists.
+        Azurite takes staged blocks for a blob, and refuses Put Blob during or after an unfinished upload. The commit
+        drops that upload's blocks; its client finds that the blob exists.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
@@ -149,7 +149,6 @@ class AzureBackend(AioBackend):
         del upload, timeout_s
 
     async def _open(self) -> BlobServiceClient:
-        """Open a client for the same account and credential, without re-sends."""
         given = self._given.service_client
         return BlobServiceClient(
             given.url,
@@ -212,12 +211,11 @@ def _condition(version: Version | None, how: MatchConditions) -> dict[str, Any]:
 
 
 def _ask_for_all(request: Any) -> None:
-    """Request the whole blob: the SDK would request a range, and for an empty blob request it again without one."""
+    """Request the whole blob; the SDK would request a range, and again without one for an empty blob."""
     request.http_request.headers.pop("x-ms-range", None)
 
 
 def _described(write: Write) -> dict[str, Any]:
-    """Return the parameters of a request that creates a blob, from the write's attributes."""
     more = write.attributes
     own = dict(more.own)
     if more.content_type:

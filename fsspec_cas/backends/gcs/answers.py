@@ -81,7 +81,7 @@ class GcsDialect:
     vendor: str = "GCS"
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """Interpret a reply: return what the store proved to say, or what would confirm it. `signs` is ignored."""
+        """Return the store's proven statement, or the request that would confirm the reply. `signs` is ignored."""
         del signs
         status, headers, body = reply._status, reply._headers, reply._body
         reading = asked.verb is Verb.GET and status == 200
@@ -119,7 +119,7 @@ class GcsDialect:
 
 
 def _media(reply: HttpReply, spoken: Spoken) -> Heard:
-    """Return the object of a successful read, if its generation and length are proven."""
+    """Return the object of a read, if generation and length are proven."""
     headers, body = reply._headers, reply._body
     generation = one(headers, "x-goog-generation")
     if not (generation or "").isdigit() or generation is None:
@@ -149,7 +149,7 @@ def _resource(asked: StoreRequest, reply: HttpReply, spoken: Spoken) -> Heard:
 
 
 def _page(asked: StoreRequest, found: dict[str, Any]) -> Page:
-    """Return the page of a listing. `startOffset` is inclusive, so the object named by it is dropped."""
+    """Return a listing's page without the object named by `startOffset`, which is inclusive."""
     bucket = asked.path.partition("/")[0]
     after = (asked.start_after or "").partition("/")[2]
     items = [item for item in found.get("items", ()) if item["name"] != after]
@@ -179,7 +179,7 @@ def _seen(version: Version, found: dict[str, Any], headers: Headers) -> Seen:
 
 
 def _kept(asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool) -> Heard:
-    """Return the statement of an upload session that continues; the store names the bytes that it has."""
+    """Return the statement of a continuing upload session; the store names the bytes that it has."""
     upload = asked.upload
     last = (one(reply._headers, "range") or "").rpartition("-")[2]
     if upload is None or not (signed or last.isdigit()):
@@ -191,7 +191,7 @@ def _kept(asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool
 
 
 def _refusal(asked: StoreRequest, reply: HttpReply, spoken: Spoken, *, signed: bool) -> Heard:
-    """Return the statement of a reply that is not a success, if it is proven."""
+    """Return the statement of a failure status, if proven."""
     status = reply._status
     error = _json(reply._body).get("error")
     error = error if isinstance(error, dict) else {}

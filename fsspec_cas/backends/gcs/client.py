@@ -72,7 +72,7 @@ class GcsBackend(AioBackend):
         super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001 - the endpoint of gcsfs
 
     async def _open(self) -> aiohttp.ClientSession:
-        """Open a session as gcsfs would, without re-sends and without decompression."""
+        """Open a session as gcsfs would, without re-sends and decompression."""
         given = self._given
         settings = {**given.session_kwargs, "auto_decompress": False}
         if "connector" in settings:
@@ -83,7 +83,7 @@ class GcsBackend(AioBackend):
         return sends_once(await gcsfs.core.get_client(**settings))  # type: ignore[no-any-return]
 
     async def _headers(self, request: GcsRequest) -> dict[str, str]:
-        """Return the request's headers with credentials; refreshing them blocks, so it runs on a thread."""
+        """Return headers with credentials, refreshed on a thread since that blocks."""
         make = self._given._get_headers  # noqa: SLF001 - as gcsfs signs its requests
         if self._given.credentials.credentials is None:
             return dict(make(request.headers))
@@ -99,7 +99,7 @@ class GcsBackend(AioBackend):
         raise AccessDenied(what, path=path) from error
 
     async def _send(self, client: aiohttp.ClientSession, asked: StoreRequest) -> None:
-        """Send the request through the aiohttp session, and store its reply in the trip."""
+        """Send the request, and store its reply in the trip."""
         request = _request(asked)
         headers = await self._headers(request)
         query = urlencode(self._given._get_params(request.query))  # noqa: SLF001 - adds userProject
@@ -196,8 +196,8 @@ def _list(asked: StoreRequest) -> GcsRequest:
 def _begin(asked: StoreRequest) -> GcsRequest:
     """Return the request that opens a session of a resumable upload, with ifGenerationMatch=0.
 
-    The chunks go to the session. The store reports how many bytes it has, ignores bytes that it already has, and checks
-    the condition when it creates the object. It may also refuse to open the session.
+    Chunks go to the session. The store reports how many bytes it has, and ignores bytes that it has. It checks the
+    condition when it creates the object, and may also refuse the session.
     """
     bucket, _, key = asked.path.partition("/")
     resource, query = _resource(key, asked.the_write())
@@ -217,7 +217,6 @@ def _chunk(upload: Upload, data: bytes, total: str) -> GcsRequest:
 
 
 def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the resource of a new object, and its parameters for the query."""
     more = write.attributes
     query = {name: str(more.own[name]) for name in _IN_THE_QUERY if name in more.own}
     own = {name: value for name, value in more.own.items() if name not in query}
@@ -226,7 +225,7 @@ def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _multipart(resource: dict[str, Any], data: bytes, boundary: str) -> tuple[str, bytes]:
-    """Return content type and body. Lines end in CRLF, as RFC 2046 requires; some servers accept nothing else."""
+    """Return content type and body, with CRLF line ends as RFC 2046 requires."""
     mark = f"cas-{boundary}"
     while mark.encode() in data:
         mark += "-"

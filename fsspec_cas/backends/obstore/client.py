@@ -222,7 +222,7 @@ class _Site:
         return self.endpoint if self._endpoint else f"{scheme}://{bucket}.{host}"
 
     def _said(self, *names: str) -> str | None:
-        """Return the setting of the first of these names that the options or the environment contain."""
+        """Return the first setting with one of these names, from the options or the environment."""
         for said in (self._config, {key[4:].lower(): value for key, value in os.environ.items() if key[:4] == "AWS_"}):
             for name in names:
                 if said.get(name):
@@ -230,7 +230,7 @@ class _Site:
         return None
 
     def _found(self, provider: Any, path: str) -> Callable[[], Any]:
-        """Return the function that returns credentials for a request, or None for an unsigned one."""
+        """Return the function that returns credentials, or None for unsigned requests."""
         if _is_true(self._said("skip_signature")):
             return lambda: None
         if provider is not None:
@@ -254,10 +254,7 @@ class _Site:
 
 
 def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the user's options and client options by obstore's names.
-
-    obstore itself reads them, and refuses unknown ones.
-    """
+    """Return the user's options and client options, as obstore itself reads and checks them."""
     options: dict[str, Any] = fs.storage_options
     own = {name: value for name, value in options.items() if name not in _NO_CONFIG}
     config: Any = {**(options.get("config") or {}), **own, "bucket": "bucket"}
@@ -279,7 +276,7 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _provided(provider: Any, path: str) -> Callable[[], Any]:
-    """Return a function that caches the credentials of the user's provider until shortly before they expire."""
+    """Return a function that caches the credentials of the user's provider while they last."""
     kept: list[Any] = []
 
     def ask() -> Any:
@@ -359,7 +356,6 @@ def _list_query(asked: StoreRequest) -> str:
 
 
 def _described(write: Write) -> dict[str, str]:
-    """Return the write's attributes and identity as headers."""
     more = write.attributes
     kind = {"content-type": more.content_type} if more.content_type else {}
     own = {_HEADERS[name]: str(value) for name, value in more.own.items()}

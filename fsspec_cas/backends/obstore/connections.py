@@ -86,7 +86,7 @@ class Connections:
             self._kept.pop().close()
 
     def _connection(self, times: Times) -> http.client.HTTPConnection:
-        """Return a kept connection that is still usable, or open a new one."""
+        """Return a usable kept connection, or open a new one."""
         if self._pid != os.getpid():
             self._kept, self._pid = deque(maxlen=self._kept.maxlen), os.getpid()
         while self._kept:
@@ -106,7 +106,7 @@ class Connections:
         return made
 
     def _made(self, times: Times) -> http.client.HTTPConnection:
-        """Return a new connection to the origin or its proxy, not yet opened."""
+        """Return an unopened connection to the origin or its proxy."""
         host, port = self._origin.hostname or "", self._origin.port or _PORTS[self._origin.scheme]
         proxy = self._proxy
         near = (host, port) if proxy is None else (proxy.hostname or "", proxy.port or _PORTS["http"])
@@ -119,7 +119,7 @@ class Connections:
 
     @staticmethod
     def _body(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, deadline_s: float) -> bytes:
-        """Read the body, within the deadline if it is large."""
+        """Read the body; within the deadline if it is large."""
         if answer.length is not None and answer.length <= _CHUNK_BYTES:
             return answer.read()
         pieces: list[bytes] = []
@@ -142,7 +142,7 @@ def _let_wait(connection: http.client.HTTPConnection, seconds: float) -> None:
 
 
 def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
-    """Whether the idle connection has received bytes, or was closed by the server."""
+    """Whether the idle connection has received bytes or an end."""
     if connection.sock is None:
         return True
     poll = select.poll()

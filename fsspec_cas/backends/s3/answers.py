@@ -7,9 +7,9 @@ One of these proofs is needed:
 - P3, content that no other server has: the identity of our write in the metadata, or the MD5 of the bytes sent.
 
 A store without request ids is called *bare* (Garage, s3s-fs, S3Mock, moto, nanio). Its success without a document needs
-P3, or another request confirms it.
+P3 or another request.
 
-Listings are parsed here in a tenth of the time of botocore's parser, which builds an object for every field.
+Listings are parsed here in a tenth of the time of botocore's parser, which builds an object per field.
 
 Sources: Amazon S3 API reference, "Common response headers", "Error responses", HeadObject, GetObject, ListObjectsV2,
 DeleteObjects, CompleteMultipartUpload; Amazon S3 User Guide, "Conditional requests", "Working with delete markers".
@@ -123,7 +123,7 @@ class S3Dialect:
     vendor = "S3"
 
     def hear(self, asked: StoreRequest, reply: HttpReply, *, signs: bool | None) -> Heard:
-        """Interpret a reply: return what the store proved to say, or what would confirm it."""
+        """Return the store's proven statement, or the request that would confirm the reply."""
         status, headers, body = reply._status, reply._headers, reply._body
         later = later_s(headers)
         if wrong := header_flaw(headers, reading=asked.verb in (Verb.GET, Verb.HEAD) and status == 200):
@@ -200,7 +200,7 @@ def _error(
 def _success(
     asked: StoreRequest, form: Form, reply: HttpReply, root: ET.Element | None, *, signed: bool, signs: bool | None
 ) -> Heard:
-    """Return the statement of a success status, if the reply proves it; else a request that would confirm it."""
+    """Return the statement of a success status, or the request that would confirm it."""
     status, headers, body = reply._status, reply._headers, reply._body
     why = f"{reply.brief()} without the store's request id"
     if form.root:
@@ -239,7 +239,7 @@ def _success(
 def _read(
     asked: StoreRequest, reply: HttpReply, etag: str, spoken: Spoken, why: str, *, signed: bool, signs: bool | None
 ) -> Heard:
-    """Return the object of a successful read or head, if the reply proves it."""
+    """Return the object of a successful read or head, if proven."""
     headers = reply._headers
     identity = one(headers, _IDENTITY)
     modified = one(headers, "last-modified")
@@ -269,7 +269,7 @@ def _with_document(asked: StoreRequest, root: ET.Element, status: int, headers: 
 
 
 def _listed(asked: StoreRequest, root: ET.Element, spoken: Spoken) -> Heard:
-    """Return the page of a listing; it must repeat the prefix asked for and tell whether it is complete."""
+    """Return a listing's page; it must repeat the prefix and state whether it is complete."""
     bucket, _, prefix = asked.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
     said = _text(root, "Prefix")
@@ -289,7 +289,7 @@ def _listed(asked: StoreRequest, root: ET.Element, spoken: Spoken) -> Heard:
 
 
 def _bodiless(asked: StoreRequest, reply: HttpReply, *, signed: bool, signs: bool | None, later: float | None) -> Heard:
-    """Return the statement of a status that is not a success, in a reply without a document."""
+    """Return the statement of a failure status without a document."""
     status, headers = reply._status, reply._headers
     why = reply.brief()
     spoken = Spoken(

@@ -93,10 +93,9 @@ class Facts:
         archive_left: instants that are in the archive and still on the timeline.
         archive_hidden: archived writes that are younger than one of `archive_left`, and so count as never committed.
         listing: differences between the metadata table and the files, or the error text; None if readers use none.
-        misplaced: for each file with a bucket, the number of rows whose key has another bucket; files without are
-            missing.
-        repeated: for each partition, the number of keys in several base files; partitions without are missing. None if
-            keys were not read.
+        misplaced: by file, the number of rows whose key has another bucket; only files with such rows.
+        repeated: by partition, the number of keys in several base files; only partitions with such keys. None if keys
+            were not read.
     """
 
     properties: TableConfig | str

@@ -40,7 +40,7 @@ def write_clustered(
     written. A task that runs again finds the files of its first attempt.
 
     Memory: the rows of one new file, and its bytes. With several files also the sort columns and keys of all rows,
-    which wait in temporary files.
+    while the rows wait in temporary files.
     """
     rule = MergeRule.of(writer.config) if any(one.logs for one in slices) else MergeRule()
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]

@@ -2,12 +2,16 @@
 
     city = 'ulm' and (fare > 3.5 or fare is null) and day in (date '2026-01-01', '2026-01-02') and not "order" like 'a%'
 
-| feature | syntax | |---|---| | comparisons of a column with a literal | `= == != <> < <= > >=`, `[not] in (...)`,
-`[not] between ... and ...` | | texts by a pattern | `[not] like`: `%` any characters, `_` one; a backslash before one
-of them means the character | | nulls | `is [not] null`, and `null` in a list | | boolean columns | `paid`, `paid =
-true` | | joined by | `and`, `or`, `not`, parentheses, of any number and depth | | names | bare, in backticks, or in
-double quotes | | literals | numbers of any form (`3`, `3.50`, `1e0`), texts in `''`, `true`, `false`, `date
-'2026-01-02'`, | | | `timestamp '2026-01-02 12:30:00'`; text for days and times, too |
+| feature | syntax |
+|---|---|
+| comparisons of a column with a literal | `= == != <> < <= > >=`, `[not] in (...)`, `[not] between ... and ...` |
+| texts by a pattern | `[not] like`: `%` any characters, `_` one; a backslash before one of them means the character |
+| nulls | `is [not] null`, and `null` in a list |
+| boolean columns | `paid`, `paid = true` |
+| joined by | `and`, `or`, `not`, parentheses, of any number and depth |
+| names | bare, in backticks, or in double quotes |
+| literals | numbers of any form (`3`, `3.50`, `1e0`), texts in `''`, `true`, `false`, `date '2026-01-02'`, |
+| | `timestamp '2026-01-02 12:30:00'`; text for days and times, too |
 
 Literals compare exactly, whatever the column can hold (see `literals`). A time without a zone is UTC. As in SQL, a
 comparison with null is neither true nor false, and only rows for which the whole is true are kept.

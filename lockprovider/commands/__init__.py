@@ -1,1 +1,1 @@
-"""The commands of `lockprovider`, one file each. Every file offers `add(commands)`."""
+"""Commands of `lockprovider`, one file each. Every file offers `add(commands)`."""

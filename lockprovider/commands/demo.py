@@ -18,7 +18,7 @@ MONTHS = tuple(range(1, 13))
 
 
 def add(commands: Commands) -> None:
-    """Register it."""
+    """Register `demo`."""
     demo: argparse.ArgumentParser = commands.add_parser(
         "demo",
         help="three PySpark pipelines share one table, with a proof and a picture",
@@ -77,7 +77,7 @@ def _run_demo(chosen: Any) -> int:
 
 
 def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:
-    """Say on stderr what becomes of the server, and let it run if asked to."""
+    """Report on stderr whether the server ends now, and let it run until Ctrl-C if `keep`."""
     if not keep:
         complain("lockprovider", f"{url} ended with its server; --serve --keep lets it run until Ctrl-C")
         return

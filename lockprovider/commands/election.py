@@ -1,4 +1,4 @@
-"""`lockprovider elect` and `leader`: an election."""
+"""Commands of elections: `lockprovider elect` and `leader`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _elected(arguments: argparse.Namespace, said: CommandResult) -> CommandResul
     with passed_signals() as signals, election:
         order = CommandOrder(arguments.words, grace_s(arguments, election.settings.margin_s), news, signals)
         try:
-            election.leader()  # what is wrong with the place is said before anybody waits
+            election.leader()  # raises for a wrong place before the wait
         except Unavailable as error:
             complain("lockprovider", f"{error}; trying on")
         while True:

@@ -1,4 +1,4 @@
-"""`lockprovider status`, `watch`, `break`, `audit` and `run`: the commands about one lock."""
+"""Commands about one lock: `lockprovider status`, `watch`, `break`, `audit` and `run`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from lockprovider.words import count, moment, span
 
 
 def add(commands: Commands) -> None:
-    """Register them."""
+    """Register the commands."""
     more = "It only reads. Lapsed or not goes by the store's own clock, where the store says its time."
     text = "Say who holds the lock, since when, until when, and what is pending."
     _add_timeout(_command(commands, "status", _status, text, more=more))
@@ -104,10 +104,10 @@ def _add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def _place(arguments: Any) -> LockPlace:
-    """The lock that the arguments name.
+    """Locate the lock that the arguments name.
 
     Raises:
-        CasError, InvalidSettings: the URL or an option cannot be understood.
+        CasError, InvalidSettings: the URL or an option is invalid.
     """
     return locate(arguments.url, on=arguments.on, storage_options=storage_options(arguments))
 
@@ -159,7 +159,7 @@ def _tell(arguments: Any, at: LockPlace, change: Change, now_ms: int) -> None:
 
 
 class _Watcher:
-    """Remembers the last look."""
+    """Reads a lock record repeatedly, and remembers the last state."""
 
     def __init__(self, store: Store, path: str, world: World, timeout_s: float) -> None:
         self._store, self._path, self._world, self._timeout_s = store, path, world, timeout_s
@@ -168,7 +168,7 @@ class _Watcher:
         self._state: RecordState | None = None
 
     def look(self) -> list[Change]:
-        """What happened since the last look; at first, what is there."""
+        """Read the record and return the changes since the last call; the first call returns the present state."""
         content = self._store.read_or_none(self._path, self._seen, timeout=self._timeout_s)
         after = None if content is None else LockRecord.decode(content.data, self._path)
         before, state = self._state, state_at(after, self._world.now_ms())
@@ -326,7 +326,7 @@ def _sentence(overlap: Overlap) -> str:
 
 
 def draw_audit(audit: Audit, title: str) -> str:
-    """The SVG: a lane for each owner; beyond 40 owners the last lane is shared."""
+    """Draw the SVG: a lane for each owner; beyond 40 owners the last lane is shared."""
     owners = list(dict.fromkeys(tenure.owner for tenure in audit.tenures))
     names = owners if len(owners) <= _MOST_LANES else [*owners[: _MOST_LANES - 1], "others"]
     of_owner: dict[str, list[Box]] = {name: [] for name in names}
@@ -346,7 +346,7 @@ def draw_audit(audit: Audit, title: str) -> str:
 
 
 _FIRST_LOOK_S = 5.0
-_AUDIT_S = 10.0  # for the last record, at the end
+_AUDIT_S = 10.0  # timeout for the last record, at the end
 _RUN_CODES = codes(
     "not acquired: others held the lock for --timeout seconds; the command was not started",
     "lost: the lease was lost before the command ended by itself; the command was ended",
@@ -387,13 +387,13 @@ def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult
 
 
 def _look_first(at: LockPlace, settings: LockSettings) -> None:
-    """Say what is wrong with the place now, and not after the whole wait; a store that is silent may yet answer.
+    """Read the record once, to report a wrong place before the whole wait; a store that does not answer is only logged.
 
     Raises:
-        CasError: there is no such bucket, no access, and whatever else waiting does not mend.
+        CasError: no such bucket, no access, or another error that waiting does not fix.
     """
     if settings.timeout <= _FIRST_LOOK_S:
-        return  # the acquisition itself says it as soon
+        return  # the acquisition reports errors as soon
     try:
         at.store.read_or_none(at.path, timeout=_FIRST_LOOK_S)
     except Unavailable as error:
@@ -401,7 +401,7 @@ def _look_first(at: LockPlace, settings: LockSettings) -> None:
 
 
 def _settings(arguments: argparse.Namespace, given: LockSettings) -> LockSettings:
-    """The options, over what the URL says, over the defaults."""
+    """Apply the options over the URL's settings, and these over the defaults."""
     if arguments.validity is not None:
         given = replace(given, validity=arguments.validity, renew=arguments.validity / 10)
     if arguments.renew is not None:
@@ -410,7 +410,7 @@ def _settings(arguments: argparse.Namespace, given: LockSettings) -> LockSetting
 
 
 def _give_back(lock: Lock, at: LockPlace) -> None:
-    """After an interrupted acquisition: what it may have taken all the same."""
+    """Release the lock if an interrupted acquisition has acquired it all the same."""
     with contextlib.suppress(CasError, LockError):
         record = look(at.store, at.path, Machine(), timeout_s=5.0).record
         if record is not None and record.owner == lock.owner and not record.given:

@@ -1,4 +1,4 @@
-"""What every command takes: where its object is, how to reach it, how to say what was found."""
+"""Arguments and output that all commands share: URL, storage options, answers as text or JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from fsspec_cas.command import DONE, OPTIONS_HELP, add_storage_options
 
-Commands = Any  # argparse's own type for it is private
+Commands = Any  # argparse's own type is private
 
 CODES = f"""exit codes:
   0    done
@@ -25,7 +25,7 @@ CODES = f"""exit codes:
 
 
 def add_group(commands: Commands, name: str, text: str, examples: str, codes: str = CODES) -> Commands:
-    """A command that has commands."""
+    """Add a command that has subcommands."""
     parent = commands.add_parser(
         name,
         help=text,
@@ -46,10 +46,10 @@ def add_command(
     codes: str = CODES,
     more: str = "",
 ) -> argparse.ArgumentParser:
-    """A command about what is at a URL, in the words of `url`.
+    """Add a command about an object at a URL, which `url` describes.
 
-    `run` takes the parsed arguments and returns the exit code; None is `DONE`. The help begins with the sentence `text`
-    and with `more`, and ends with the exit codes.
+    `run` takes the parsed arguments and returns the exit code; None means `DONE`. The help begins with the sentence
+    `text` and with `more`, and ends with the exit codes.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -67,5 +67,5 @@ def add_command(
 
 
 def say(arguments: Any, said: dict[str, Any], plain: str) -> None:
-    """One answer on stdout, in the form that was asked for; at once, for who reads along."""
+    """Print an answer on stdout in the requested form, and flush it, as the output may be a pipe."""
     print(json.dumps(said) if arguments.json else plain, flush=True)

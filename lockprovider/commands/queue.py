@@ -1,4 +1,4 @@
-"""`lockprovider queue`: its commands."""
+"""Commands of queues: `lockprovider queue`."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _work(arguments: Any) -> None:
     if not words:
         raise InvalidInput(f"no command; {_FORM}")
     queue = Queue.open(arguments.url, storage_options=storage_options(arguments), broker=arguments.broker)
-    queue.stat()  # what is wrong with the place is said before anything is run
+    queue.stat()  # raises for a wrong place before a command runs
     for name in ("SIGTERM", "SIGINT", "SIGHUP"):
         signal.signal(getattr(signal, name), lambda _number, _frame: _stop(queue, _frame))
     worked = queue.work(
@@ -192,15 +192,15 @@ def _work(arguments: Any) -> None:
 
 def _stop(queue: Queue, frame: FrameType | None) -> None:
     del frame
-    Worker(queue.stop, "queue-stop").start()  # not here: the main thread may hold what it needs
+    Worker(queue.stop, "queue-stop").start()  # The main thread may hold what `stop` needs, so another thread calls it.
 
 
 def _run(words: list[str], job: Job) -> None:
-    """The command for one message.
+    """Run the command for one message, and end it if the claim is lost.
 
     Raises:
-        RuntimeError: it failed.
-        ClaimLost: the claim was lost, and the command was ended.
+        RuntimeError: the command failed.
+        ClaimLost: the claim was lost.
     """
     more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
     more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}
@@ -238,7 +238,7 @@ def _feed(child: subprocess.Popen[bytes], given: bytes) -> None:
 
 
 def _body_text(body: Any) -> str:
-    """A body as a command and people get it."""
+    """Format a body as text, for a command and for people."""
     if isinstance(body, bytes):
         return body.decode(errors="replace")
     return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)

@@ -1,10 +1,10 @@
-"""What `run`, `elect` and others have in common: a command that runs only while something is held.
+"""Runs a command only while a lease or term is held: the common part of `run`, `elect` and others.
 
-It leads a group of its own, so that what it starts is signalled with it; where it shares a terminal it stays in the
-terminal's group, to be able to read from it, and is signalled alone. A small shell beside it ends it when this process
-dies without a word (kill -9).
+The command leads its own process group, so that signals reach the processes that it starts. If it shares a terminal it
+stays in the terminal's group, to be able to read from it, and gets signals alone. A small guard shell ends the command
+if this process dies suddenly (kill -9).
 
-Not promised: that anything ends it while this process is merely stopped (SIGSTOP), or on a machine that freezes.
+Not promised: that anything ends the command while this process is only stopped (SIGSTOP), or on a machine that freezes.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from lockprovider import LeaseLost, LockError
 from lockprovider.recipes.errors import CoordinationError, TermLost
 
 NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 123, 125, 126, 127, 128
-_CHECK_S = 5.0  # between looks at the own deadline, should the heartbeat's thread hang
+_CHECK_S = 5.0  # between checks of the deadline, in case the heartbeat's thread hangs
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _ENDS = {getattr(signal, name) for name in _PASSED_ON[:4] if hasattr(signal, name)}
 _FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGHUP")
 
 
 def form(command: str) -> str:
-    """How such a command is written."""
+    """Explain how to write such a command."""
     return (
         f"write -- between the options and the command: lockprovider {command} URL [options] -- COMMAND [ARGUMENT ...]"
     )
 
 
 def codes(not_acquired: str, lost: str, waited_for: str) -> str:
-    """The exit codes, for the help of a command."""
+    """Format the exit codes for the help of a command."""
     return f"""exit codes:
   N      the command's own; {SIGNALLED} + N if signal N ended it
   {NOT_ACQUIRED}    {not_acquired}
@@ -58,7 +58,7 @@ def codes(not_acquired: str, lost: str, waited_for: str) -> str:
 
 
 def add_grace(parser: argparse.ArgumentParser) -> None:
-    """`--grace`, which `grace_s` reads."""
+    """Add `--grace`, which `grace_s` reads."""
     parser.add_argument("--grace", type=float, metavar="S", help="seconds between TERM and KILL (default: the margin)")
 
 
@@ -66,7 +66,7 @@ def grace_s(arguments: argparse.Namespace, margin_s: float) -> float:
     """Seconds between TERM and KILL.
 
     Raises:
-        InvalidInput: they are none.
+        InvalidInput: `--grace` is not a number of seconds from 0 on.
     """
     if arguments.grace is None:
         return margin_s
@@ -77,22 +77,22 @@ def grace_s(arguments: argparse.Namespace, margin_s: float) -> float:
 
 @dataclass(slots=True)
 class CommandResult:
-    """What it came to, for --json."""
+    """Result of such a command, for --json."""
 
     outcome: str
     code: int
     why: str = ""
-    reason: str | None = None  # of a lost lease
+    reason: str | None = None  # why the lease was lost
     epoch: int | None = None
     held_s: float | None = None
 
 
 def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, CommandResult], CommandResult]) -> int:
-    """Do it, say what it came to, and return the exit code."""
+    """Run `work`, report its result, and return the exit code."""
     said = CommandResult("failed", FAILED)
     try:
         said = work(arguments, said)
-    except Exception as error:  # code 2 is the command's, here
+    except Exception as error:  # exit code 2 belongs to the command here
         if arguments.debug:
             raise
         known = isinstance(error, (CasError, LockError, CoordinationError, OSError))
@@ -102,7 +102,7 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
         said = CommandResult("interrupted", SIGNALLED + number, f"interrupted by {signal.Signals(number).name}")
     if said.why:
         complain("lockprovider", said.why)
-    if arguments.json:  # stdout is the command's
+    if arguments.json:  # stdout belongs to the command
         shown = {
             "outcome": said.outcome,
             "code": said.code,
@@ -115,13 +115,13 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
 
 
 class LeaseOrTerm(Protocol):
-    """A lease, or a term."""
+    """A lease or a term."""
 
     epoch: int
 
     @property
     def deadline_s(self) -> float:
-        """When the belief ends."""
+        """The monotonic time, in seconds, until which the holder may rely on it."""
 
     def check(self) -> None:
         """Raise `LeaseLost` or `TermLost` if it is over."""
@@ -129,7 +129,7 @@ class LeaseOrTerm(Protocol):
 
 @dataclass(slots=True)
 class CommandOrder:
-    """A command, and what it runs with."""
+    """A command with its grace, its signals and the event that wakes its watcher."""
 
     words: list[str]
     grace_s: float
@@ -137,11 +137,11 @@ class CommandOrder:
     signals: Signals
 
     def run_under(self, held: LeaseOrTerm, give_back: Callable[[], object], said: CommandResult) -> CommandResult:
-        """Run the command while it is held, and give it back."""
+        """Run the command while `held` lasts, end it if `held` is lost, and call `give_back`."""
         world = Machine()
         began_s = world.monotonic_s()
         said.epoch = held.epoch
-        self.signals.hold()  # a command that was just started must not be forgotten
+        self.signals.hold()  # signals are kept until the started command can get them
         try:
             epoch = {"LOCKPROVIDER_EPOCH": str(held.epoch)}
             child = Child(self.words, epoch, self.grace_s, on_start=self.signals.started, on_end=self.news.set)
@@ -166,10 +166,11 @@ class CommandOrder:
 
 
 def _watch(held: LeaseOrTerm, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
-    """Until the command has ended; the loss, if it was lost before that."""
+    """Wait until the command has ended; return the loss if the lease was lost before, and then end the command."""
     world = Machine()
     while True:
-        ended = child.ended.is_set()  # before it is asked: it was held then, if it is held now
+        # Read before the check: if the lease is held after it, it was held when the command ended.
+        ended = child.ended.is_set()
         try:
             held.check()
         except (LeaseLost, TermLost) as lost:
@@ -178,11 +179,11 @@ def _watch(held: LeaseOrTerm, child: Child, news: threading.Event) -> LeaseLost 
         if ended:
             return None
         news.wait(min(_CHECK_S, max(0.01, held.deadline_s - world.monotonic_s())))
-        news.clear()  # what it announced is looked at next
+        news.clear()  # the next round reads what the event announced
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal came while there was no command to pass it to."""
+    """A signal came while no command could receive it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -190,17 +191,17 @@ class Stopped(KeyboardInterrupt):
 
 
 class Signals:
-    """Where signals go: to the command while there is one, else they stop what is being done."""
+    """Passes signals to the command while it runs, and raises `Stopped` for them at other times."""
 
     def __init__(self) -> None:
         self._send: Callable[[int], None] = self._stop
         self._held: list[int] = []
-        self._before = 0  # so many of them came before the command was started
+        self._before = 0  # number of signals that came before the command started
         self._ignored: frozenset[int] = frozenset()
-        self.asked_to_end = 0  # by this signal, the last of those that do so
+        self.asked_to_end = 0  # the last signal that asked for the end
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """The handler of them all."""
+        """Handle any of the signals."""
         del frame
         if number in _ENDS:
             self.asked_to_end = number
@@ -208,15 +209,18 @@ class Signals:
             self._send(number)
 
     def hold(self) -> None:
-        """Keep what comes, for whoever takes it."""
+        """Keep the signals that come, for `pass_to`."""
         self._send = self._held.append
 
     def started(self) -> None:
-        """The command runs from now on."""
+        """Note that the command has started."""
         self._before = len(self._held)
 
     def pass_to(self, child: Child) -> None:
-        """The terminal sends its own to the command, too, once that runs, where it is in the same group."""
+        """Pass signals to the command, kept ones first.
+
+        The terminal sends its own signals to a running command in the same group; these are not passed again.
+        """
         names = () if child.own_group else _FROM_TERMINAL
         self._ignored = frozenset(getattr(signal, name) for name in names)
         self._send = child.send
@@ -227,7 +231,7 @@ class Signals:
             self._before -= 1
 
     def stop(self) -> None:
-        """Let the next one stop what is being done; what was kept came too late."""
+        """Let the next signal raise `Stopped`; kept ones are too late and stay unused."""
         self._ignored, self._send = frozenset(), self._stop
 
     @staticmethod
@@ -237,7 +241,7 @@ class Signals:
 
 @contextlib.contextmanager
 def passed_signals() -> Iterator[Signals]:
-    """What this process is told to ignore (nohup) stays ignored, by the command too."""
+    """Handle signals while the block runs; ignored ones (nohup) stay ignored, also for the command."""
     signals = Signals()
     numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
@@ -254,15 +258,15 @@ def passed_signals() -> Iterator[Signals]:
 # -- the child ---------------------------------------------------------------------------------------------------------
 
 
-# The first line names a process, or a group by its negative number; $1: seconds between asking and forcing. End of file
-# means that the writer is gone; a second line, that all is well.
+# The first line names a process, or a group by its negative number; $1 is the seconds between TERM and KILL. End of
+# file means that this process has died; a second line means that all is well.
 _GUARD = 'read -r it || exit; read -r _ && exit; kill -s TERM -- "$it" 2>&-; sleep "$1"; kill -s KILL -- "$it" 2>&-'
 
 
 class Child:
-    """One running command.
+    """A running command.
 
-    `on_start` is called right after it was started, `on_end` from another thread as soon as it has ended.
+    `on_start` is called right after the start, `on_end` from another thread as soon as the command has ended.
     """
 
     def __init__(
@@ -277,7 +281,7 @@ class Child:
         self._grace_s = grace_s
         self._on_end = on_end
         self._own_group = not sys.stdin.isatty()
-        self._guard = self._start_guard()  # first: nothing shall run unguarded but for the next line
+        self._guard = self._start_guard()  # The guard starts first: only the next line runs unguarded.
         try:
             self._process = subprocess.Popen(  # noqa: S603 - running it is the purpose
                 words, env={**os.environ, **environment}, start_new_session=self._own_group
@@ -292,26 +296,26 @@ class Child:
 
     @property
     def own_group(self) -> bool:
-        """Whether signals from the terminal do not reach it by themselves."""
+        """Whether the terminal's signals do not reach the command by themselves."""
         return self._own_group
 
     def send(self, number: int) -> None:
-        """Pass a signal on."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # the second: macOS, for a group of zombies
+        """Send a signal to the command, or to its group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS raises the second for a group of zombies
             if self._own_group:
                 os.killpg(self._process.pid, number)
             else:
                 os.kill(self._process.pid, number)
 
     def end(self) -> None:
-        """Ask it to end, and after the grace make it."""
+        """Send TERM, and KILL after the grace, and wait for the end."""
         self.send(signal.SIGTERM)
         self.ended.wait(self._grace_s)
-        self.send(signal.SIGKILL)  # also what it has left behind
+        self.send(signal.SIGKILL)  # KILL also ends processes that the command left behind.
         self.ended.wait()
 
     def code(self) -> int:
-        """Its exit code once it has ended, 128 + N if signal N ended it; it is gone after this."""
+        """Wait for the end, reap the process, and end the guard; return the exit code, or 128 + N after signal N."""
         self.ended.wait()
         self._tell_guard(b"\n")
         status = self._process.wait()
@@ -339,7 +343,7 @@ class Child:
             self._guard.communicate(last)
 
     def _wait(self) -> None:
-        if hasattr(os, "waitid"):  # leaves it a zombie: as long as it is one, its number is nobody else's
+        if hasattr(os, "waitid"):  # WNOWAIT leaves a zombie, so that no other process gets its number
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()
@@ -348,7 +352,7 @@ class Child:
 
 
 def run_child(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command that holds no lease to its end, and return its exit code; TERM and HUP are passed on."""
+    """Run a command without a lease to its end, and return its exit code; TERM and HUP are passed on."""
     child: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""`lockprovider state`: look at a state file, change it, edit it, and let Terraform keep its state there."""
+"""Commands of state files: `lockprovider state` reads, changes and edits one, and serves it to Terraform."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _add_terraform(state: Commands) -> None:
 
 
 class _Stored:
-    """Values as they are stored: bytes where they are bytes, else what JSON says."""
+    """Codec that returns stored values unchanged: bytes as bytes, all others as JSON values."""
 
     def encode(self, value: Any) -> Any:
         """See `Codec`."""
@@ -116,7 +116,7 @@ class _Stored:
 
 
 def _opened(arguments: Any, codec: Any = None) -> State[Any]:
-    """The state that the arguments name."""
+    """Open the state that the arguments name."""
     return State.open(arguments.url, storage_options=storage_options(arguments), codec=codec or _Stored())
 
 
@@ -222,7 +222,7 @@ def _unlock(arguments: Any) -> int | None:
 
 
 def _refused(arguments: Any, words: str) -> int | None:
-    """None: to break it was confirmed."""
+    """Ask for confirmation; None if it was given, else the exit code."""
     if arguments.yes:
         return None
     if not sys.stdin.isatty():
@@ -271,7 +271,7 @@ Not promised: anything for runs that use the same state by another backend."""
 
 def _server(arguments: Any, port: int = 0) -> StateServer:
     state: State[bytes] = State.open(arguments.url, storage_options=storage_options(arguments), codec=bytes)
-    state.read()  # what is wrong with the place is said before anything is run
+    state.read()  # raises for a wrong place before a command runs
     return StateServer(state, Machine().new_id(), port, told=lambda said: complain("lockprovider", said))
 
 
@@ -321,20 +321,20 @@ def _file_lock(arguments: Any) -> TfLock:
 
 
 def _say_holder(arguments: Any) -> None:
-    """Say who holds it."""
+    """Print the holder of the lock."""
     shown = _file_lock(arguments).shown()
     fields = {"state": "absent"} if shown is None else {"state": "held", **_lock_fields(shown)}
     say(arguments, fields, "nobody holds it" if shown is None else _who_holds(shown))
 
 
 def _who_holds(shown: TfLockFile) -> str:
-    """For people."""
+    """Describe the holder in text for people."""
     said = (shown.who or "somebody", f"since {shown.created}", f"ID {shown.id}", shown.operation, shown.info)
     return "  ".join(word for word in said if word)
 
 
 def _unlock_file(arguments: Any, confirmed: Callable[[str], int | None]) -> int | None:
-    """Remove the file that was shown, when that was confirmed, or has the ID that was given."""
+    """Remove the lock file that was shown, after confirmation, or the one with the ID that was given."""
     lock = _file_lock(arguments)
     shown = lock.shown()
     if shown is None:
@@ -372,7 +372,7 @@ def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult
 
 
 def _given_back(lock: TfLock, held: TfLockFile) -> bool:
-    """Whether it was there still."""
+    """Release the lock; returns whether its file still existed."""
     try:
         return lock.unlock(held)
     except StateConflict as conflict:

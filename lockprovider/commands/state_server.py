@@ -1,10 +1,11 @@
-"""The HTTP server of `state run` and `state serve`: Terraform's `http` backend on a port of loopback.
+"""HTTP server of `state run` and `state serve`: Terraform's `http` backend on a port of loopback.
 
-aiohttp parses the requests (it is what s3fs, gcsfs and adlfs use, so most users have it). A connection costs no thread
-until its password is right: a client that says nothing, or not the password, keeps nobody waiting.
+aiohttp parses the requests (s3fs, gcsfs and adlfs depend on it, so most users have it). A connection takes no thread
+until its password is checked: a client that sends nothing, or a wrong password, delays no other client.
 
-What is checked, in this order: the headers come in time, the password, the length, the whole body comes in time, its
-`Content-MD5`. Only then `TerraformBackend` sees the request, on one of a few threads. One request a connection.
+The server checks in this order: the headers come in time, the password, the length, the whole body comes in time, its
+`Content-MD5`. Only then `TerraformBackend` handles the request, on one of a few threads. A connection serves one
+request.
 
 Requests must carry the password (HTTP basic authentication): other users of the machine reach loopback, too, and states
 hold secrets. No TLS.
@@ -33,16 +34,16 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
 USER = "lockprovider"
-_AT_ONCE = 8  # requests in work; more wait for a thread
-_SILENT = 256  # connections without a right password; the oldest is closed for a new one
-_END_S = 60.0  # for what is in work at the end
+_AT_ONCE = 8  # requests being handled; more wait for a thread
+_SILENT = 256  # connections without a right password; a new one closes the oldest
+_END_S = 60.0  # for requests being handled at the end
 
 Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds for the headers, for the next bytes of a body, and for all of it; bytes of a body."""
+    """Limits of a request: seconds for the headers, the next bytes of a body, and all of it; bytes of a body."""
 
     headers_s: float = 10.0
     next_s: float = 30.0
@@ -51,7 +52,7 @@ class Limits:
 
 
 class StateServer:
-    """The backend on a port of 127.0.0.1; `told` gets a sentence for each request that is refused.
+    """The backend on a port of 127.0.0.1; it calls `told` with a sentence for each rejected request.
 
     Raises:
         InvalidInput: aiohttp is not installed, or the port is taken.
@@ -86,7 +87,7 @@ class StateServer:
 
     @property
     def port(self) -> int:
-        """On 127.0.0.1."""
+        """The port on 127.0.0.1."""
         port: int = self._socket.getsockname()[1]
         return port
 
@@ -96,7 +97,7 @@ class StateServer:
         return f"http://127.0.0.1:{self.port}/state"
 
     def environment(self, *, force: bool = False) -> dict[str, str]:
-        """The variables that Terraform and OpenTofu read, beside `backend "http" {}`; `force`: any state is taken."""
+        """The variables that Terraform and OpenTofu read for `backend "http" {}`; `force`: accept any state."""
         return {
             "TF_HTTP_ADDRESS": f"{self.address}?force=true" if force else self.address,
             "TF_HTTP_LOCK_ADDRESS": self.address,
@@ -106,7 +107,7 @@ class StateServer:
         }
 
     def serve(self) -> None:
-        """Answer requests until `shutdown` is called, or an exception comes; then release what is still locked."""
+        """Handle requests until `shutdown` or an exception; then release the locks that are still held."""
         try:
             asyncio.run(self._serve())
         finally:
@@ -115,7 +116,7 @@ class StateServer:
             self._socket.close()
 
     def shutdown(self) -> None:
-        """Let `serve`, which runs in another thread, return once what is in work is answered."""
+        """Let `serve`, which runs in another thread, return after the requests in progress."""
         self._serving.wait()
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end.set)
@@ -126,7 +127,7 @@ class StateServer:
         self._loop.set_default_executor(answering)
         quiet = logging.getLogger(f"{__name__}.aiohttp")
         quiet.addHandler(logging.NullHandler())
-        quiet.propagate = False  # a client's bad request is no news, and stderr is the command's
+        quiet.propagate = False  # a client's bad request is not logged, as stderr belongs to the command
         requests = self._web.Server(
             self._handled, access_log=None, logger=quiet, auto_decompress=False, lingering_time=1.0
         )
@@ -136,13 +137,13 @@ class StateServer:
             await self._end.wait()
         finally:
             listening.close()
-            for reading in self._reading:  # what is not whole by now is of a run that has died
+            for reading in self._reading:  # an incomplete request at this time belongs to a run that has died
                 reading.cancel()
             requests.pre_shutdown()
             await requests.shutdown(_END_S)
 
     def _connected(self, requests: Any) -> Any:
-        """The protocol of a new connection, which has to say its password in time."""
+        """Make the protocol of a new connection, which is closed unless it sends its password in time."""
         assert self._loop is not None  # noqa: S101 - the loop calls this
         if len(self._silent) >= _SILENT:
             self._close(next(iter(self._silent)))
@@ -153,7 +154,7 @@ class StateServer:
     def _close(self, connection: Any) -> None:
         self._heard(connection)
         assert self._loop is not None  # noqa: S101 - the loop calls this
-        self._loop.call_soon(connection.force_close)  # not at once: a new one has no transport yet
+        self._loop.call_soon(connection.force_close)  # delayed, as a new connection has no transport yet
 
     def _heard(self, connection: Any) -> None:
         if (timer := self._silent.pop(connection, None)) is not None:
@@ -188,7 +189,7 @@ class StateServer:
             return await asyncio.to_thread(self.backend.answer, request.method, request.query_string, body)
 
     async def _body(self, request: BaseRequest) -> bytes | Reply:
-        """The whole body, or why there is none."""
+        """Read the whole body, or return the reply that rejects it."""
         most = self._limits.body_bytes
         too_large = Reply.refusal(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "TooLarge", f"the body is larger than {most} bytes"
@@ -218,7 +219,7 @@ class StateServer:
         return body
 
     async def _whole_body(self, request: BaseRequest) -> bytes | None:
-        """The body, with the next bytes and all of it in time; None if it is too large."""
+        """Read the body within the times for the next bytes and for all of it; None if it is too large."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._limits.body_s
         pieces: list[bytes] = []

@@ -1,4 +1,4 @@
-"""`lockprovider table`, and its commands `create`, `info`, `timeline`, `log`, `files`, `read` and `doctor`."""
+"""Commands that make and query tables: `lockprovider table create | info | timeline | log | files | read | doctor`."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _timeline(arguments: Any) -> CommandAnswer:
 
 
 def _tenures(table: Table) -> tuple[Tenure, ...]:
-    """Who held the lock when, as far as the lock's audit tells; nothing if none is kept."""
+    """List the holders of the lock with their times, from the lock's audit; empty without an audit."""
     folder = places(HUDI_LOCK_PATH).folder
     return analyse(read_files(table.store, folder, timeout_s=_AUDIT_S), Machine().now_ms()).tenures
 
@@ -255,7 +255,7 @@ def _commit(commit: Commit) -> dict[str, Any]:
 
 
 def _instants(table: Table, last: int | None) -> CommandAnswer:
-    """One line each, whatever their number of files."""
+    """List the instants in one line each, whatever their number of files."""
     now = table.timeline()
     states: dict[tuple[str, str], Instant] = {}
     for instant in now.instants:
@@ -281,7 +281,7 @@ def _list_files(arguments: Any) -> CommandAnswer:
 
 
 def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
-    """Path, instant and size of each base and log file."""
+    """List path, instant and size of each base and log file."""
     found: list[tuple[str, str, int]] = []
     for one in slices:
         found += [(one.path, one.begin, one.size)] if one.path else []

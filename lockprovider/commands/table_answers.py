@@ -1,4 +1,4 @@
-"""How a command asks a table, and says the answer: as JSON, or as a table of text."""
+"""Answers of commands about tables, printed as JSON or as a table of text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lockprovider.table.table import Table
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """What a command found: `said` for programs, the rest for people; `code` is the exit code."""
+    """Result of a command: `said` for programs, the other fields for people; `code` is the exit code."""
 
     said: Any
     title: str
@@ -33,7 +33,7 @@ class CommandAnswer:
     def of_rows(
         cls, title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]], below: str = ""
     ) -> CommandAnswer:
-        """An answer whose rows are objects for programs, and for people a table, if there are any."""
+        """Build an answer whose rows are objects for programs, and a table for people."""
         found = tuple(rows)
         return cls([dict(zip(columns, row, strict=True)) for row in found], title, columns, found, below)
 
@@ -53,7 +53,7 @@ TABLE_CODES = f"""exit codes:
 
 
 def add_table_command(commands: Commands, name: str, run: Run, text: str) -> argparse.ArgumentParser:
-    """A command about one table; its exit codes are in its help."""
+    """Add a command about one table; its help lists the exit codes."""
     url = "the table's folder: a path, or s3://bucket/table"
     parser = add_command(commands, name, _answered(run), text, url, codes=TABLE_CODES)
     parser.add_argument("--hoodie", action="append", default=[], metavar="KEY=VALUE", help="a setting of Hudi's")
@@ -61,10 +61,10 @@ def add_table_command(commands: Commands, name: str, run: Run, text: str) -> arg
 
 
 def settings(arguments: Any) -> TableSettings:
-    """How a writer behaves.
+    """Read the writer's settings from the arguments.
 
     Raises:
-        InvalidInput, InvalidSettings: an option cannot be understood.
+        InvalidInput, InvalidSettings: an option is invalid.
     """
     options = {MODE_KEY: Mode.OPTIMISTIC.value}
     for pair in arguments.hoodie:
@@ -76,12 +76,12 @@ def settings(arguments: Any) -> TableSettings:
 
 
 def opened(arguments: Any) -> Table:
-    """The table that the arguments name."""
+    """Open the table that the arguments name."""
     return Table.open(arguments.url, storage_options=storage_options(arguments), settings=settings(arguments))
 
 
 def _answered(run: Run) -> Callable[[Any], int]:
-    """Shows the answer; the errors of tables become one sentence and a code, all others are for who called."""
+    """Wrap a command: print its answer, and turn errors of tables into a sentence and a code; other errors pass."""
 
     def answered(arguments: Any) -> int:
         try:
@@ -100,7 +100,7 @@ def _answered(run: Run) -> Callable[[Any], int]:
 
 
 def show(answer: CommandAnswer, *, as_json: bool) -> None:
-    """Print it."""
+    """Print an answer."""
     if as_json:
         print(json.dumps(answer.said, default=str), flush=True)
         return

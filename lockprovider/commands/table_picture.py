@@ -1,8 +1,8 @@
-"""A timeline as a picture: a lane for each writer, boxes from begin to completion.
+"""Picture of a timeline: a lane for each writer, boxes from begin to completion.
 
-A red box was rolled back: its writer lost against
-another, or died. Where the audit tells when a writer got the lock, its box is pale from its last file to that moment
-(it waited for no longer than that), and black while it held the lock until its commit.
+A red box was rolled back: its writer lost a conflict, or died. If the lock's audit has the time at which a writer
+acquired the lock, the box is pale from its last file to that time, the longest that it can have waited. It is black
+while the writer held the lock until its commit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.words import count, span
 
 BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
-Holding = tuple[int, int, str]  # from, until, who
+Holding = tuple[int, int, str]  # from, until, owner
 _WAIT = "#b9d3f0"
 _LOOKS: dict[BarKind, tuple[str, str]] = {
     "write": ("#3b78c3", "commit"),
@@ -37,9 +37,9 @@ _LOOKS: dict[BarKind, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One instant from its begin to its end, epoch ms. `lane` names its writer; empty: any lane that is free.
+    """An instant from begin to end, in epoch ms. `lane` names its writer; empty: any free lane.
 
-    Its files were all there by `ready_ms`, and it had the lock from `held_ms` on; None: not known.
+    All its files existed at `ready_ms`, and it held the lock from `held_ms` on; None: unknown.
     """
 
     start_ms: int
@@ -53,7 +53,7 @@ class Bar:
 
 
 def draw_timeline(bars: Sequence[Bar], title: str, holdings: Sequence[Holding] = ()) -> str:
-    """The SVG."""
+    """Draw the SVG."""
     placed, names = lanes(bars)
     start = min((bar.start_ms for bar in bars), default=0)
     end = max([bar.end_ms for bar in bars] + [start + 1])
@@ -66,7 +66,7 @@ def draw_timeline(bars: Sequence[Bar], title: str, holdings: Sequence[Holding] =
 
 
 def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:
-    """Each bar with its lane, and the lanes' names: no two bars of a lane overlap, writers keep to their own."""
+    """Assign lanes to bars so that none overlap and each writer has its own; return the bars and the lanes' names."""
     busy: list[tuple[str, int]] = []
     placed: list[tuple[Bar, int]] = []
     for bar in sorted(bars, key=lambda bar: (bar.start_ms, bar.end_ms)):
@@ -109,7 +109,7 @@ def _box(kind: BarKind, start_ms: int, end_ms: int, words: str) -> Box:
 
 
 def _holding(holding: Holding, start_ms: int, end_ms: int) -> Box:
-    """Cut to the time that is drawn."""
+    """Draw a time of holding the lock, cut to the time of the picture."""
     from_ms, until_ms, owner = holding
     words = f"{owner} held the lock for {span(until_ms - from_ms)}"
     return Box(max(from_ms, start_ms), min(until_ms, end_ms), INK, words)
@@ -123,11 +123,11 @@ _KINDS: dict[Action, BarKind] = {
     Action.ROLLBACK: "rollback",
     Action.RESTORE: "restore",
 }
-_WRITER = "writer"  # the key of a commit's extra metadata that names its lane
+_WRITER = "writer"  # key of a commit's extra metadata that names its lane
 
 
 def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> list[Bar]:
-    """All instants, or those that began last; `tenures` tell who held the lock when, as far as that is known."""
+    """List all instants, or the last ones by begin; `tenures` are the known times of holding the lock."""
     now = table.timeline()
     ends = [to_ms(i.completion or i.begin) for i in now.instants]
     made_ms = {entry.path: entry.modified_ms for entry in table.data_files() if entry.modified_ms} if tenures else {}
@@ -142,13 +142,13 @@ def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> li
 
 
 def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
-    """The bar, with the holding of the lock that its commit fell into: completion times are made under the lock.
+    """Add to a bar the tenure of the lock that its commit fell into, as completion times are made under the lock.
 
-    Its files carry the store's clock, which may be another, and often tells whole seconds only.
+    The times of its files come from the store's clock, which may differ, and often has whole seconds only.
     """
     mine = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
     if len(mine) != 1:
-        return bar  # no record of it, or clocks that differ: not known
+        return bar  # no record, or clocks that differ: unknown
     held_ms = max(bar.start_ms, mine[0].start_ms)
     ready = None if ready_ms is None else min(max(ready_ms, bar.start_ms), held_ms)
     return replace(bar, ready_ms=ready, held_ms=held_ms)
@@ -170,7 +170,7 @@ def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: S
 
 
 def _ready_ms(metadata: CommitMetadata, made_ms: Mapping[str, int]) -> int | None:
-    """When the last of its files was there; None if it wrote none, or one was cleaned since."""
+    """The time of the commit's last file; None if it wrote none, or one was cleaned since."""
     paths = [stat.path for stats in metadata.stats.values() for stat in stats]
     known = [made_ms[path] for path in paths if path in made_ms]
     return max(known) if known and len(known) == len(paths) else None
@@ -184,7 +184,7 @@ def _undone(table: Table, now: Timeline) -> list[Bar]:
             try:
                 victims = decode_rollback(table.store.read(f"{TIMELINE}/{name}").data, name)
             except Corrupt:
-                continue  # the doctor says so
+                continue  # the doctor reports it
             ended = to_ms(instant.begin)
             found += [Bar(to_ms(b), ended, "undone", f"{b}.{a} was rolled back by {name}") for b, a in victims]
     return found

@@ -1,4 +1,4 @@
-"""`lockprovider table clean | compact | cluster | archive | savepoint | restore | rollback | share | ... URL`."""
+"""Commands that maintain tables: `lockprovider table clean | compact | cluster | archive | restore | share | ...`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lockprovider.table.timeline.versions import commit_of
 
 
 def add(commands: Commands) -> None:
-    """Register them."""
+    """Register the commands."""
     _add_clean(commands)
     _add_compact(commands)
     _add_cluster(commands)
@@ -86,7 +86,7 @@ def _add_plan_options(parser: Any, done: str) -> None:
 
 
 def _planned(arguments: Any, done: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
-    """The answer if a plan was to be written or taken back; None: the work itself is asked for."""
+    """Write or remove a plan if the options ask for it; None if they ask for the work itself."""
     if arguments.schedule:
         begin = schedule()
         said = f"scheduled {done} {begin}" if begin else f"there is nothing to {verb}"

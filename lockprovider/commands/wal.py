@@ -1,4 +1,4 @@
-"""`lockprovider wal`: its commands."""
+"""Commands of logs: `lockprovider wal`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Three PySpark pipelines share one table of real flights: `run` runs them, `proof` says what must come out."""
+"""Demo of three PySpark pipelines that share one table of real flights: `run` runs them, `proof` checks the result."""

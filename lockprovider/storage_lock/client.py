@@ -56,7 +56,7 @@ _LONGEST = 60
 
 
 def user() -> str:
-    """Return the name of the user whom this process acts for, or the number if there is no name."""
+    """Return the name of the user that this process acts for, or the number if it has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -142,13 +142,13 @@ class Client:
         return self._file.known
 
     def telling(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which errors name the lock, its holder as far as it is known here, and the next step."""
+        """Return a context whose errors name the lock, its holder as far as it is known here, and the next step."""
         return telling(self.where, lambda: None if self.known is None else self.known.record, self.world.now_ms)
 
     # -- acquiring the lock (`acquire`)
 
     def adopt(self, idle: Idle, known: Known | None) -> None:
-        """Adopt a record that another client of this process released, and what that client knows."""
+        """Adopt what another client of this process released and knows."""
         self._file.known = known or self._file.known
         state = self._driver.state
         if idle.released is not None:
@@ -158,13 +158,13 @@ class Client:
 
     def joined(self, there: LockRecord, version: Version, wish: Wish) -> bool:
         """Write the record with this process among the waiters, at the version that was read; False if that failed."""
-        with contextlib.suppress(CasError):  # joining is optional, so its failure must not fail an acquisition
+        with contextlib.suppress(CasError):  # joining is optional and must not fail an acquisition
             left_s = wish.deadline_s - self.world.monotonic_s()
             return left_s > 0 and isinstance(self._file.put(there, version, min(REQUEST_S, left_s)), Won)
         return False
 
     def look(self, wish: Wish) -> LookedAt:
-        """Read the record; once without a request, if this process has released it and nothing has changed it since."""
+        """Read the record; once without a request, if this process released it and knows of no other write."""
         driver = self._driver
         with driver.one_step, driver.answering_by(wish.deadline_s):
             # An earlier release or acquisition that failed may have left another state.
@@ -217,7 +217,7 @@ class Client:
         self._took_s = self.world.monotonic_s()
 
     def _back_out(self) -> None:
-        """Forget a failed take; the next try recognises a write that lands late as this client's."""
+        """Forget a failed take; if it lands late, the next try recognises it."""
         if isinstance(self._driver.state, Rolling):
             self.release_quietly()  # taken, but not rolled forward: no client should wait for it to lapse
         self._driver.state = Idle()
@@ -236,7 +236,7 @@ class Client:
         turn.leave()
 
     def give_up(self) -> None:
-        """Release what an interrupted acquisition may have taken, so that no client waits until it lapses."""
+        """Release what an interrupted acquisition may have taken, so that no client waits for it to lapse."""
         with contextlib.suppress(CasError, LockError):
             if self.held() is None:
                 seen = self.look(Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)).known
@@ -255,14 +255,11 @@ class Client:
     # -- calls of a lease and its heartbeat (`lease`)
 
     def held(self) -> Held | None:
-        """Return what this client holds as far as it knows; does not wait for a request on its way."""
+        """Return what this client holds as far as it knows, without waiting for a request."""
         return self._driver.held()
 
     def tick(self) -> Ended | None:
-        """Tell the machine the time; returns the end of the lease if it lapsed.
-
-        Does not wait for a request on its way.
-        """
+        """Tell the machine the time, without waiting for a request; returns the end of the lease if it lapsed."""
         return self._driver.tick()
 
     def note_end(self, *, held: bool) -> None:
@@ -271,7 +268,7 @@ class Client:
             self._audit.ended(self.world.now_ms(), held=held)
 
     def renew(self) -> Done | Ended | None:
-        """Prolong the lease once, and retry what could not be applied before, unless another thread is applying."""
+        """Prolong the lease once, and retry what could not be applied, unless another thread is applying."""
         driver = self._driver
         with driver.one_step:
             answer: Answer = None
@@ -287,7 +284,7 @@ class Client:
         return final(answer)
 
     def time_of(self, monotonic_s: float) -> datetime:
-        """Return the wall clock's time at this time of the monotonic clock, if neither clock steps."""
+        """Return the wall clock's time at this time of the monotonic clock."""
         now_s = self.world.now_ms() / 1000
         return datetime.fromtimestamp(now_s + monotonic_s - self.world.monotonic_s(), timezone.utc)
 
@@ -309,12 +306,12 @@ class Client:
             self._audit.ended(at_ms, held=released)
 
     def release_quietly(self) -> None:
-        """Release the lock and suppress errors, while another error is being raised."""
+        """Release the lock and suppress errors, while another one is being raised."""
         with contextlib.suppress(CasError, LockError):
             self.give_back()
 
     def wait_for_late(self) -> None:
-        """Wait until no client can still apply a publish from an earlier lease; see `Lock.wait_for_late`."""
+        """See `Lock.wait_for_late`. May renew the lease."""
         lease, held = self.lease, self.held()
         while lease is not None and held is not None and held.record.unapplied:
             lease.renew()  # while the record names it, a client that takes over applies it again

@@ -92,7 +92,7 @@ def intents_folder(log: str) -> str:
 
 
 def is_over(intent: Intent, log: Log | None) -> bool:
-    """Return whether no write can decide the intent any more, even if it is posted again, given the record's log."""
+    """Return whether no write can decide the intent any more, by the record's log, even if it is posted again."""
     if log is None or log.name != intent.log or intent.place < log.first:
         return True
     return any(entry.path.startswith(intent.stem) for entry in log.entries)
@@ -109,7 +109,7 @@ def parse_intent(name: str, body: bytes) -> Intent | None:
 
 
 def _before(log: Log, place: int) -> bytes:
-    """Return the bytes of the last entry before that position; empty if the log does not go back so far."""
+    """Return the bytes of the last entry before that position, or none if the log does not go back so far."""
     since = log.since(place - 1)
     return (since[0].data or b"") if since else b""
 
@@ -376,7 +376,7 @@ class StepDown:
 
 @dataclass(frozen=True, slots=True)
 class AwaitOthers:
-    """Read the published object itself: another client applies it, and the record will not show that soon."""
+    """Read the published object: another client applies it, and the record will not show that soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,10 +426,7 @@ class Situation:
 
 
 def next_act(record: LockRecord, mine: Situation, now_ms: int, poll_s: float) -> Act:
-    """Choose what a client of group commit does next, by the record as it knows it.
-
-    After a `StepDown` it asks again.
-    """
+    """Choose what a client of group commit does next. After a `StepDown` it asks again."""
     if mine.leads:
         cannot_go_on = mine.is_waited_for or (mine.fails and mine.unapplied)
         return StepDown() if cannot_go_on or not may_write(record) else Combine()
@@ -449,7 +446,7 @@ def next_act(record: LockRecord, mine: Situation, now_ms: int, poll_s: float) ->
 def after_listing(
     record: LockRecord, mine: Situation, batch: Sequence[Pending], *, rests: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
-    """Choose what the leader of the batch does after it has listed the posted intents.
+    """Choose what the leader of the batch does after it has listed the intents.
 
     Args:
         record: as the client knows it.
@@ -457,7 +454,7 @@ def after_listing(
         batch: what the next write can decide.
         rests: a yield window for foreign clients is due; then nothing was listed.
         is_due: the record was not written for as long as a round takes.
-        empty_rounds: how many rounds in a row had nothing to do before this one.
+        empty_rounds: rounds in a row without work before this one.
     """
     news = len(mine.unapplied) < len(record.unapplied)
     if rests and not mine.unapplied:
@@ -493,7 +490,7 @@ def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) ->
 def _until_told_s(record: LockRecord, mine: Standing, now_ms: int, round_s: float) -> float:
     """Return the seconds until the write that shows more, if rounds keep their length.
 
-    Two clocks are compared. If they differ, the client reads too often, or that many rounds too late.
+    If the two clocks differ, the client reads too often, or that many rounds too late.
     """
     due_s = mine.writes * round_s - (now_ms - record.freed_ms) / 1000
     return min(max(due_s, round_s / 2), mine.writes * round_s)

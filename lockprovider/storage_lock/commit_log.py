@@ -1,8 +1,8 @@
 """The log in the lock record: the last publishes in order, while all holders of the lock keep it.
 
-Take a client that has read the protected data at one position of a log. If it finds the same log later, it knows all
-changes since from the record alone. A holder that does not keep the log drops it: a JVM writer, or a client whose work
-is more than its publishes. The next holder that keeps a log begins a new one under a new name.
+A client that has read the protected data at one position, and finds the same log later, knows all changes since from
+the record alone. A holder that does not keep the log drops it: a JVM writer, or a client whose work is more than its
+publishes. The next holder that keeps a log begins a new one under a new name.
 
 The log is small: old entries are dropped from its front, and data that compresses badly is left out.
 """
@@ -22,11 +22,11 @@ from lockprovider.errors import MalformedRecord
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A publish that is decided and may not be applied yet.
+    """A publish that is decided and may not be applied yet. `path` is created from `staged`, or else from `data`.
 
-    `path` is created from `staged`, or from `data` if that is empty. `sole`: its maker promises that nothing else is
-    ever written to the path, so any object there is this publish. `first`: a publish that the same decision applies
-    before it; `sole`, with its bytes, and without a `first` of its own.
+    `sole`: its maker promises that nothing else is ever written to the path, so any object there is this publish.
+    `first`: a publish that the same decision applies before it; `sole`, with its bytes, and without a `first` of its
+    own.
 
     >>> pending = lockprovider.lock("memory://docs/lock").stage("state/7", b"seven")
     >>> pending.path, pending.sole
@@ -192,7 +192,7 @@ class Log:
 
 
 def tells(pending: Pending) -> bool:
-    """Return whether a log keeps the bytes of this publish: they must be few enough."""
+    """Return whether this publish has few enough bytes for a log to keep them."""
     if any(part.data is None or len(part.data) > LARGEST for part in pending.parts):
         return False
     entry = Entry.of(pending)

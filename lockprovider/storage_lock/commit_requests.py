@@ -40,7 +40,7 @@ class Intents:
         return self._below + intent.name
 
     def named(self, intent: Intent, log: Log, sample: bytes) -> Intent:
-        """Return the intent as it is to be posted: for a remote store its name carries the body, to spare a read."""
+        """Return the intent as it is to be posted: for a remote store with its body in its name, to spare a read."""
         return intent.telling(log, sample) if self._store.is_remote else intent
 
     def post(self, intent: Intent) -> bool:
@@ -128,7 +128,7 @@ class Intents:
             return b""
 
 
-SMOOTHING = 4  # weight of the last measurement in a running mean: one part in so many
+SMOOTHING = 4  # a running mean takes one part in so many from the last measurement
 _EARLY = 0.85  # share of the usual wait after which the first read is made
 
 CommitAnswer = Decided | Void | Hold
@@ -204,10 +204,10 @@ class CommitRequests:
         return [request for request, came in verdicts if isinstance(came, Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
-        """Post these requests' intents in that log; False if a post must be repeated, because its outcome is not known.
+        """Post these requests' intents in that log; False if an outcome is unknown, and the call must be repeated.
 
         Raises:
-            CasError: a post must be repeated.
+            CasError: the call must be repeated.
         """
         for request in requests:
             if not request.is_there:
@@ -247,7 +247,7 @@ class CommitRequests:
                     self.end(request, came)
 
     def _forget(self, request: CommitRequest) -> None:
-        """Remove an intent that no write can decide any more, in the background; if this fails, a sweep removes it."""
+        """Remove an undecidable intent in the background; if this fails, a sweep removes it."""
         if request.posted:
             self._store.in_background(partial(self.intents.remove, request.intent))
 
@@ -261,7 +261,7 @@ def _smoothed(mean: float, last: float) -> float:
 
 
 def _refused_by(request: CommitRequest, log: Log | None, unapplied: Collection[str]) -> Exception | None:
-    """Return the refusal by publishes that are applied; a pending one is ignored, because it may never appear."""
+    """Return the refusal by publishes that are applied; a pending one may never appear, and is ignored."""
     since = () if log is None else log.since(request.intent.place) or ()
     try:
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in unapplied])

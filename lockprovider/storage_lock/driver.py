@@ -1,4 +1,4 @@
-"""`RecordFile`, the lock record in the store, and `Driver`, which runs one client's lease machine against it."""
+"""`RecordFile`, the stored lock record, and `Driver`, which runs one client's lease machine against it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from lockprovider.storage_lock.states import (
 class Known:
     """What a client knows of the record.
 
-    `understood`: encoding the record again gives the same bytes. `seen_s`: since when the record is known to have been
-    so, on the monotonic clock.
+    `understood`: encoding the record again gives the same bytes. `seen_s`: since when it is known to have been so, on
+    the monotonic clock.
     """
 
     record: LockRecord
@@ -52,7 +52,7 @@ class Known:
 
 
 def newest(*seen: Known | None) -> Known | None:
-    """Return the record that was written last; reading over it transfers no body if it is unchanged."""
+    """Return the record that was written last."""
     return max(filter(None, seen), key=lambda known: known.record.epoch, default=None)
 
 
@@ -133,7 +133,7 @@ class Driver:
         self._audit = audit
 
     def held(self) -> Held | None:
-        """Return what this client holds as far as it knows; does not wait for a request on its way."""
+        """Return what this client holds as far as it knows, without waiting for a request."""
         return machine.belief(self.state)
 
     def feed(self, event: Event) -> Answer:
@@ -156,10 +156,7 @@ class Driver:
                     return effect
 
     def tick(self) -> Ended | None:
-        """Tell the machine the time; returns the end of the lease if it lapsed.
-
-        Does not wait for a request on its way.
-        """
+        """Tell the machine the time, without waiting for a request; returns the end of the lease if it lapsed."""
         state = self.state
         after, effect = machine.step(self._me, state, Tick(self.world.monotonic_s()))
         if after is not state and self.one_step.acquire(blocking=False):
@@ -171,7 +168,7 @@ class Driver:
 
     @contextlib.contextmanager
     def answering_by(self, deadline_s: float) -> Iterator[None]:
-        """Bound the requests of this block by the deadline, on the monotonic clock; each has a few seconds at least."""
+        """Bound the requests of this block by the deadline (monotonic clock), with a few seconds for each at least."""
         self._until_s = max(deadline_s, self.world.monotonic_s() + LAST_S)
         try:
             yield
@@ -187,7 +184,7 @@ class Driver:
 
     def moment(self) -> Moment:
         """Return the current time with a fresh nonce."""
-        # The monotonic clock is read first: a pause between the two readings then only shortens this client's lease.
+        # The monotonic clock first: a pause between the two readings then only shortens this client's lease.
         monotonic_s = self.world.monotonic_s()
         return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
@@ -218,7 +215,7 @@ class Driver:
         return machine.refused(self.state)
 
     def _request_s(self) -> float:
-        """Return the timeout of the next request; a renewal that hangs must not outlast the lease."""
+        """Return the next request's timeout; a renewal that hangs must not outlast the lease."""
         state = self.state.write if isinstance(self.state, Checking) else self.state
         if not isinstance(state, Writing) or state.purpose != "renew" or state.before is None:
             return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), _LEAST_S))

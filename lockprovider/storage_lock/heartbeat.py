@@ -141,7 +141,7 @@ class Pulse:
     def leave(self, heartbeat: Heartbeat) -> None:
         """Stop beating for this heartbeat.
 
-        After a client's first lease the thread ends, for there may be no other lease.
+        After a client's first lease the thread ends, as there may be no other lease.
         """
         with self._guard:
             if self._now is heartbeat and self.thread is not None:

@@ -42,8 +42,8 @@ class Broken:
 
     Attributes:
         outcome: Won: the lock is free. Lost: the record had changed, and nothing was written. Unknown: read it again.
-        finished: the paths of decided publishes that were not known to be applied. They are applied now.
-        set_aside: the paths of publishes that cannot be applied, and the objects that keep the details of each.
+        finished: the paths of decided publishes that were not known to be applied, and are now.
+        set_aside: the paths of publishes that cannot be applied, and the objects with the details of each.
     """
 
     outcome: Outcome

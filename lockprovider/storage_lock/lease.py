@@ -224,7 +224,8 @@ class Lease:
         ended = publisher.commit(pending, data, new=new, over=self._over)
         if ended is None:
             return
-        tried = publisher.tried(pending)  # `_learn` may lead another thread to begin a lease
+        # Read before `_learn`, after which another thread may begin the client's next lease.
+        tried = publisher.tried(pending)
         if ended is not _RELEASED:
             self._learn(ended)
         try:

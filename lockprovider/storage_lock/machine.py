@@ -82,7 +82,7 @@ from lockprovider.storage_lock.states import (
 
 
 def step(me: Me, state: State, event: Event) -> Step:
-    """Compute what `event` does to `state`: the next state, and the one effect for the driver to perform, if any.
+    """Compute what `event` does to `state`: the next state, and at most one effect for the driver.
 
     Raises:
         ValueError: the event does not belong to this state; a defect in the driver.
@@ -258,7 +258,7 @@ def _handed_until_ms(me: Me, now_ms: int) -> int:
 
 
 def hand_over_s(settings: LockSettings) -> float:
-    """Return for how many seconds a lock that is released with pending publishes keeps foreign clients away."""
+    """Return for how many seconds a lock with pending publishes keeps foreign clients away after its release."""
     return min(settings.validity, HAND_OVER_S)
 
 
@@ -288,15 +288,15 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
 
 
 def _still(held: Held, write: Writing) -> Held | Rolling:
-    """Return the holder's state from before `write`, with what its record says is still pending.
+    """Return the holder's state from before `write`, with what its record still names as pending.
 
-    What was applied is not applied again: under this lease it may have been removed since.
+    What was applied is not applied again: it may have been removed since, under this lease.
     """
     return held if {*held.record.unapplied} <= {*write.there} else Rolling(held, write.then)
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
-    """Handle the record that was read after a refused or unanswered write of this client."""
+    """Handle the record that was read after a refused or unanswered write."""
     mine = _still_mine(me, write, seen)
     if mine is not None:
         return mine
@@ -309,7 +309,7 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
 
 
 def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
-    """Return the step if the record is still this client's; None if it is another client's, or released."""
+    """Return the step if the record is still this client's; None if it was released or taken over."""
     record, version = seen.record, seen.version
     if record is None or version is None or record.owner != me.owner:
         return None
@@ -319,8 +319,8 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
     if same and write.purpose == "commit" and not record.handed and record.pending == write.record.pending:
         return _written(me, replace(write, record=record), version)  # an older copy of the same commit
     if same and write.before is not None and not record.given:
-        # The record is the one from before, or an older write that landed late: this client still holds the lock.
-        # A dropped log that is still in the stored record stays dropped.
+        # It is the record from before, or an older write that landed late: this client still holds the lock. A log that
+        # was dropped stays dropped, though the stored record has it.
         log = None if write.before.record.log is None else record.log
         before = replace(write.before, record=replace(record, log=log), version=version)
         return _still(before, write), Done("not_written")
@@ -388,12 +388,12 @@ def belief(state: State) -> Held | None:
 
 
 def became(sent: Sent, record: LockRecord | None, version: Version | None) -> Became:
-    """Classify a write by a read of the record that was made after it.
+    """Classify a write by a later read of the record.
 
     Returns:
         "there": the record is the one that was written, except perhaps for its waiters. "open": the record has the
-        version that the write requires, so it may land yet. "over": the write cannot land any more, if it has not
-        landed before.
+        version that the write requires, so it may land yet. "over": it cannot land any more, if it has not landed
+        before.
     """
     if record is not None and record.nonce == sent.nonce:
         return "there"

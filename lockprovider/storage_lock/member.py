@@ -95,7 +95,7 @@ class Member:
                 self._writer.stale = True
 
     def turn(self) -> float | None:
-        """Do one step; returns the seconds to wait before the next one, None if nothing is left."""
+        """Do one step; returns the pause in seconds, None if nothing is left."""
         try:
             return self._step()
         except (CasError, LockError) as error:
@@ -126,7 +126,7 @@ class Member:
         return self._do_next(known)
 
     def _do_next(self, known: Known) -> float | None:
-        """Do what `next_act` chooses; returns the seconds to wait then, None if nothing is left."""
+        """Do what `next_act` chooses; returns the pause in seconds, None if nothing is left."""
         record, duty = known.record, self._duty
         undecided = self._requests.undecided(record.log) if duty is None else []
         mine = self._situation(known, undecided)
@@ -183,7 +183,7 @@ class Member:
     def _applied_by_others(self, known: Known) -> int | None:
         """Return the position among the unapplied of the first publish wanted here, if another client applies it.
 
-        None also if the record will soon show what is applied.
+        None also if the record soon shows what is applied.
         """
         record, now_s = known.record, self._world.monotonic_s()
         if self._record_tells:
@@ -195,7 +195,7 @@ class Member:
         return next((n for n, pending in enumerate(unapplied) if pending.path.startswith(stems)), None)
 
     def _until_there_s(self, known: Known, at: int) -> float:
-        """Read whether the publish at `at` is applied, with all before it; returns the seconds until the next read."""
+        """Read whether the publish at `at`, with all before it, is applied; returns the seconds until the next read."""
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         unapplied = self._writer.unapplied(record)
         at_once = any(request.decider.at_once for request in self._requests)
@@ -214,7 +214,7 @@ class Member:
         return Standing(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
 
     def _name(self) -> str:
-        """Return this process's name among the waiters; empty if a thread of it wants to hold the lock."""
+        """Return this process's name among the waiters, or none if a thread of it wants to hold the lock."""
         return "" if self._asked_for() else self._me.line_name
 
     # -- giving up -----------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class Member:
         return 0.0
 
     def _give_up(self, request: CommitRequest, came: CommitAnswer | BaseException) -> None:
-        """Withdraw a request and end it with `came`; with `Void` instead of an error if the log has ended.
+        """Withdraw a request and end it with `came`; instead of an error with `Void`, if the log has ended.
 
         The caller gets `PublishUnknown` if the publish is, or may be, decided.
         """

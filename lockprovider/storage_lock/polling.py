@@ -20,12 +20,12 @@ from fsspec_cas import Version
 from lockprovider.storage_lock.machine import may_take
 from lockprovider.storage_lock.record import LONGEST_S, LockRecord, ahead_of, lies_free_s, rests_s, without
 
-FIRST_S = 0.15  # first pause of a client that is no waiter; also how late a waiter may come for its turn
+FIRST_S = 0.15  # first pause of a client that is no waiter; also how late a waiter may be
 
 _SHARE = 0.5  # share of the time waited in vain that the next pause takes
 _LOOKS = 6  # polls in the length of a turn, by a waiter whose turn is due
-_WAYS = 3  # latencies of the store by which a waiter polls before its expected turn, and may be late
-# Each client that joins makes the holder write again: if all joined in its turn, the turn would not end.
+_WAYS = 3  # latencies of the store by which a waiter polls before its turn, and may be late
+# Each join makes the holder write again: if all joined in its turn, the turn would not end.
 _UNKNOWN_TURN_S = 0.2
 _JOIN_BURST = 4  # attempts in a row: with short turns, one in three or four succeeds
 
@@ -41,7 +41,7 @@ class Observation:
     took_s: float  # 0 if no request was needed, for the record that this client released
     understood: bool = True  # encoding the record again would give the same bytes
     owner: str = ""  # the reading client, as the record would name it
-    # Another client took the lock since: a turn has just begun, and the other fields are from before.
+    # a turn has just begun: another client took the lock after this read
     lost_race: bool = False
 
     @property
@@ -66,7 +66,7 @@ class Waiter:
     version: Version | None = None
     free_since_s: float | None = None  # since when the lock was free at `version`
     refused: int = 0  # attempts to join that lost to another write
-    round_s: float | None = None  # length of a round of all waiters at the last poll, if this client was not one
+    round_s: float | None = None  # a round of all waiters at the last poll, if this client was not one
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def at_last(waiter: Waiter, seen: Observation) -> TakeTurn | None:
 
 
 def next_look(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Pause]:
-    """Choose the pause after this client joined, or after its take was refused (`Observation.lost_race`)."""
+    """Choose the pause after joining, or after a refused take (`Observation.lost_race`)."""
     known = _noted(waiter, seen)
     return known, _pause(known, seen, draw)
 
@@ -138,7 +138,7 @@ def _was_left(seen: Observation) -> bool:
 
 
 def _no_shows(waiter: Waiter, seen: Observation) -> int:
-    """Count the first waiters whose turn has passed since the lock was first read in this version, until this read."""
+    """Count the first waiters whose turns have passed since the lock was first read in this version."""
     if waiter.free_since_s is None or waiter.version != seen.version:
         return 0
     free_s = seen.monotonic_s - seen.took_s - waiter.free_since_s
@@ -146,15 +146,15 @@ def _no_shows(waiter: Waiter, seen: Observation) -> int:
 
 
 def comes_again(gap_s: float, waited_s: float) -> bool:
-    """Guess whether a client that asked again `gap_s` after its release will be back before its turn among the waiters.
+    """Guess whether a client that asked again `gap_s` after its release comes back before its turn as a new waiter.
 
-    `waited_s` is how long it recently waited for its turn.
+    `waited_s`: how long it recently waited.
     """
     return gap_s < max(FIRST_S, waited_s)
 
 
 def _noted(waiter: Waiter, seen: Observation) -> Waiter:
-    """Return the waiter with this read noted: version, latency, and since when the lock is free."""
+    """Note this read: version, latency, and since when the lock is free."""
     # In the yield window the lock is left to foreign clients.
     free = seen.free and not rests_s(seen.record, seen.now_ms)
     since_s = waiter.free_since_s if waiter.version == seen.version else None
@@ -202,7 +202,7 @@ def _slowing_s(waiter: Waiter, seen: Observation, draw: float) -> float:
 def _until_there_s(waiter: Waiter, seen: Observation, draw: float) -> float:
     """Return the seconds until this client may take the lock: at the lapse, at its turn, or when any client may.
 
-    `draw` adds a little, because other clients wait for the same moment.
+    `draw` spreads clients that wait for the same moment.
     """
     if waiter.free_since_s is None:
         there_s = (seen.record.lapses_ms - seen.now_ms) / 1000
@@ -214,7 +214,7 @@ def _until_there_s(waiter: Waiter, seen: Observation, draw: float) -> float:
 
 
 def _round_s(seen: Observation) -> float:
-    """Return the seconds of a round: one turn for each waiter, and one for this client."""
+    """Return the seconds of a round: a turn of each waiter, and of this client."""
     return (len(seen.record.line) + 1) * _turn_s(seen)
 
 

@@ -61,11 +61,11 @@ class Publisher:
         self.set_aside: dict[str, str] = {}  # by path of what could not be applied: the object that keeps its details
 
     def begin_lease(self) -> None:
-        """Forget the commits of the lease before: those can no longer land over the new lease's record."""
+        """Forget the earlier lease's commits: they cannot land over the new lease's record."""
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
-        """Enclose data that is small enough to travel in the lock record; write other data to the store."""
+        """Enclose data that fits into the lock record; write other data to the store."""
         enclosed = steps.enclose(path, data, sole=sole)
         if enclosed is not None:
             return enclosed
@@ -100,8 +100,8 @@ class Publisher:
     ) -> Ended | None:
         """Pass the commit point, and apply; None if it is published, else how the lease ended before that was known.
 
-        Renewals go on during this. `over` returns how the lease has ended, if it has; it is called before a commit is
-        repeated. `data`: the bytes, if the caller has them. `new`: the caller knows that nothing is at the path.
+        Renewals go on. `over` returns how the lease has ended, if it has, before a commit is repeated. `data`: the
+        bytes, if the caller has them. `new`: the caller knows that nothing is at the path.
         """
         data_is_ready, ended = new and data is not None, None
         with self.one_publish:
@@ -129,7 +129,7 @@ class Publisher:
     def _advance(self, pending: Pending, ended: Ended | None, *, data_is_ready: bool) -> tuple[PublishStep, Answer]:
         """Take the next step of a publish; returns it with the machine's answer, if the machine took it.
 
-        A commit is sent once the data is ready; until then the answer is None.
+        The answer of a commit is None until the data is ready.
         """
         driver = self._driver
         with driver.one_step:
@@ -163,7 +163,7 @@ class Publisher:
         """Check a publish that was applied after its time, as by a process that was stopped in the moment of sending.
 
         Raises:
-            PublishUnknown: a foreign client (a JVM writer) may have had the lock before the publish was applied.
+            PublishUnknown: a JVM writer may have had the lock before the publish was applied.
         """
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
@@ -284,7 +284,7 @@ class Publisher:
             self._apply(what)
 
     def _note_applied(self, pending: Pending, *, set_aside: bool = False) -> None:
-        """Notify the machine at once, even if a renewal's answer is missing: the object may be removed from now on."""
+        """Notify the machine at once, even if a renewal's answer is missing: the object may now be removed."""
         driver = self._driver
         with driver.one_step:
             held = driver.held()

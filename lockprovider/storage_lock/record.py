@@ -273,9 +273,9 @@ def _holder_fields(holder: Holder) -> dict[str, Any]:
 
 # -- the waiters: their order, the length of a turn, and the yield window ----------------------------------------------
 #
-# The waiters only speed up fair turns, and safety does not depend on them. A foreign client (a JVM writer) does not
-# know them and would hardly find the lock free where many wait. So if one was seen recently (`guest_ms`), the waiters
-# regularly leave a released lock alone for long enough to be found (`rest_ms`).
+# Safety does not depend on the waiters. A foreign client (a JVM writer) does not know them, and would hardly find the
+# lock free. So if one was seen recently (`guest_ms`), the waiters regularly leave a released lock alone for long enough
+# to be found (`rest_ms`).
 
 # Longest turn that waiting clients expect, and longest time that a free lock is left to its waiters.
 LONGEST_S = 4.5
@@ -284,7 +284,7 @@ _GOES_FIRST_S = 0.25
 
 
 def ahead_of(name: str, line: tuple[str, ...]) -> int:
-    """Count the waiters ahead of `name`; all of them, if it is not a waiter."""
+    """Count the waiters ahead of `name`; all, if it is not one."""
     return line.index(name) if name in line else len(line)
 
 
@@ -294,7 +294,7 @@ def without(line: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def joined(record: LockRecord, name: str) -> LockRecord:
-    """Return the record with this name added to the waiters, and nothing else changed."""
+    """Return the record with this name added to the waiters."""
     return record if name in record.line else replace(record, line=(*record.line, name))
 
 
@@ -309,7 +309,7 @@ def others_wait(record: LockRecord, name: str) -> bool:
 
 
 def goes_first_s(record: LockRecord) -> float:
-    """Return for how many seconds a client that need not hold the lock leaves a free lock to the waiters."""
+    """Return for how many seconds a client that need not hold the lock leaves it, once free, to the waiters."""
     return min(LONGEST_S, max(_GOES_FIRST_S, 2 * record.turn_ms / 1000))
 
 
@@ -322,7 +322,7 @@ def rests_s(record: LockRecord, now_ms: int) -> float:
 def rest_due_ms(record: LockRecord, now_ms: int) -> int:
     """Return the end of the yield window of a lock that is released now; 0 if none is due.
 
-    A foreign client may wait that was never seen, so a window is due now and then in any case.
+    A foreign client may wait unseen, so a window is due now and then in any case.
     """
     every_ms = _REST_EVERY_MS if record.guest_ms else _REST_UNASKED_MS
     return now_ms + _REST_MS if now_ms > max(record.guest_ms, record.rest_ms) + every_ms else 0
@@ -361,7 +361,7 @@ def turn_ms(seen: LockRecord, now_ms: int) -> int:
 
 
 def _last_turn_ms(seen: LockRecord, since_ms: int, now_ms: int) -> int:
-    """Return the length of the last turn; of the time it lay free, at most the time it was held counts."""
+    """Return the length of the last turn; the time it lay free counts up to the time it was held."""
     if not seen.freed_ms:
         return max(1, min(now_ms - since_ms, _LONGEST_TURN_MS))
     held_ms = min(seen.freed_ms - since_ms, _LONGEST_TURN_MS)

@@ -158,14 +158,14 @@ class RecordWriter:
         return bool(self._doubts)
 
     def learn(self, known: Known) -> None:
-        """Adopt a record that another client read, unless it is older; applies what a write in doubt has decided."""
+        """Adopt a newer record that another client read; starts to apply what a write in doubt has decided."""
         mine = self._file.known
         if mine is None or known.record.epoch > mine.record.epoch:
             self._file.known, self.stale = known, False
             self._settle_doubts(known)
 
     def look(self) -> Known | None:
-        """Read the record; applies what a write in doubt has decided.
+        """Read the record; starts to apply what a write in doubt has decided.
 
         Raises:
             CasError, MalformedRecord: the record could not be read.
@@ -218,7 +218,7 @@ class RecordWriter:
     def move_on(self) -> None:
         """Wait until no write over the current record can land any more; writes the record for that.
 
-        A record that may not be written has no write on its way.
+        A record that may not be written has no such write.
 
         Raises:
             CasError, MalformedRecord: the store failed.

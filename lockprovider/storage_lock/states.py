@@ -47,12 +47,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A write of the record with an unknown outcome: no answer came, or another copy of it was refused.
+    """A write of the record with an unknown outcome: it was not answered, or another copy of it was refused.
 
     Attributes:
-        nonce: the nonce of the record that was sent.
-        version: the version that the stored record must have for the write to land.
-        until_s: until when its sender may apply what the write decides, on the monotonic clock.
+        nonce: of the record that was sent.
+        version: that the stored record must have for the write to land.
+        until_s: until when its sender may apply what it decides, on the monotonic clock.
     """
 
     nonce: str
@@ -80,7 +80,7 @@ class TakeLock:
     """Take the lock as it was read, if it may be taken.
 
     `line`: the waiters from then on. `keeps_log`: only publishes will change what the lock protects. `epoch`: the
-    highest epoch that this client has seen, in case a foreign client dropped it.
+    highest that this client has seen, in case a foreign client dropped it.
     """
 
     seen: RecordSeen
@@ -103,7 +103,7 @@ class PutFailed:
 
 @dataclass(frozen=True, slots=True)
 class LostRace:
-    """The take was refused, so another client was faster. If the take landed all the same, it may be repeated."""
+    """The take was refused, so another client was faster. A take that landed all the same may be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Release the lock. `again`: this client will want it again, and so joins the end of the waiters."""
+    """Release the lock. `again`: this client will want it again, and joins the end of the waiters."""
 
     at: Moment
     again: bool = False
@@ -207,7 +207,7 @@ Effect = ReadRecord | PutRecord | Apply | Busy | Done | Ended
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Not the holder. `released` is the last record of this client, while no other write of it is known."""
+    """Not the holder. `released`: its last record, while no other write is known."""
 
     released: tuple[LockRecord, Version] | None = None
 
@@ -240,14 +240,14 @@ class Writing:
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """The answer to `write` was a refusal or did not come; the record will show whose write is there."""
+    """The answer to `write` was a refusal or did not come; the record will show the outcome."""
 
     write: Writing
 
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """This client holds the lock, and must apply a decided publish before anything else."""
+    """The holder, which must apply a decided publish before anything else."""
 
     held: Held
     then: What
@@ -255,7 +255,7 @@ class Rolling:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Not the holder any more, without having released."""
+    """Not the holder any more, without a release."""
 
     why: str
 

@@ -84,7 +84,7 @@ def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
     return "renewed" if after.valid_until_ms != before.valid_until_ms else "rewritten"
 
 
-# A JVM writer that holds the lock does not say what it does; this is one possibility.
+# A possible reason why a JVM writer, which does not say what it does, holds the lock.
 JVM_HOLDS = (
     "with hoodie.write.auto.upgrade left on it waits, under the lock, for writes in flight, its own too, and renews; "
     "if it is held for minutes, stop that writer and set the key to false"

@@ -1,7 +1,7 @@
 """Columns of a table: choose types of new columns, and add fields to a schema at every depth.
 
-Promised: columns of `canonical` types can be stored, and this library, hudi-rs and the JVM read them back with the same
-types. Exception: hudi-rs 0.5 cannot open a table with timestamps without a time zone.
+Promised: columns of `canonical` types can be stored, and this library, hudi-rs and the JVM read them with the same
+types. But hudi-rs 0.5 cannot open a table with timestamps without a time zone.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 def with_columns(old: pa.Schema, added: pa.Schema) -> pa.Schema:
     """Return the table's schema with these columns added; existing columns stay unchanged.
 
-    An existing column may come with a wider struct. A new field inside a column may be named by its path: `st.y`,
-    `l.element.y`, `m.value.y`. New fields are nullable, and come last in the table, or in their struct.
+    A column may be an existing one with a wider struct, or the path of a new field: `st.y`, `l.element.y`, `m.value.y`.
+    New fields are nullable, and come last in the table, or in their struct.
 
     Raises:
         UnsupportedSchema: a field exists with another type, or its type or name cannot be stored.

@@ -1,8 +1,8 @@
 """Kernels: functions that convert an array of plain values to a column's type, without changing a value.
 
-A kernel is pyarrow's cast if that is exact. Where the cast rounds, truncates, parses, or is one bit off, the kernel is
-a function of this module. A kernel takes an array and the column's type. It raises `WouldChange` if a value would
-change, and `TooLong` if one array cannot hold the result.
+A kernel is pyarrow's cast, or a function of this module where the cast rounds, truncates, parses, or is one bit off. It
+takes an array and the column's type. It raises `WouldChange` if a value would change, and `TooLong` if one array cannot
+hold the result.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def ends_of(lengths: Any) -> pa.Array:
 def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
     """Return the elements of all lists, one list after the other, without elements hidden under nulls.
 
-    `flatten` does the same, but joins arrays, which pyarrow cannot do for extension types and some dictionaries.
+    `flatten` also joins arrays, which pyarrow cannot do for extension types and some dictionaries.
     """
     elements = lists.values
     filled = lengths > 0

@@ -88,9 +88,9 @@ def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStep:
-    """Conversion of the arrays of one field.
+    """Conversion of the arrays of one field; None for `run` keeps them.
 
-    With `run` None, arrays stay unchanged. With `renames`, the step changes names inside the type, and no value.
+    With `renames` the step changes names inside the type, and no value.
     """
 
     run: Convert | None = None
@@ -122,7 +122,7 @@ class _Unfit(Exception):
 
 
 def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
-    """Find the index of the first value that `run` refuses, given that it refuses the whole array."""
+    """Find the first value that `run` refuses, given that it refuses the whole array."""
     start, count = 0, len(values)
     while count > 1:
         half = count // 2
@@ -146,7 +146,7 @@ class _Compiler:
     def columns(
         self, given: pa.Schema, table: pa.Schema, needed: Collection[str]
     ) -> list[tuple[int | None, ColumnStep]]:
-        """Return for each column of the table its index in the rows (None if they lack it), and its step."""
+        """Return the index in the rows (None if missing) and the step of each column of the table."""
         if self.rules is not READ:
             without_own(given)
         return self._fields(list(given), list(table), "", set(needed))
@@ -158,7 +158,7 @@ class _Compiler:
         path: str,
         needed: Collection[str] = (),
     ) -> list[tuple[int | None, ColumnStep]]:
-        """Match fields by name; return for each wanted field its index in the rows and its step, and record misfits."""
+        """Match fields by name; return the index in the rows and the step of each wanted field, and record misfits."""
         places = {one.name: place for place, one in enumerate(given)}
         names = [one.name for one in wanted]
         if len(places) < len(given):
@@ -405,7 +405,7 @@ class Plan:
 
     @cached_property
     def steps(self) -> list[tuple[int | None, ColumnStep]]:
-        """For each column of the table its index in the rows (None if they lack it), and its step; compiled once."""
+        """The index in the rows (None if missing) and the step of each column of the table; compiled once."""
         compiler = _Compiler(self.missing, self.rules)
         steps = compiler.columns(self.given, self.table, self.needed)
         if compiler.misfits:

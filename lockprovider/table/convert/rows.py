@@ -1,6 +1,6 @@
 """Input of rows: accept a pandas or polars DataFrame or LazyFrame, a pyarrow Table, RecordBatch or RecordBatchReader.
 
-Promised: all rows arrive or none, with their library's types; the error names a column without a type. NaN of pandas
+Promised: all rows arrive or none, with their library's types; an error names a column without a type. NaN of pandas
 becomes null, NaN of Arrow stays NaN. An index is dropped. The `rules` decide which values fit a table's column.
 """
 
@@ -18,7 +18,7 @@ from pyarrow import types
 from lockprovider.table.convert.kernels import TooLong, ends_of
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 
-Rows = Any  # These are the values that `as_stream` accepts; the name needs neither pandas nor polars.
+Rows = Any  # The name needs neither pandas nor polars.
 
 _NO_COLUMN = {  # Arrow has no type for these polars dtypes, or converts them to something else.
     "Object": "it holds Python objects, which Arrow gets as pointers; make it a type of its own",

@@ -338,7 +338,7 @@ def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str,
 
 
 def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
-    """Return the commits that are missing in the lock's log, and completed after its first entry.
+    """Return the commits that the lock's log lacks, and that completed after its first entry.
 
     A commit under the lock adds an entry to its log, or ends the log.
     """

@@ -56,7 +56,7 @@ _PLANS = (
 )
 _MANY = 300  # A listing of more commits takes more than a page.
 TableReport = tuple[tuple[str, str, tuple[TableFinding, ...]], ...]
-_Said = tuple[Literal["wrong", "note"], str, str]  # These are the state of a finding, the fault, and the remedy.
+_Said = tuple[Literal["wrong", "note"], str, str]
 _Found = Iterator[_Said]
 _Check = Callable[[Facts], _Found]
 _WRONG: Final = "wrong"
@@ -119,7 +119,7 @@ def listing(facts: Facts) -> _Found:
 
 
 def lists(facts: Facts) -> _Found:
-    """Note lists, at which JVM Hudi's merge of copy-on-write files may fail; null elements are not searched for."""
+    """Note columns with lists: JVM Hudi's merge of copy-on-write files fails at a null in one; nulls are not sought."""
     schemas = (done.schema_json or "" for done in facts.commits.values() if isinstance(done, CommitMetadata))
     if facts.config is not None and not facts.config.is_merge_on_read and any('"array"' in one for one in schemas):
         what = "a column has lists: a JVM upsert fails at a file in which a list has a null"
@@ -317,7 +317,7 @@ def examine(facts: Facts) -> TableReport:
 
 
 def _version(facts: Facts) -> _Found:
-    """Report a table whose version has an unknown layout; skip all other checks, and note this."""
+    """Report a version whose layout is unknown; skip all other checks, and note this."""
     yield from (said for said in properties(facts) if "hoodie.table.version" in said[1])
     version = facts.config and facts.config.version
     what = f"nothing else was looked at: a table of version {version} keeps its timeline in another way"

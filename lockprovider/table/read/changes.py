@@ -47,7 +47,7 @@ _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Changes of one partition: its touched file groups before and after. Picklable; each part can be read alone."""
+    """Changes of one partition: its touched file groups before and after. Picklable, and readable alone."""
 
     before: ScanPlan
     then: ScanPlan
@@ -57,7 +57,7 @@ class Part:
         """Read the changes of this partition.
 
         Raises:
-            HistoryGone: a file was cleaned before it was read.
+            HistoryGone: a file was cleaned.
         """
         old, new = (
             pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, one) for one in scan.slices)])
@@ -102,7 +102,7 @@ class Changes:
         return pa.concat_tables([self.schema.empty_table(), *(part.read(self._place) for part in self.parts)])
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Read the changes in batches; memory holds the touched files of one partition, before and after.
+        """Read the changes in batches; memory holds one partition's touched files, before and after.
 
         >>> sum(batch.num_rows for batch in changes.to_reader())
         2
@@ -195,8 +195,8 @@ def _changes(
 def check_since(table: TableContext, now: Timeline, start: str, order: Order, *, is_checkpoint: bool = True) -> None:
     """Refuse a checkpoint after which commits were archived or undone; empty text is the beginning of the table.
 
-    A checkpoint is the time of a commit, so the table's history has that commit. The history of another table at the
-    same path, or of a restored copy, does not.
+    The table's history has the commit of a checkpoint. The history of another table at the same path, or of a restored
+    copy, has not.
 
     Raises:
         HistoryGone: the changes since `start` are unknown now, or `start` is not the time of a commit.

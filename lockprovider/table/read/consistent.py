@@ -1,11 +1,11 @@
 """Consistent reads: a read whose snapshot became stale starts again.
 
-A read takes several steps: it lists the timeline, lists the files, then reads commits or rows. Between the steps, other
-clients may clean files, archive commits or roll commits back. A read that notices this starts again.
+A read lists the timeline, then the files, then reads commits or rows. Between these steps, other clients may clean
+files, archive commits or roll commits back. A read that notices this starts again.
 
-Promised: the result is the table of one moment. That moment is after the start of the call, unless the caller asked for
-an earlier one. NOT promised: success if files are removed faster than a read lists them (`HistoryGone`); or that the
-files of a `plan` still exist when its rows are read.
+Promised: the result is the table of one moment, after the start of the call unless the caller asked for another. NOT
+promised: success if files are removed faster than a read lists them (`HistoryGone`), or that the files of a `plan`
+still exist when its rows are read.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 def snapshot_by(
     table: TableContext, now: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None
 ) -> Snapshot:
-    """Return the snapshot of a moment by one listing; do not check whether it is stale.
+    """Return the snapshot of a moment by one listing, stale or not.
 
     Raises:
         HistoryGone: the snapshot cannot be read (any more).
@@ -135,7 +135,7 @@ def plan(
 ) -> scan.ScanPlan:
     """Plan which files of a snapshot to read for the requested rows; see `scan.plan_scan`.
 
-    `config` has the table's properties; they are read if it is None.
+    `config` has the table's properties; if None, they are read.
     """
     schema = table.schema(seen.timeline)
     seen = seen.read_optimized if read_optimized else seen

@@ -8,7 +8,7 @@ A filter is a program in postfix order: questions, each about one column, joined
 loop, so only memory limits its length and depth. (A pyarrow expression with some thousand parts crashes the process.)
 As in SQL, a question is true, false or null for a row. The filter keeps rows for which the whole is true.
 
-Promised: text and tuples of any length. NOT promised: long pyarrow expressions of the user, which pyarrow evaluates.
+Promised: text and tuples of any length. NOT promised: long pyarrow expressions, which pyarrow evaluates.
 """
 
 from __future__ import annotations
@@ -88,9 +88,8 @@ class OneOf:
         values: in a form that pyarrow accepts for an array of the type.
         negated: True for `not in`.
         has_null: whether a null is among the values.
-        matches_null: True for pyarrow's rule: null is an ordinary value, in the list or not. False for SQL's rule: the
-            answer for a null is null. If the list has a null, the answer for a value that is not in the list is null,
-            too.
+        matches_null: True if null is an ordinary value, as in pyarrow. False for SQL's rule: a null's answer is null;
+            and if the list has a null, the answer for a value that is not in the list is null, too.
     """
 
     column: str
@@ -278,7 +277,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
-    """Return an expression for all rows with the answer true, and one for false; None excludes no row."""
+    """Return an expression for rows with the answer true, and one for false; None excludes no row."""
     found: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):
@@ -339,7 +338,7 @@ def both(first: Filter, second: Filter) -> Filter:
 
 @dataclass
 class Chain:
-    """Terms joined by one word, while their steps are appended one after the other.
+    """Terms joined by one word, appended one after the other.
 
     Terms that compare one column with a value become a single question: `=` terms of an `or`, `!=` terms of an `and`.
     """
@@ -349,7 +348,7 @@ class Chain:
     _folded: dict[str, OneOf] = field(default_factory=dict)
 
     def add(self, steps: list[FilterStep], start: int) -> None:
-        """Join the term whose steps begin at `start` to the earlier terms; this changes `steps`."""
+        """Join the term whose steps begin at `start` to the earlier terms, in `steps`."""
         last = steps[-1]
         if len(steps) - start == 1 and isinstance(last, OneOf) and last.negated is (self.word == AND):
             first = self._folded.setdefault(last.column, last)
@@ -365,7 +364,7 @@ class Chain:
 
 
 def negate(steps: list[FilterStep], start: int) -> None:
-    """Negate the term whose steps begin at `start`; this changes `steps`."""
+    """Negate the term whose steps begin at `start`, in `steps`."""
     last = steps[-1]
     if len(steps) - start == 1 and isinstance(last, OneOf):
         last.negated = not last.negated
@@ -376,7 +375,7 @@ def negate(steps: list[FilterStep], start: int) -> None:
 
 
 def compared(column: str, kind: pa.DataType, sign: str, found: Place) -> Question:
-    """Return the question for a comparison with a literal, given the literal's place among the type's values."""
+    """Return the question for a comparison with a literal, given its place among the type's values."""
     floor, exact = found
     if sign in {"=", "!="}:
         return OneOf(column, kind, [floor] if exact else [], negated=sign == "!=")
@@ -421,10 +420,10 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
 
 
 def check_kind(given: Any) -> None:
-    """Check that a value has a type that may be a filter, regardless of columns.
+    """Check that a value may be a filter, whatever the columns.
 
     Raises:
-        InvalidInput: the type cannot be a filter.
+        InvalidInput: values of its type are no filters.
     """
     if not isinstance(given, (str, pc.Expression, Filter)):
         _alternatives(given)
@@ -433,7 +432,7 @@ def check_kind(given: Any) -> None:
 def of_tuples(given: Any, schema: pa.Schema) -> Filter:
     """Convert tuples `(column, sign, value)` in pyarrow's form to a filter; of several lists, one must be true.
 
-    Literals compare exactly, as in text. `in` and `not in` treat null as an ordinary value, as pyarrow does.
+    Literals compare exactly. `in` and `not in` treat null as an ordinary value, as pyarrow does.
 
     Raises:
         InvalidInput: the tuples are no filter, or a value does not fit its column.

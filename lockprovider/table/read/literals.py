@@ -45,8 +45,8 @@ class Place(NamedTuple):
     """Place of a literal among the values of a type.
 
     Attributes:
-        floor: the greatest value of the type that is not above the literal; None if all values are above it. It has a
-            form that pyarrow accepts for an array of the type (days and units of time are numbers).
+        floor: the greatest value of the type that is not above the literal, in a form that pyarrow accepts for an array
+            (days and units of time are numbers); None if all values are above it.
         exact: whether the floor equals the literal.
     """
 
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 class TimeLiteral:
     """Point in time, as `units` since 1970; a second has `per_second` units.
 
-    `zoned` states whether it has a time zone. None fits columns with and without a zone, like text, which means UTC.
+    `zoned` states whether it has a time zone. None, for text without a zone (UTC), fits columns with and without one.
     """
 
     units: int
@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place | None]]:
-    """Return the name of a type's literals in error texts, and the function that locates them."""
+    """Return the name of a type's literals, and the function that locates them."""
     for belongs, called, find in _FAMILIES:
         if belongs(kind):
             return called, find

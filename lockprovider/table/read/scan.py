@@ -3,15 +3,14 @@
     plan = plan_scan(snapshot, schema, config, columns=["fare"], where=pc.field("city") == "ulm")
     rows = to_table(place, plan)              # or to_reader(place, plan), in bounded memory
 
-A scan excludes whole files by their partition values and their known column ranges (`files.footers`). It excludes row
-groups by the statistics in their footers, and filters the other rows one by one. A slice with log files is excluded by
-partition only, and its rows are filtered after the merge (see `files.merge_log`). Filters on a column of floats exclude
-no row groups, since statistics ignore NaN and the sign of zero. A small file is fetched with one request; of a large
-one, only the needed ranges are fetched.
+A scan excludes files by partition values and known column ranges (`files.footers`), then row groups by the statistics
+in their footers, and filters the other rows one by one. A slice with log files is excluded by partition only, and
+filtered after its merge (see `files.merge_log`). Filters on floats exclude no row groups, since statistics ignore NaN
+and the sign of zero. A small file is fetched with one request; of a large one, only the needed ranges are fetched.
 
 Promised: the rows are those of the snapshot, whatever commits follow; with a filter, those for which it is true (see
-`filters`). `to_reader` holds one row group of one file at a time (`base_file.ROW_GROUP_ROWS` rows of the requested and
-filtered columns), and the rows of one slice's log files. NOT promised: an order of rows.
+`filters`). `to_reader` holds one row group of one file (`base_file.ROW_GROUP_ROWS` rows of the requested and filtered
+columns), and the rows of one slice's log files. NOT promised: an order of rows.
 
 Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex` for pruning by partition.
 """
@@ -65,9 +64,9 @@ _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimize
 class ScanPlan:
     """Plan of a read. Picklable, and each slice can be read alone.
 
-    `schema` is the schema of the result; `read` also has the columns that the filter needs. `bound` is true of all
-    requested rows, and excludes row groups without such rows; None excludes none. `merged` has the rule to merge slices
-    with logs, and the columns of `read` and of the rule; None without such slices.
+    `schema` is the result's; `read` also has the filter's columns. `bound` is true of all requested rows, to exclude
+    row groups; None excludes none. `merged` has the columns to read of slices with logs, and their merge rule; None
+    without such slices.
     """
 
     slices: tuple[FileSlice, ...]
@@ -149,7 +148,7 @@ def to_table(place: TablePlace, scan: ScanPlan, told: Callable[[Iterator[_Rows]]
     """Read all rows of a scan; the batches of each slice pass through `told`, for progress reports.
 
     Raises:
-        HistoryGone: a file was cleaned before it was read.
+        HistoryGone: a file was cleaned.
     """
     reads = [partial(_listed, place, scan, one) for one in scan.slices]
     # pyarrow decodes slices without logs by several threads.
@@ -161,7 +160,7 @@ def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
     """Read the rows of a scan in batches; each file is opened when it is reached.
 
     Raises:
-        HistoryGone: during iteration, if a file was cleaned before it was read.
+        HistoryGone: during iteration: a file was cleaned.
     """
     batches = (batch for one in scan.slices for batch in _batches(place, scan, one, ahead=False))
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
@@ -171,13 +170,13 @@ def read_slice(place: TablePlace, scan: ScanPlan, one: FileSlice) -> pa.Table:
     """Read the rows of one slice of a scan.
 
     Raises:
-        HistoryGone: the file was cleaned before it was read.
+        HistoryGone: the file was cleaned.
     """
     return pa.Table.from_batches(_batches(place, scan, one), scan.schema)
 
 
 def _at_once(place: TablePlace) -> int:
-    """Return how many slices with logs to merge at once; more than there are processors only if the store is remote."""
+    """Return how many slices with logs to merge at once: up to the number of processors, or more on a remote store."""
     return _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
 
 
@@ -209,7 +208,7 @@ def _merged(
 def _within_ranges(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, mentioned: Sequence[pa.Field], known: RangesOf
 ) -> tuple[FileSlice, ...]:
-    """Drop many files without a wanted value, by their known column ranges. Few files are not looked up.
+    """Drop files without a wanted value, by their known column ranges, if there are many files.
 
     A slice with logs stays, since its rows differ from its file's.
     """

@@ -54,6 +54,7 @@ def _demo(chosen: Any) -> int:
 
 
 def _run_demo(chosen: Any) -> int:
+    """Check the options, run the demo on the chosen store, and print its report; returns the exit code."""
     if chosen.serve and chosen.url:
         return _refuse("--serve starts a store of its own: leave out --url")
     if chosen.keep and not chosen.serve:

@@ -65,6 +65,7 @@ def _elect(arguments: argparse.Namespace) -> int:
 
 
 def _elected(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
+    """Stand in the election, run the command while elected, and stand again after a lost term, unless `--once`."""
     if not arguments.words or not arguments.words[0]:
         raise InvalidInput(f"no command; {form('elect')}")
     election = Election.open(

@@ -133,6 +133,7 @@ between two looks is not seen. It ends by Ctrl-C, or after --for seconds."""
 
 
 def _watch(arguments: Any) -> int:
+    """Read the record every `--every` seconds, and print each change, until `--for` seconds have passed."""
     at, world = _place(arguments), Machine()
     watcher = _Watcher(at.store, at.path, world, arguments.timeout)
     end_s = None if arguments.for_s is None else world.monotonic_s() + arguments.for_s
@@ -193,6 +194,7 @@ its own are gone) keeps everybody from taking the lock: it is set aside, in an o
 
 
 def _break(arguments: Any) -> int:
+    """Read the record, ask for confirmation if needed, and break the lock; returns the exit code."""
     at = _place(arguments)
     seen = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
     record = seen.record
@@ -208,6 +210,7 @@ def _break(arguments: Any) -> int:
 
 
 def _break_seen(arguments: Any, at: LockPlace, seen: LockStatus) -> int:
+    """Break the lock if its record is still the one in `seen`; print the outcome and return the exit code."""
     done = break_lock(at.store, at.path, seen, Machine(), timeout_s=arguments.timeout)
     match done.outcome:
         case Won():
@@ -273,6 +276,7 @@ _MOST_LANES = 40
 
 
 def _audit(arguments: Any) -> int:
+    """Switch the audit on or off, or print its records; exit code 1 if two owners held the lock at once."""
     at = _place(arguments)
     if arguments.enable or arguments.disable:
         return _set(arguments, at)
@@ -366,6 +370,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
+    """Acquire the lock, and run the command while the lease lasts."""
     if not arguments.words or not arguments.words[0]:
         raise InvalidInput(f"no command; {form('run')}")
     at, news = _place(arguments), threading.Event()

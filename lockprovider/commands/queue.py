@@ -88,6 +88,7 @@ def _create(arguments: Any) -> None:
 
 
 def _put(arguments: Any) -> None:
+    """Put the messages of the arguments or of stdin, a line each, and print how many were new."""
     if arguments.producer is not None and (arguments.key or arguments.priority or arguments.delay):
         raise InvalidInput("--producer puts plain messages: leave out --key, --priority and --delay")
     bodies = _bodies(arguments)
@@ -172,6 +173,7 @@ Not promised: that a message is delivered once."""
 
 
 def _work(arguments: Any) -> None:
+    """Run the command for each message, until a signal stops the queue or it is empty with `--until-empty`."""
     words: list[str] = arguments.words
     if not words:
         raise InvalidInput(f"no command; {_FORM}")

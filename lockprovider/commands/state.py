@@ -82,6 +82,7 @@ def add_state(commands: Commands) -> None:
 
 
 def _add_terraform(state: Commands) -> None:
+    """Register the commands for Terraform: `run`, `serve` and `lock`."""
     url = "the state's object: s3://bucket/infra/network.json"
     text = "Run Terraform or OpenTofu with its state in this object, on any store."
     run = add_command(state, "run", _run, text, url, more=_RUN_MORE)
@@ -121,6 +122,7 @@ def _opened(arguments: Any, codec: Any = None) -> State[Any]:
 
 
 def _get(arguments: Any) -> int | None:
+    """Print the value of the state, or of the revision `--serial`; exit code 1 without a state."""
     state = _opened(arguments)
     found = state.read() if arguments.serial is None else state.at(arguments.serial)
     if found.serial == 0 or found.value is None:
@@ -204,6 +206,7 @@ def _editing(who: Editor) -> str:
 
 
 def _unlock(arguments: Any) -> int | None:
+    """Break the edit lock of the state, after confirmation, or remove Terraform's lock file."""
     if arguments.style == _STYLE:
         return _unlock_file(arguments, lambda words: _refused(arguments, words))
     if arguments.id is not None:
@@ -276,6 +279,7 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
 
 
 def _run(arguments: Any) -> int:
+    """Serve the state on a free port while the command runs; returns the command's exit code."""
     words = arguments.words
     if not words:
         raise InvalidInput(f"no command; {_RUN_FORM}")
@@ -358,6 +362,7 @@ def _lock(arguments: argparse.Namespace) -> int | None:
 
 
 def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
+    """Hold Terraform's lock file while the command runs; the outcome is `lost` if the file was removed."""
     lock = _file_lock(arguments)
     with passed_signals():
         try:

@@ -122,6 +122,7 @@ class StateServer:
             self._loop.call_soon_threadsafe(self._end.set)
 
     async def _serve(self) -> None:
+        """Serve connections until `shutdown`, then close those with incomplete requests, and wait for the others."""
         self._loop = asyncio.get_running_loop()
         answering = ThreadPoolExecutor(_AT_ONCE, "state-answering")
         self._loop.set_default_executor(answering)
@@ -161,6 +162,7 @@ class StateServer:
             timer.cancel()
 
     async def _handled(self, request: BaseRequest) -> StreamResponse:
+        """Answer one request, report a rejected one to `told`, and close the connection."""
         self._heard(request.protocol)
         reply = await self._reply(request)
         if reply.said and reply.status is not HTTPStatus.UNAUTHORIZED:
@@ -174,6 +176,7 @@ class StateServer:
         return response
 
     async def _reply(self, request: BaseRequest) -> Reply:
+        """Check password, path and encoding, read the body, and let the backend answer on a thread."""
         if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
             said = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"
             return Reply.refusal(HTTPStatus.UNAUTHORIZED, "AccessDenied", said)

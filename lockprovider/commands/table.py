@@ -60,6 +60,7 @@ def add_table(commands: Commands) -> None:
 
 
 def _add_create(commands: Commands) -> None:
+    """Register `create` with its options."""
     parser = add_table_command(commands, "create", _create, "Make a new table.")
     schema = parser.add_mutually_exclusive_group(required=True)
     schema.add_argument("--column", action="append", metavar="NAME:TYPE", help="e.g. id:int64, at:timestamp")
@@ -85,6 +86,7 @@ def _add_create(commands: Commands) -> None:
 
 
 def _add_queries(commands: Commands) -> None:
+    """Register the commands that query a table."""
     add_table_command(commands, "info", _info, "Say what the table is, and how much of it there is.")
     parser = add_table_command(commands, "timeline", _timeline, "List the instants, or draw them.")
     _add_last(parser)
@@ -111,6 +113,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _create(arguments: Any) -> CommandAnswer:
+    """Create a table from the options."""
     if arguments.bucket_by and arguments.buckets is None:
         raise InvalidInput("--bucket-by needs --buckets: how many file groups a partition has")
     schema = (
@@ -168,6 +171,7 @@ def _partitions(arguments: Any) -> list[str] | None:
 
 
 def _timeline(arguments: Any) -> CommandAnswer:
+    """List the instants, or draw them into `--svg` with the known times of holding the lock."""
     last, table = _last(arguments), opened(arguments)
     if arguments.svg is None:
         return _instants(table, last)
@@ -188,6 +192,7 @@ def _tenures(table: Table) -> tuple[Tenure, ...]:
 
 
 def _info(arguments: Any) -> CommandAnswer:
+    """Summarize the table: properties, columns, pending work, and the size of the present snapshot."""
     table = opened(arguments)
     config, now = table.config(), table.timeline()
     seen = table.snapshot(now)
@@ -240,6 +245,7 @@ def _short(cell: object) -> object:
 
 
 def _commit(commit: Commit) -> dict[str, Any]:
+    """Build the answer for one commit."""
     stats = [stat for stats in commit.metadata.stats.values() for stat in stats]
     return {
         "completed": commit.completion,
@@ -290,6 +296,7 @@ def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
 
 
 def _read(arguments: Any) -> CommandAnswer:
+    """Read rows batch by batch, until `--limit` rows are read."""
     columns = None if arguments.columns is None else arguments.columns.split(",")
     limit: int = arguments.limit
     if limit < 0:
@@ -309,6 +316,7 @@ def _read(arguments: Any) -> CommandAnswer:
 
 
 def _doctor(arguments: Any) -> CommandAnswer:
+    """Run all checks, also on a table that cannot be opened; exit code 1 if anything is wrong."""
     store = Store.from_url(arguments.url, storage_options(arguments))
     table = Table(store, arguments.url, settings=settings(arguments))
     report = diagnose(table, keys=arguments.keys)

@@ -177,6 +177,7 @@ def _ready_ms(metadata: CommitMetadata, made_ms: Mapping[str, int]) -> int | Non
 
 
 def _undone(table: Table, now: Timeline) -> list[Bar]:
+    """List rolled back instants as bars that end at the begin of their rollback."""
     found: list[Bar] = []
     for instant in now.instants:
         if instant.action is Action.ROLLBACK and instant.is_completed:

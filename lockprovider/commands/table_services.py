@@ -104,6 +104,7 @@ def _planned(arguments: Any, done: str, verb: str, schedule: Any, unschedule: An
 
 
 def _compact(arguments: Any) -> CommandAnswer:
+    """Schedule, unschedule or run a compaction, as the options say."""
     table = opened(arguments)
     planned = _planned(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
     if planned is not None:
@@ -131,6 +132,7 @@ def _add_cluster(commands: Commands) -> None:
 
 
 def _cluster(arguments: Any) -> CommandAnswer:
+    """Schedule, unschedule or run a clustering, as the options say."""
     table, given = opened(arguments), (arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes)
     schedule = partial(table.schedule_clustering, *given)
     planned = _planned(arguments, "clustering", "cluster", schedule, table.unschedule_clustering)
@@ -191,6 +193,7 @@ def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> CommandAnswer:
 
 
 def _savepoint(arguments: Any) -> CommandAnswer | int:
+    """List, make or delete savepoints."""
     table = opened(arguments)
     if arguments.list:
         return _savepoints(table)
@@ -213,6 +216,7 @@ def _savepoints(table: Table) -> CommandAnswer:
 
 
 def _restore(arguments: Any) -> CommandAnswer | int:
+    """Restore the table to a version, after confirmation."""
     table = opened(arguments)
     if not arguments.yes and not _confirmed(table, arguments.version):
         complain("lockprovider", "not confirmed; nothing was changed")

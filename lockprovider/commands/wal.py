@@ -75,6 +75,7 @@ def _create(arguments: Any) -> None:
 
 
 def _append(arguments: Any) -> None:
+    """Append the records of the arguments or of stdin, a line each, and print how many were new."""
     records: Iterable[str] = arguments.records or (line.rstrip("\n") for line in sys.stdin)
     data = (record.encode() for record in records)
     log, producer = _opened(arguments), arguments.producer
@@ -119,6 +120,7 @@ def _reader(log: Wal, arguments: Any) -> LogReader | None:
 
 
 def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None) -> None:
+    """Print records as they come, and commit the reader after each batch."""
     for batch in batches:
         for offset, record in enumerate(batch.records, batch.start.offset):
             position = str(Position(batch.start.slot, offset))

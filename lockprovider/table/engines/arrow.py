@@ -144,6 +144,7 @@ def _insert(txn: Transaction, plan: WritePlan[Iterable[Found]]) -> None:
 
 
 def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[Found]) -> Iterable[WriteStat]:
+    """Write all parts into new file groups, then raise if a key came twice in any of them."""
     stats: list[WriteStat] = []
     seen: dict[str, list[pa.Array]] = {}
     for number, part in enumerate(parts):

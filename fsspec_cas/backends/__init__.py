@@ -61,14 +61,14 @@ _UNNAMED = frozenset(
 
 
 def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """Return the fsspec filesystem of a URL and the path in it, without a slash at the end.
+    """Return the fsspec filesystem of a URL and the path in it, without a trailing slash.
 
     Raises:
         InvalidUrl: the URL cannot be parsed (see `check_url`).
         InvalidInput: `storage_options` is not a mapping, or has an option that this kind of filesystem does not have.
         NotSupported: no backend for its protocol, or its pip extra is not installed.
         AccessDenied: its filesystem looked for credentials, and found none.
-        Unavailable: its filesystem asked for credentials, and got no answer.
+        Unavailable: its filesystem requested credentials, and got no answer.
     """
     plain = check_url(url).removeprefix("cas::")
     protocol, separator, rest = plain.partition("://")
@@ -98,7 +98,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return the filesystem and the path; check the options before the filesystem looks for credentials.
+    """Check the options, then create the filesystem, which may look for credentials; return it and the path.
 
     `url_to_fs` is not used: it takes the "::" in the name of a multi-region access point for a chain of URLs.
     """
@@ -111,12 +111,12 @@ def _opened(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
-    """Return our error for a failure of a filesystem that looks for credentials at once, as gcsfs does.
+    """Return our error if a filesystem that looks for credentials at once, as gcsfs does, did not find them; else None.
 
-    Such a failure is an error of Google's, of a network or of a file; for any other error the result is None.
+    It is then an error of Google's, of a network or of a file.
     """
     what = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
-    if isinstance(error, OSError):  # its words may be a URL with the token in it
+    if isinstance(error, OSError):  # its text may be a URL that contains the token
         return Unavailable(f"{what}; check the network, and that a file named as token is there")
     if isinstance(error, KeyError) or type(error).__module__.startswith("google.auth."):
         return AccessDenied(f"{what}: {error}; check token and project, or the credentials of this machine")
@@ -124,7 +124,7 @@ def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
 
 
 def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return filesystem and path with another client library than fsspec's own for this protocol."""
+    """Return filesystem and path with another client library than fsspec's own."""
     if client != _OBSTORE:
         raise InvalidInput(f"client={client!r} is none: give client='obstore', or leave it out")
     if not url.startswith("s3://"):
@@ -175,12 +175,12 @@ def _missing_extra(protocol: str) -> NotSupported:
 def place_of(backend: Backend) -> object:
     """Return a key; two backends with equal keys send the same requests to the same service."""
     if type(backend).__module__ in ("fsspec_cas.backends.local", "fsspec_cas.backends.memory"):
-        return backend.name  # one of each for the process
-    fs = getattr(backend, "_given", None)  # fsspec's own instances differ from thread to thread
+        return backend.name  # the process has one of each
+    fs = getattr(backend, "_given", None)  # fsspec creates an instance per thread
     if fs is None:
-        return weakref.ref(backend)  # as good as the backend, and keeps nothing alive
+        return weakref.ref(backend)  # compares as the backend does, without keeping it alive
     options = repr((fs.storage_args, sorted(fs.storage_options.items())))
-    return type(fs), hashlib.blake2b(options.encode(), digest_size=16).hexdigest()  # they may hold a key and a secret
+    return type(fs), hashlib.blake2b(options.encode(), digest_size=16).hexdigest()  # may hold a secret, so hashed
 
 
 def is_remote(backend: Backend) -> bool:
@@ -209,7 +209,7 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> None:
     """Refuse options that this kind of filesystem does not have, and an endpoint without a scheme.
 
     Raises:
-        InvalidInput: the message names the option; it never shows a value, which may be a secret, except an endpoint.
+        InvalidInput: the message names the option. It shows no value but an endpoint's, as others may be secret.
     """
     known = _known(kind)
     for name in options:

@@ -79,7 +79,7 @@ class Backend(Protocol):
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> ListAnswer:
-        """List objects whose path has `prefix` and follows `start_after`: the first page, or that of `token`."""
+        """List objects with this prefix that follow `start_after`: the first page, or that of `token`."""
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
         """Begin an upload in parts; its object is not visible before the completion."""

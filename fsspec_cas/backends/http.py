@@ -83,7 +83,7 @@ class HttpBackend(Backend):
     def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
     ) -> Coroutine[Any, Any, ListAnswer]:
-        """List objects whose path has `prefix` and follows `start_after`: the first page, or that of `token`."""
+        """List objects with this prefix that follow `start_after`: the first page, or that of `token`."""
         asked = StoreRequest(Verb.LIST, prefix, start_after=start_after, token=token)
         return self._listener.ask(asked, timeout_s)
 

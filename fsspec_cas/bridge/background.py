@@ -4,10 +4,10 @@ The default executor of asyncio has few threads and also resolves host names. A 
 semaphores that can stay locked after an interrupt (`fsspec_cas.waiting`), and the interpreter waits at exit for its
 calls.
 
-A `Later` is a `concurrent.futures.Future` that an interrupt cannot leave locked. One thread of this library sets the
-results of many callers in turn. The standard future keeps its result under a `Condition`, which a Ctrl-C in a waiting
-caller can leave locked. The thread that sets the result would then block, and with it all other callers. A `Later`
-keeps its result in attributes that one thread writes, behind a `Signal`.
+A `Later` is a `concurrent.futures.Future` that an interrupt cannot leave locked. The standard future keeps its result
+under a `Condition`, which a Ctrl-C in a waiting caller can leave locked. The thread that sets the results of many
+callers in turn would then block, and all of them with it. A `Later` keeps its result in attributes that one thread
+writes, behind a `Signal`.
 
 `concurrent.futures.wait` and `as_completed` still lock the future's `Condition`. The thread that sets the result tries
 for one second to lock it, and wakes those callers on a new thread.

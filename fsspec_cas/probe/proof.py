@@ -1,7 +1,7 @@
 """Proof that a store obeys conditions, required of an undocumented S3 store before it holds a lock.
 
-Many stores speak the S3 API, and some of them answer 200 to a false condition. Amazon S3, GCS, Azure, local files and
-memory are documented and not tested. The conditions must also hold for simultaneous writers.
+Some stores with the S3 API answer 200 to a false condition. Amazon S3, GCS, Azure, local files and memory are
+documented and not tested. The conditions must also hold for simultaneous writers.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     """Test an undocumented S3 endpoint, once per process and bucket, for whether it refuses false conditions.
 
     Creates and matches race in pairs, with their last bytes held back if the client can. The test sends 56 requests, in
-    ten steps, on its own objects below the store's root, and removes them. Later calls send none; nor does any call for
-    Amazon S3, GCS, Azure, local files and memory. `timeout` is for the whole test, which takes 3 s more at most. Not
-    promised: that a store which passed is right, see `fsspec_cas.probe`.
+    ten steps, on its own objects below the store's root, and removes them. Later calls send none, and neither does any
+    call for Amazon S3, GCS, Azure, local files and memory. `timeout` is for the whole test, which takes 3 s more at
+    most. Not promised: that a store which passed is right, see `fsspec_cas.probe`.
 
     Raises:
         NotSupported: the store ignores a condition, or two writers won. A lock kept there would have two holders.

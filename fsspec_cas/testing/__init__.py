@@ -1,4 +1,4 @@
-"""Test tools for users too: a clock that stands still, and a backend that loses, delays and repeats requests by a plan.
+"""Test tools: a clock that stands still, and a backend that loses, delays and repeats requests by a plan.
 
     clock = ManualClock()
     backend = Faulty(MemoryBackend(fs), {"put": [LoseAnswer()]}, world=clock)
@@ -9,7 +9,7 @@
 A fault answers as the network would; the inner backend performs the request or does not. Assert on `fired`: a fault
 that did not fire has tested nothing.
 
-`WRONG_ANSWERS` are replies of gateways, captive portals and other services in a store's place. A `Gateway` sends them:
+`WRONG_ANSWERS` are replies of gateways, captive portals and other services. A `Gateway` sends them:
 
     with Gateway(host, port) as gateway:                     # in front of a real server
         gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))

@@ -1,7 +1,7 @@
-"""A gateway between a client and a store, and HTTP answers that no store sends: of proxies, portals and other services.
+"""A gateway between a client and a store, and HTTP answers of proxies, portals and other services.
 
-`WRONG_ANSWERS` maps a name to the raw bytes. The `Gateway` replaces `{portal}` in a `Location` by an address that
-answers every request as a store would.
+`WRONG_ANSWERS` maps names to raw bytes. The `Gateway` replaces `{portal}` in a `Location` by an address that answers
+every request as a store would.
 """
 
 from __future__ import annotations
@@ -172,10 +172,9 @@ class Rule:
 class Gateway:
     """An HTTP proxy without TLS on a free port of 127.0.0.1, in front of the server at `host` and `port`.
 
-    It forwards requests without a rule byte for byte, so that signatures stay valid. It closes each connection after
-    one answer, since a kept connection would hide half of the cases. A rule is chosen before a request is forwarded.
-
-    `choose` returns a rule, e.g. a random one, for a request that none of `rules` takes.
+    It forwards requests without a rule byte for byte, so that signatures stay valid, and chooses a rule before it
+    forwards. It closes each connection after one answer, since a kept connection would hide half of the cases. `choose`
+    returns a rule, e.g. a random one, for a request that none of `rules` takes.
 
     >>> with Gateway("127.0.0.1", 9) as gateway:
     ...     gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))

@@ -1,19 +1,18 @@
 """Azure Blob Storage, with the account and credential of an adlfs filesystem.
 
-Every layer that would re-send is off: azure-core makes no retries, and aiohttp's re-send of a PUT with a broken
-connection is switched off on the transport's session. Each reply is read in that transport, below the SDK, which would
-take a gateway's page for an answer.
+Every layer that would re-send is off: azure-core's retries, and aiohttp's re-send of a PUT with a broken connection.
+Each reply is read in the transport, below the SDK, which would take a gateway's page for an answer.
 
-The version is the ETag, which Azure makes anew with every write. The promises hold only for block blobs written as a
-whole, up to the service's 5000 MiB for one Put Blob.
+The version is the ETag, which Azure renews with every write. The promises hold only for block blobs written as a whole,
+up to the service's 5000 MiB for one Put Blob.
 
 An upload consists of staged blocks, sent without conditions, and a block list with If-None-Match: *. Staged blocks
 belong to the blob's name, so their ids carry the identity of the write. A commit of the blob drops the blocks of all
-other uploads. Those then find that the blob exists, or, if it was deleted since, that their blocks are gone.
+other uploads. Those uploads find that the blob exists, or, if it was deleted since, that their blocks are gone.
 
-Blocks that are never committed cannot be removed without a blob that readers see. The service drops them with the next
-commit of that blob, or after a week. Until then they do not disturb `put_if_absent` (see `put`). Another program's Put
-Blob succeeds on Azure, but not on Azurite. All ids at one name must have the same length, so only another program's
+Blocks that are never committed cannot be removed without a visible blob. The service drops them with the next commit of
+that blob, or after a week. Until then they do not disturb `put_if_absent` (see `put`). Another program's Put Blob
+succeeds on Azure, but not on Azurite. All ids at one name must have the same length, so only another program's
 unfinished upload can block an upload of this library.
 
 Sources: Azure Blob Storage REST reference, "Specifying conditional headers for Blob service operations", "Put Blob",

@@ -1,8 +1,8 @@
 """Google Cloud Storage through its JSON API, with the credentials and settings of a gcsfs filesystem.
 
-gcsfs's own calls have a retry loop. It repeats a conditional upload, and then reports the caller's own object as
-another writer's. So this module sends the requests: one aiohttp session per event loop, each request sent once, with
-gcsfs's endpoint, headers, credentials, requester-pays project, session settings and client certificate.
+gcsfs's own retry loop repeats a conditional upload, and then reports the caller's own object as another writer's. So
+this module sends the requests: one aiohttp session per event loop, each request sent once, with gcsfs's endpoint,
+headers, credentials, requester-pays project, session settings and client certificate.
 
 The version is the generation: it grows with every write and never recurs. A read takes it from the `x-goog-generation`
 header of the response that carries the bytes.

@@ -4,12 +4,9 @@ The client is created as the user's s3fs would, but sends each request once and 
 is off: s3fs's loop, botocore's retries, aiohttp's re-send of a PUT with a broken connection, and redirects. The reply
 is read in the transport, below botocore, which would take a gateway's page for an answer.
 
-Three steps of botocore are left out, because a small request does not need them. It asks first whether it may send a
-body ("Expect: 100-continue"), a round trip for every PUT. It builds the same User-Agent twice. Its retry handler
-inspects every answer.
-
-botocore reads the model of S3 and the endpoints from its own files for each session. That takes most of the time of
-opening a store. Here they are read once per process.
+To save time, three steps of botocore are left out: the round trip of "Expect: 100-continue" for each PUT, building the
+User-Agent twice, and the retry handler. botocore's files (the model of S3, the endpoints) are read once per process,
+not once per session: parsing them takes most of the time of opening a store.
 
 Sources: Amazon S3 User Guide, "Conditional requests"; API reference of PutObject, GetObject, DeleteObject,
 CreateMultipartUpload, UploadPart, CompleteMultipartUpload ("conditional writes"), AbortMultipartUpload; "Amazon S3
@@ -137,7 +134,7 @@ async def connect(given: Any) -> Connection:
     client = await fs.set_session()
     client.meta.events.register_last("before-call.s3", _send_at_once)
     client.meta.events.register_last("before-sign.s3.PutObject", _sign_no_body_in_a_race)
-    # The retry handler would stop after one attempt anyway; under another id it stays, and does that.
+    # Remove the retry handler, which would only count to one. If botocore renames it, it stays and does that.
     client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
     _keep_user_agent(client)
     return Connection(client, fs._s3creator)  # noqa: SLF001 - a client has no public close
@@ -176,7 +173,7 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
 
 
 def _send_at_once(params: dict[str, Any], **_: object) -> None:
-    """Send a small body along with its headers. Runs after botocore's handler that asks the server first."""
+    """Send a small body along with its headers; runs after botocore's handler that adds the question."""
     body = params.get("body")
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
@@ -193,7 +190,7 @@ def _sign_no_body_in_a_race(request: Any, **_: object) -> None:
 def _keep_user_agent(client: Any) -> None:
     """Build the User-Agent once; building it costs a tenth of a small request.
 
-    A botocore without this method is left alone.
+    Does nothing for a botocore without it.
 
     Source: botocore.useragent, `UserAgentString.to_string`; a fixed text in the config would lose the app id.
     """

@@ -318,7 +318,11 @@ def _head(name: str) -> bytes:
 
 
 def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
-    """Decode the one record of a container file and convert it with `read`; `kind` is for the error text."""
+    """Decode the one record of a container file and convert it with `read`; `kind` is for the error text.
+
+    Raises:
+        Corrupt: the data is no such Avro record; the message names the file.
+    """
     record = read_one(data, file_name)
     try:
         return read(record)
@@ -345,7 +349,11 @@ def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
 
 
 def _read(data: bytes, file_name: str) -> Any:
-    """Decode the one value of a container file within memory bounds, as its schema and codec are untrusted."""
+    """Decode the one value of a container file within memory bounds, as its schema and codec are untrusted.
+
+    Raises:
+        Exception: of many kinds, for bad bytes.
+    """
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro container file")
     source = BytesIO(data)

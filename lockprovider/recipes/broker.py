@@ -178,7 +178,7 @@ TCP = "tcp:"
 _PEERS = 1000
 _BACKLOG = 128
 _CONNECT_S = 1.0
-SILENCE_S = 3.0  # a broker sends a sign of life twice a second
+SILENCE_S = 3.0  # after that, the asker gives up: a broker sends a sign of life twice a second
 _ANSWER_S = 20.0  # after that, the asker leaves a broker whose store is silent
 
 
@@ -444,10 +444,7 @@ class Broker(Generic[T]):
             self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Return the broker's answers; None: the operations exceed a frame, and nothing was sent.
-
-        A broker that fails is avoided for 5 s.
-        """
+        """Return the broker's answers, and avoid it for 5 s if it fails; None: the operations exceed a frame."""
         said = [[self._codec.say(one), was] for one, was in operations]
         try:
             if self._link is None or self._link.address != offer[0]:
@@ -537,7 +534,7 @@ class Handover(Generic[T]):
 
     Attributes:
         handed: marks operations that a broker may have carried out, or still may.
-        dropped: by index, operations that no draft of a log's batch carries out. A queue drops anew for each draft.
+        dropped: by index, operations that no draft of a log's batch carries out. A queue decides that for each draft.
     """
 
     def __init__(self, given: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:
@@ -548,7 +545,7 @@ class Handover(Generic[T]):
         self.dropped: dict[int, NotHere] = {}
 
     def ask(self, there: object, sent: Sequence[bool]) -> Handed | None:
-        """Hand the batch to the broker that the object names; None: carry it out here."""
+        """Hand the batch to the broker that the object names, and update `handed`; None: carry it out here."""
         handed = None if self._broker is None else self._broker.hand_over(there, self._given, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent

@@ -213,7 +213,7 @@ def goes_on(me: CandidateId, leading: Leading, there: Observed | None) -> bool:
     return there is not None and not there.gone and there.record.is_of(me.owner, leading.record.epoch)
 
 
-# What observers of an election get.
+# Results that observers of an election get.
 
 
 @dataclass(frozen=True, slots=True)

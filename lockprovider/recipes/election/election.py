@@ -113,7 +113,7 @@ class Election(Recipe):
         return float("inf") if timeout is None else self.world.monotonic_s() + seconds(timeout)
 
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
-        """Return the term, if this candidate is elected now; else the seconds to wait before the next try.
+        """Try to be elected; return the term, or the seconds to wait before the next try.
 
         Raises:
             NotElected: no time is left for another try.

@@ -196,7 +196,7 @@ class LostEvent(Signal):
         self._over = over
 
     def is_set(self) -> bool:
-        """Return whether to stop."""
+        """Return whether to stop; marks a term as lapsed once its time has passed."""
         return super().is_set() or self._over()
 
 
@@ -360,6 +360,7 @@ class Term:
             raise
 
     def _is_over(self) -> bool:
+        """Return whether the term is over; marks it as lapsed once its time has passed."""
         if self._pid != os.getpid():
             return True
         if self._candidate.world.monotonic_s() < self._leading.deadline_s:

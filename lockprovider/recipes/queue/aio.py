@@ -1,7 +1,7 @@
 """`AsyncQueue`: a queue for tasks of an event loop.
 
 It wraps a `Queue`, so every promise is the same. Each call has a thread while it runs. A cancelled call ends at once.
-What a write has taken goes on, and a claimed message is given back.
+An operation that a write has taken goes on, and a claimed message is given back.
 """
 
 from __future__ import annotations

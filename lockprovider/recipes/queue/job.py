@@ -151,6 +151,8 @@ class Job(OfThisProcess):
     def check(self) -> None:
         """Check, without a request, that no other worker has the message, as far as this process can know.
 
+        It sets `lost` once the claim's time has passed.
+
         Raises:
             ClaimLost: stop working on it.
 
@@ -317,7 +319,7 @@ class ClaimHeartbeat:
     def be_new(self) -> None:
         """Reset to no jobs, also in a forked child, which holds no claims."""
         self._jobs: dict[str, Job] = {}
-        self._every_s = 0.0  # the thread wakes up at least this often
+        self._every_s = 0.0  # between two heartbeats
         self._most = _JOBS  # ended jobs are dropped above this number
         self._sooner = Signal()  # set for a job that needs a sooner heartbeat, and by `close`
         self._beating = threading.Lock()  # held by the thread that sends heartbeats

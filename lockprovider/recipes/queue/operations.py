@@ -461,7 +461,7 @@ T = TypeVar("T")
 class QueueCodec:
     """Encodes operations for a broker, see `WireCodec`.
 
-    Rare operations are not handed over, nor those that add a name to a table that forgets names.
+    Rare operations are not handed over, nor operations that add a name to a table that forgets names.
     """
 
     @staticmethod

@@ -319,6 +319,7 @@ class Queue(Recipe):
         worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
 
         def live() -> None:
+            """Work on messages until the end, and keep an error of the queue."""
             try:
                 while not self.stopping and not errors:
                     job = self.claim(visible_s=visible_s, timeout=0.0 if until_empty else _LAST_POLL_S)

@@ -93,7 +93,7 @@ class Segments:
                 self._store.delete_all(paths, timeout=self._timeout_s)
 
     def names(self) -> set[str]:
-        """List all segments, also those that the object does not name. Raises StoreError."""
+        """List all segments, named by the object or not. Raises StoreError."""
         return {one.path.rpartition("/")[2] for one in self._store.list(self._folder, timeout=self._timeout_s)}
 
 
@@ -184,7 +184,7 @@ class QueueWriter:
         return isinstance(outcome, Won)
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Contents, Version]:
-        """Return the queue, which must not be changed, and its version.
+        """Read the queue and cache it; return it, not to be changed, and its version.
 
         Raises:
             NoQueue: the queue does not exist.

@@ -330,7 +330,7 @@ class State(Recipe, Generic[V]):
         )
 
     def who(self) -> Editor:
-        """Return the state of the lock of edits, with its holder.
+        """Read the state of the lock of edits, with its holder.
 
         >>> with state.edit(reason="migration 13"):
         ...     who = state.who()
@@ -463,6 +463,7 @@ class State(Recipe, Generic[V]):
         return self.codec.decode(stored)
 
     def _revision(self, document: Document | None) -> Revision[V]:
+        """Return the revision of a document; None: serial 0, with the default."""
         if document is None:
             return Revision(0, self._value(None))
         return Revision(

@@ -271,6 +271,7 @@ def _locked(info: Mapping[str, Any]) -> Reply:
 
 
 def _status(error: Exception) -> HTTPStatus:
+    """Return the HTTP status of an error."""
     match error:
         case OutcomeUnknown():
             return HTTPStatus.GATEWAY_TIMEOUT
@@ -301,7 +302,7 @@ def _info(body: bytes) -> dict[str, Any]:
 # Needed: a store that keeps the condition of a delete. MinIO and Ceph do not, so they refuse the lock.
 #
 # Not promised. The file has no lease: after its holder died, it stays until a person unlocks it. Their write of the
-# state stays unconditional, so nothing stops a run whose lock was removed. `lockprovider state run` does.
+# state stays unconditional, so it does not stop a run whose lock was removed; `lockprovider state run` does.
 #
 # Source: internal/backend/remote-state/s3/client.go, internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu
 # 1.10).

@@ -54,7 +54,7 @@ _HINT_EVERY = 64  # slots between two updates of the hint
 # slot s was ever written, and then all slots before it were. The search doubles its steps, then halves them. Slots
 # written during the search only move the end on.
 def last_slot(look: Callable[[int], int], known: int, slots: int | None) -> int:
-    """Return the last slot, as it was at some moment of the search; -1 if none was written.
+    """Find the last slot, as it was at some moment of the search; -1 if none was written.
 
     `look` returns the slot in a slot's place, -1 if it is empty. `known` is a slot that was written at any time, or -1.
     If another program has removed it, the result is below it.
@@ -112,7 +112,7 @@ class LogObjects:
         return isinstance(outcome, Won)
 
     def manifest(self, *, fresh: bool = False) -> LogManifest:
-        """Return the manifest, cached unless `fresh`; its floor and its hint only rise.
+        """Read the manifest, from the cache unless `fresh`; its floor and its hint only rise.
 
         Raises:
             NoLog: the log does not exist.
@@ -154,7 +154,7 @@ class LogObjects:
     # -- slots ---------------------------------------------------------------------------------------------------------
 
     def look(self, slot: int, known: Found | None = None) -> Found | None:
-        """Read the place of a slot; None: it is empty. While it holds `known`, no body is transferred.
+        """Read the place of a slot, and cache its version; None: it is empty. While it holds `known`, no body moves.
 
         Raises:
             MalformedObject: the place holds something else.
@@ -220,7 +220,7 @@ class LogObjects:
         return outcome
 
     def last(self, known: int = NOT_YET) -> Slot:
-        """Return the last slot, as it was at some moment of the search; `known` is a slot that was written."""
+        """Find the last slot, as it was at some moment of the search; `known` is a slot that was written."""
         manifest = self.manifest()
         found = {NOT_YET: Slot(Head(manifest.id))}
 

@@ -247,7 +247,7 @@ class Wal(Recipe):
     def drop_reader(self, name: str) -> bool:
         """Remove a reader's name, so that the log keeps nothing for it; return whether it existed.
 
-        A reader opened under the name later begins anew.
+        A reader opened under the name later starts over.
 
         >>> log.drop_reader("nobody")
         False
@@ -280,7 +280,7 @@ class Wal(Recipe):
         return trim(self._objects, end.slot if before is None else min(before.slot, end.slot))
 
     def end(self) -> Position:
-        """Return the position of the next record, as it was during the call.
+        """Find the position of the next record, as it was during the call.
 
         >>> log.end() == log.position("end")
         True
@@ -318,7 +318,7 @@ class Wal(Recipe):
         return end if slot == end.slot else self.position(slot)  # the slot was written after the first look
 
     def info(self) -> LogInfo:
-        """Return the log's settings, end, leader, producers and readers.
+        """Read the log's settings, end, leader, producers and readers.
 
         >>> info = log.info()
         >>> info.end.offset, info.producers

@@ -249,7 +249,7 @@ class Appender(OfThisProcess):
 
     @property
     def last_seq(self) -> int:
-        """Last number that the log has of this producer, 0 if none: a restarted producer goes on after it."""
+        """Last number of this producer in the log, read from the store; 0 if none. Go on after it after a crash."""
         there = self._objects.last().head.producers.get(self._name)
         return 0 if there is None else there.seq
 

@@ -30,8 +30,8 @@ from lockprovider.recipes.errors import (
     Trimmed,
 )
 
-# Name, module and help of commands that are imported only when they run. Each module has a function `add_<name>`, which
-# adds the command and sets `run` to a function that takes the parsed arguments and returns the exit code.
+# Name, module and help of commands whose modules are imported only when they run. Such a module has a function
+# `add_<name>`. It adds the command and sets `run` to a function of the parsed arguments that returns the exit code.
 LATE: dict[str, tuple[str, str]] = {
     "elect": ("lockprovider.commands.election", "run a command while leading an election, again in each term"),
     "leader": ("lockprovider.commands.election", "say who leads an election"),

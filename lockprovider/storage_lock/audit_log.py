@@ -132,7 +132,7 @@ class AuditLog:
             self._add(shared, page, "END", at_ms, held=held)
 
     def _add(self, shared: _Shared, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
-        """Add a line to a page, and start the thread to write it."""
+        """Add a line to a page and start the thread to write it, unless the line is a renewal of an ended page."""
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with shared.guard:
             if step == "RENEW" and shared.open_page is not page:

@@ -317,5 +317,5 @@ class Client:
             lease.renew()  # while the record names it, a client that takes over applies it again
             held = self.held()
         if held is not None and held.record.late_ms:
-            late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # the hand-over came before this client's take
+            late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # the release came before this client's take
             self.world.sleep(max(0.0, self._took_s + late_s - self.world.monotonic_s()))

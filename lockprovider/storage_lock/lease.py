@@ -169,9 +169,9 @@ class Lease:
         """Create `path` with `data` if and only if this lease still is the newest one.
 
         It takes three requests if the bytes fit into the lock record (6144, deflated), else five, as they are staged
-        first. `Lock.stage` stages ahead, and its handle publishes. With `data` as well, the staged copy is not read
-        again; you must know that it still exists. When this returns, the object is at `path`. No clock is involved: see
-        `lockprovider.storage_lock.steps`.
+        first. To stage them ahead, pass the handle of `Lock.stage` as `path`. With `data` as well, the staged copy is
+        not read again; you must know that it still exists. When this returns, the object is at `path`. No clock is
+        involved: see `lockprovider.storage_lock.steps`.
 
         `new` promises that nothing is at the path. With the bytes at hand the path is then not read, which saves a
         request. Remove a copy that was staged ahead yourself (`Lock.unstage`), after the release. If other bytes are at

@@ -320,7 +320,9 @@ class Lock:
             return None if known is None else known.record
 
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
-        """Have a publish decided together with those of other writers, without holding the lock; see `combine`.
+        """Publish together with other writers, without holding the lock; waits until that is decided and applied.
+
+        See `combine`.
 
         Raises:
             Exception, NotAcquired, PublishUnknown, CasError: see `Committer.commit`.

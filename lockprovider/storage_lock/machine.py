@@ -220,10 +220,10 @@ def _log(seen: LockRecord | None, at: Moment) -> Log:
 
 
 def late_ms(seen: LockRecord, now_ms: int, by: str = "") -> int:
-    """Return until when a publish of the last hand-over may still be applied; 0 if that is past for all clocks.
+    """Return until when a publish that an earlier holder released as pending may still be applied; 0 if that is past.
 
-    A hand-over by the next writer itself (`by`) does not count: its next record names what is pending, and no other
-    client applies the old one.
+    It is past for all clocks that a lease allows, and more. A release by the next writer itself (`by`) does not count:
+    its next record names what is pending, and no other client applies the old one.
     """
     late_ms = max(seen.late_ms, seen.valid_until_ms if seen.handed and seen.owner != by else 0)
     return late_ms if now_ms <= late_ms + _PAST_MS else 0

@@ -18,8 +18,7 @@ no request is waited for longer. A client that removes published objects waits t
 roll-forward that was paused does not restore what was removed.
 
 Not promised:
-- that a removed object stays away if its write was sent in time and delayed on its way, or if its process was stopped
-  in the moment of sending;
+- that a removed object stays away, if its write was delayed on its way or its process stopped in the moment of sending;
 - that a publish without an answer can tell a removed object from one that never existed;
 - that data is applied which takes longer to write than a lease lives: stage little compared with what the store takes
   in `validity` seconds.

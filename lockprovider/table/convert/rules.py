@@ -135,7 +135,7 @@ _ADVICE: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
 
 # -- the rules -----------------------------------------------------------------------------------------------------
 
-# Decided, and why:
+# Decisions, and their reasons:
 # - float64 into float32 is exact: 0.1 is refused. Two decimals are the same number if they are written alike; two
 #   binary floats are not, and a filter `f = 0.1` would no longer find the row. `astype("float32")` says what is meant.
 # - A date is no moment: into a timestamp it is refused, though midnight would lose nothing. Which zone's midnight it

@@ -50,7 +50,7 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
     are lower case.
 
     Raises:
-        InvalidRecords: a key column is missing; a key is null or empty (with several fields: all of them); or other
+        InvalidRecords: a key column is missing; a key is null or empty (with several fields: all of them); other
             values could have the same key.
     """
     texts = [_texts(table, field) for field in fields]

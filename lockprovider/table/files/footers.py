@@ -13,7 +13,7 @@ Promised: `without` returns no file that has one of the keys. Ranges cover all r
 every row as read with these columns, nulls included.
 
 NOT promised: that `without` returns every file without the keys. The lock folder lacks filters of files with more than
-some hundred keys, all filters if there are too many files, and notes of the latest single files.
+some hundred keys, and all filters if there are too many files. It also lacks notes of the latest single files.
 
 NOT promised: a range for every column. No range is kept for:
 

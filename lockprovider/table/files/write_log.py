@@ -2,7 +2,7 @@
 
 A log file has rows (Avro if few, else Parquet), then deletes. In a table with an ordering column, a delete carries the
 value of the row that it deletes. So it wins over that row, and a later row with a lower value stays deleted until the
-next compaction; a delete without a value would let the base row come back.
+next compaction. A delete without a value would let the base row come back.
 
 Source: Hudi `HoodieAppendHandle`.
 """

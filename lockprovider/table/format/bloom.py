@@ -1,6 +1,6 @@
 """Bloom filter of a base file's footer: Hadoop's dynamic bloom filter (type code `DYNAMIC_V0`), with one row of bits.
 
-The JVM writes 2,587,966 bits (431 KB) for up to 60,000 keys, and twice as many for more: at 500,000 keys one in three
+The JVM writes 2,587,966 bits (431 KB) for up to 60,000 keys, and twice as many for more. At 500,000 keys one in three
 other keys is a false positive. This module sizes a filter to its keys, for the JVM's rate of one in a billion. At the
 JVM's largest size it uses fewer hashes (500,000 keys: 4 hashes, one false positive in a hundred).
 
@@ -56,7 +56,7 @@ def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | No
     """Return the filter of these keys as base64 text.
 
     `keys` is a list of str or an Arrow string array, without empty strings. `known` is the filter of the first of these
-    keys, in order, so that only the others are hashed; it is ignored if its form or size differs. `room` is the number
+    keys, in order, so that only the others are hashed. It is ignored if its form or size differs. `room` is the number
     of keys to size the filter for, by default derived from `keys`.
     """
     count = len(keys)

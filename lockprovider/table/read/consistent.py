@@ -4,8 +4,8 @@ A read lists the timeline, then the files, then reads commits or rows. Between t
 files, archive commits or roll commits back. A read that notices this starts again.
 
 Promised: the result is the table of one moment, after the start of the call unless the caller asked for another. NOT
-promised: success if files are removed faster than a read lists them (`HistoryGone`), or that the files of a `plan`
-still exist when its rows are read.
+promised: success if files are removed faster than a read lists them (`HistoryGone`). NOT promised: that the files of a
+`plan` still exist when its rows are read.
 """
 
 from __future__ import annotations

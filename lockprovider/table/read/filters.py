@@ -88,8 +88,8 @@ class OneOf:
         values: in a form that pyarrow accepts for an array of the type.
         negated: True for `not in`.
         has_null: whether a null is among the values.
-        matches_null: True if null is an ordinary value, as in pyarrow. False for SQL's rule: a null's answer is null;
-            and if the list has a null, the answer for a value that is not in the list is null, too.
+        matches_null: True if null is an ordinary value, as in pyarrow. False for SQL's rule: a null's answer is null.
+            If the list has a null, the answer for a value that is not in the list is null, too.
     """
 
     column: str

@@ -45,8 +45,8 @@ class Place(NamedTuple):
     """Place of a literal among the values of a type.
 
     Attributes:
-        floor: the greatest value of the type that is not above the literal, in a form that pyarrow accepts for an array
-            (days and units of time are numbers); None if all values are above it.
+        floor: the greatest value of the type that is not above the literal; None if all values are above it. It has
+            a form that pyarrow accepts for an array (days and units of time are numbers).
         exact: whether the floor equals the literal.
     """
 

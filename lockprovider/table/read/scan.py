@@ -4,7 +4,7 @@
     rows = to_table(place, plan)              # or to_reader(place, plan), in bounded memory
 
 A scan excludes files by partition values and known column ranges (`files.footers`), then row groups by the statistics
-in their footers, and filters the other rows one by one. A slice with log files is excluded by partition only, and
+in their footers. It filters the other rows one by one. A slice with log files is excluded by partition only, and
 filtered after its merge (see `files.merge_log`). Filters on floats exclude no row groups, since statistics ignore NaN
 and the sign of zero. A small file is fetched with one request; of a large one, only the needed ranges are fetched.
 

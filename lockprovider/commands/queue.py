@@ -240,7 +240,6 @@ def _feed(child: subprocess.Popen[bytes], given: bytes) -> None:
 
 
 def _body_text(body: Any) -> str:
-    """Format a body as text, for a command and for people."""
     if isinstance(body, bytes):
         return body.decode(errors="replace")
     return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)

@@ -117,7 +117,6 @@ class _Stored:
 
 
 def _opened(arguments: Any, codec: Any = None) -> State[Any]:
-    """Open the state that the arguments name."""
     return State.open(arguments.url, storage_options=storage_options(arguments), codec=codec or _Stored())
 
 
@@ -325,14 +324,12 @@ def _file_lock(arguments: Any) -> TfLock:
 
 
 def _say_holder(arguments: Any) -> None:
-    """Print the holder of the lock."""
     shown = _file_lock(arguments).shown()
     fields = {"state": "absent"} if shown is None else {"state": "held", **_lock_fields(shown)}
     say(arguments, fields, "nobody holds it" if shown is None else _who_holds(shown))
 
 
 def _who_holds(shown: TfLockFile) -> str:
-    """Describe the holder in text for people."""
     said = (shown.who or "somebody", f"since {shown.created}", f"ID {shown.id}", shown.operation, shown.info)
     return "  ".join(word for word in said if word)
 

@@ -1,8 +1,7 @@
 """Picture of a timeline: a lane for each writer, boxes from begin to completion.
 
-A red box was rolled back: its writer lost a conflict, or died. If the lock's audit has the time at which a writer
-acquired the lock, the box is pale from its last file to that time, the longest that it can have waited. It is black
-while the writer held the lock until its commit.
+A red box was rolled back: its writer lost a conflict, or died. With the lock's audit, a box is pale from its last file
+to the acquisition of the lock, the longest that the writer can have waited, and black from there to its commit.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class Worker:
         return word in self._heard
 
     def history(self, txn: TableTransaction | None = None) -> list[Done]:
-        """List the pipelines' commits that the transaction sees (default: all so far), by completion."""
+        """List the pipelines' commits in the transaction's snapshot (default: all so far), by completion."""
         timeline = self.table.timeline() if txn is None else txn.timeline
         said = ((one.completion or "", dict(self.table.metadata_of(one).extra)) for one in timeline.writes)
         found = [
@@ -305,7 +305,7 @@ def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> N
 
 
 class Processes:
-    """The processes of the demo. They run inside a `with` block, whose end stops those that still run."""
+    """The processes of the demo. The end of their `with` block kills the ones that still run."""
 
     def __init__(self, job: Job, folder: Path, target: Target = work) -> None:
         self.running: dict[str, tuple[SpawnProcess, Connection]] = {}

@@ -327,7 +327,7 @@ class Table(TableContext):
         conflict, too.
 
         Raises:
-            WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
+            WriteConflict: all `retries` + 1 tries lost to other writers of the same file groups.
             InvalidRecords, UnsupportedSchema, Aborted: as for `append`; also for a missing column.
 
         >>> done = table.upsert(pa.table({"id": [2, 3], "city": ["bonn", "ulm"], "fare": [4.0, 5.0]}))
@@ -354,7 +354,7 @@ class Table(TableContext):
         With a condition (`delete("fare is null")`), rows that others add in new file groups after the snapshot stay.
 
         Raises:
-            WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
+            WriteConflict: all `retries` + 1 tries lost to other writers of the same file groups.
             InvalidRecords: a key is null, or a key or partition column is missing.
             InvalidInput: the condition does not fit the table.
 
@@ -379,7 +379,7 @@ class Table(TableContext):
         Rows that other writers add in new file groups after the snapshot stay: they count as written later.
 
         Raises:
-            WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
+            WriteConflict: all `retries` + 1 tries lost to other writers of the same file groups.
             InvalidInput: `partitions` is a single text, or not a list.
             InvalidRecords, UnsupportedSchema, Aborted: as for `append`; also for a row of another partition.
 
@@ -402,8 +402,8 @@ class Table(TableContext):
         Raises:
             UnsupportedSchema: the field exists with another type, or its type cannot be stored.
             InvalidInput: a path leads nowhere.
-            WriteConflict: other writers added columns first, at each of `retries` + 1 tries.
-            Fenced: a commit of a newer epoch was made, see `under`.
+            WriteConflict: all `retries` + 1 tries lost to other writers.
+            Fenced: a newer epoch has committed, see `under`.
 
         >>> done = table.add_columns(pa.schema([("tip", pa.float64())]))
         >>> table.schema().names
@@ -419,7 +419,8 @@ class Table(TableContext):
         A clean end of the block commits, an exception rolls back. Without `with`, call `commit()` or `rollback()`. A
         conflict raises `WriteConflict`; use `transact` with a function for retries.
 
-        `pinned=False`: take the snapshot when the transaction starts to write; for one that reads nothing before.
+        `pinned=False`: take the snapshot when the transaction starts to write, for a transaction that reads nothing
+        before.
 
         >>> with table.transaction() as txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
@@ -445,10 +446,10 @@ class Table(TableContext):
         snapshot is a conflict, too. `pinned`: see `transaction`.
 
         Raises:
-            WriteConflict: other writers were faster at each try.
+            WriteConflict: all `retries` + 1 tries lost to other writers.
             Aborted: the heartbeat expired, or another writer rolled this write back; or the table's properties changed
                 and no retries are left.
-            Fenced: a commit of a newer epoch was made, see `under`.
+            Fenced: a newer epoch has committed, see `under`.
 
         >>> def raise_fares(txn):
         ...     txn.upsert(txn.to_pandas().assign(fare=lambda old: old["fare"] + 1))
@@ -475,7 +476,7 @@ class Table(TableContext):
         fence, the epoch is compared when the plan is made; the clean does not record it.
 
         Raises:
-            Fenced: a commit of a newer epoch was made; nothing more is planned.
+            Fenced: a newer epoch has committed; nothing more is planned.
             InvalidSettings: the policy would keep nothing.
             UnsupportedTable: the table cannot be written here.
             NotAcquired, CasError: the lock or the store failed; the next clean finishes a plan that was made.
@@ -492,7 +493,7 @@ class Table(TableContext):
         scheduled. `under` a fence, the epoch is compared at each step under the lock, and the compaction records it.
 
         Raises:
-            Fenced: a commit of a newer epoch was made; the scheduled plan is left for a later compaction.
+            Fenced: a newer epoch has committed; the scheduled plan is left for a later compaction.
             UnsupportedTable: the table is copy-on-write, or cannot be written here.
 
         >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
@@ -532,8 +533,8 @@ class Table(TableContext):
     def unschedule_compaction(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
         """Remove a scheduled compaction from the timeline; no row changes.
 
-        With `hours` instead of an instant, remove all that were scheduled at least so many hours ago, by the store's
-        clock, and that no executor runs. Returns the begin times of the removed plans.
+        With `hours` instead of an instant, remove all that were scheduled that long ago, by the store's clock, and that
+        no executor runs. Returns the begin times of the removed plans.
 
         Raises:
             InvalidInput: not exactly one of the two is given, or `hours` is not a number above 0.
@@ -568,7 +569,7 @@ class Table(TableContext):
             dry_run: write nothing, and return what would be scheduled first.
 
         Raises:
-            Fenced: a commit of a newer epoch was made; the scheduled plan is left for a later clustering.
+            Fenced: a newer epoch has committed; the scheduled plan is left for a later clustering.
             InvalidInput: a column does not exist, or a size is invalid.
             UnsupportedTable: the table has buckets (one file group each: nothing to join), or cannot be written here.
             WriteConflict: a write was faster, or is preferred; the clustering that lost changed no row.
@@ -615,8 +616,8 @@ class Table(TableContext):
     def unschedule_clustering(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
         """Remove a scheduled clustering from the timeline; no row changes.
 
-        With `hours` instead of an instant, remove all that were scheduled at least so many hours ago, by the store's
-        clock, and that no executor runs. Returns the begin times of the removed plans.
+        With `hours` instead of an instant, remove all that were scheduled that long ago, by the store's clock, and that
+        no executor runs. Returns the begin times of the removed plans.
 
         Raises:
             InvalidInput: not exactly one of the two is given, or `hours` is not a number above 0.
@@ -635,7 +636,7 @@ class Table(TableContext):
         compared in each round that has something to archive; the archive does not record it.
 
         Raises:
-            Fenced: a commit of a newer epoch was made.
+            Fenced: a newer epoch has committed.
             InvalidSettings: `keep` is impossible.
             UnsupportedTable: the table cannot be written here.
             Corrupt: a file of the archive, or an instant, cannot be parsed.
@@ -722,7 +723,7 @@ class Table(TableContext):
         it undoes.
 
         Raises:
-            Fenced: a commit of a newer epoch was made.
+            Fenced: a newer epoch has committed.
             InvalidInput: `version` is not a version.
             HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
                 savepoint or was archived.

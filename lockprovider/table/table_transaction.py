@@ -105,7 +105,7 @@ class TableTransaction(TransactionHandle):
             self.delete(deletes)
 
     def delete(self, keys: Rows | Where) -> None:
-        """Delete rows at the commit, like `Table.delete`: by key, or those that match a condition at its begin.
+        """Delete rows at the commit, like `Table.delete`: by key, or by a condition on the rows at its begin.
 
         Raises:
             InvalidRecords, InvalidInput: a column is missing, or the condition does not fit.

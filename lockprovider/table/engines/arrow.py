@@ -42,9 +42,9 @@ from lockprovider.table.transaction.transaction import AnyTransaction, Transacti
 
 SMALL_AT_ONCE = 16  # at most `SMALL_ROWS` rows each: writing them is mostly waiting for the store
 SMALL_ROWS = 1 << 16
-_TASK = "0-0-0"  # task 0, stage 0, attempt 0
+_TASK = "0-0-0"  # the write token: task, stage, attempt
 
-Found: TypeAlias = Mapping[str, PartitionChanges]  # changes by partition
+Found: TypeAlias = Mapping[str, PartitionChanges]
 
 
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:

@@ -86,7 +86,7 @@ def upsert(
     """Insert rows or replace them by key, and delete keys; see `Table.upsert`.
 
     Raises:
-        WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
+        WriteConflict: all `retries` + 1 tries lost to other writers.
         InvalidRecords, UnsupportedSchema, Aborted: as for `Table.upsert`.
     """
     return transact(table, lambda txn: merge(txn, rows, deletes), retries=retries, extra=extra)

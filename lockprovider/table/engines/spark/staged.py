@@ -186,7 +186,7 @@ class _Merging:
         with pa.memory_map(str(copy)) as file:
             names = pa.ipc.open_file(file).schema.names
             if names != tasks.change_schema(self.stage.writer.schema).names:
-                raise Aborted(_CHANGED)  # Another writer commits this stream's batch than the one that its tasks had.
+                raise Aborted(_CHANGED)  # The writer that commits a stream's batch is not the one that its tasks had.
             fields = [names.index(name) for name in columns or names]
             return pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields)).read_all()
 

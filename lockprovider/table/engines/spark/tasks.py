@@ -236,8 +236,8 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 class Numbered:
     """The file groups of one write, numbered by the driver: numbers are short names, and the same in every attempt.
 
-    `old` are the groups that may change. `new` is the first number of each partition's new groups, of which there are
-    `buckets`. `changes` counts the rows for these partitions.
+    `old` are the groups that may change. `new` is the first number of each partition's new groups; each partition has
+    `buckets` of them. `changes` counts the rows for these partitions.
     """
 
     old: Mapping[str, FileSlice]

@@ -84,7 +84,7 @@ def sql(
         InvalidInput: the text is no such statement, or is not supported: the message names the place; or no view of
             this name is registered.
         InvalidRecords: the source of a MERGE has a key twice, or a row or column does not fit.
-        WriteConflict: other writers changed the same file groups first, at each of `retries` + 1 tries.
+        WriteConflict: all `retries` + 1 tries lost to other writers.
         ModuleNotFoundError: sqlglot is not installed.
     """
     if find_spec("sqlglot") is None:

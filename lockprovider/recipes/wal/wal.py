@@ -264,7 +264,8 @@ class Wal(Recipe):
         """Raise the floor to `before`, and return the first slot that is kept; records below it may be overwritten.
 
         With `retain="readers"` the floor stays at or below the slowest named reader; without `before` it rises to that
-        one. No object is removed.
+        one. With `retain="slots"` readers hold nothing back: without `before` the floor rises to the end. No object is
+        removed.
 
         Raises:
             NoLog, OutcomeUnknown, StoreError: do it again.

@@ -14,7 +14,7 @@ from fsspec_cas.outcome import Version, Write
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The store applied the write. `version` is None if the answer carried none."""
+    """The store performed the write or delete. `version` is None if the answer carried none."""
 
     version: Version | None
 

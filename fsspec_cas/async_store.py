@@ -296,7 +296,7 @@ class AsyncStore:
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Settle a write with an unknown outcome: read the object, and re-send the write under its own condition.
 
-        A stream is only read for, as it cannot be re-sent. A delete whose object is gone stays unknown.
+        For a stream it only reads, as a stream cannot be re-sent. A delete whose object is gone stays unknown.
 
         Raises:
             InvalidInput: `unknown` is not an `Unknown`.

@@ -1,10 +1,10 @@
 """State of shared reads of one object: the read under way, its waiting callers, and the known content. No I/O.
 
-1. One read is under way at a time: versions have no order, so the newer of two answers could not be determined. 2. A
-caller never gets a read that began before its call, as it may show content overwritten before the call. Reads are
-numbered; the next one, or any later one, serves a caller. 3. A read whose caller was interrupted gives no result; a
-waiting caller begins another. 4. A read that overlaps with a local write has no known order to it. Its content is kept
-to compare with, without an age.
+1. One read is under way at a time: versions have no order, so the newer of two answers could not be determined.
+2. A caller never gets a read that began before its call, as it may show content overwritten before the call. Reads are
+   numbered; the next one, or any later one, serves a caller.
+3. A read whose caller was interrupted gives no result; a waiting caller begins another.
+4. A read that overlaps with a local write has no known order to it. Its content is kept for comparison, without an age.
 
 `T` is the type of the content; None means that the object does not exist.
 """

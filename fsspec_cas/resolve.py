@@ -4,33 +4,33 @@ One logical write may be sent several times, with the same condition and identit
 between two sends. `doubt` is true from the first send whose answer was lost: a copy of the write may have been applied,
 or may still arrive.
 
-   after               answer                     next
-   ------------------  -------------------------  -----------------------------------------------
-   send                applied, with a version    won
-   send                applied, without one       look
-   send                condition false            look  (a proxy may have sent this write twice)
-   send                certainly not applied      look, after a pause: a rival may have written since
-   send                none                       doubt; look
-   send                gone (an upload)           doubt, spent; look: an earlier copy may have finished it
-   look                this write's identity      won
-   look, refused       still as expected          adapt the condition's dialect, send; after several of
-                                                  these the store is at fault. In doubt unknown: the
-                                                  refusal may be true of a second copy
-   look, refused       anything else              lost
-   look, not refused   still as expected          send again: a first copy may still arrive; the second
-                                                  send is guarded, so at most one is applied
-   look, doubt         another's, create-once     lost: this write was never applied
-   look, doubt         anything else              unknown: this write may have been applied and replaced
-   look, spent         still as expected          unknown: nothing is left to send
-   look                none                       look again; at the deadline unknown, never lost
+    after               answer                     next
+    ------------------  -------------------------  -----------------------------------------------
+    send                applied, with a version    won
+    send                applied, without one       look
+    send                condition false            look  (a proxy may have sent this write twice)
+    send                certainly not applied      look, after a pause: a rival may have written since
+    send                none                       doubt; look
+    send                gone (an upload)           doubt, spent; look: an earlier copy may have finished it
+    look                this write's identity      won
+    look, refused       still as expected          adapt the condition's dialect, send; after several of
+                                                   these the store is at fault. In doubt unknown: the
+                                                   refusal may be true of a second copy
+    look, refused       anything else              lost
+    look, not refused   still as expected          send again: a first copy may still arrive; the second
+                                                   send is guarded, so at most one is applied
+    look, doubt         another's, create-once     lost: this write was never applied
+    look, doubt         anything else              unknown: this write may have been applied and replaced
+    look, spent         still as expected          unknown: nothing is left to send
+    look                none                       look again; at the deadline unknown, never lost
 
 A delete leaves no identity behind, so it begins with a look and has three more rows:
 
-   look, nothing sent  anything else              lost: no object at this version was left to remove
-   look, refused       anything else              unknown: a proxy may have repeated an applied delete,
-                                                  and the refusal may be that of the second copy
-   send                applied, not certain       unknown: this store also reports success without an object,
-                                                  and another delete may have come after the look
+    look, nothing sent  anything else              lost: no object at this version was left to remove
+    look, refused       anything else              unknown: a proxy may have repeated an applied delete,
+                                                   and the refusal may be that of the second copy
+    send                applied, not certain       unknown: this store also reports success without an object,
+                                                   and another delete may have come after the look
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class WriteProgress:
         refused: the newest send was answered "condition false".
         failures: sends and looks in a row without a result; they set the pace.
         spent: the write cannot be re-sent; only looks are left.
-        resent: two copies may be applied: each was, or its answer was lost.
+        resent: two copies may have been applied, or may still be: each was applied, or its answer was lost.
         contradictions: refusals of a condition that the look showed to be true.
         dialect: form of the condition in the newest refusal.
         why: the newest failure, for people.

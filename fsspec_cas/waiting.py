@@ -122,7 +122,7 @@ class Worker(threading.Thread):
     """A daemon thread that a thread of this library starts. All threads of this library are workers.
 
     CPython marks a new thread with its creator's number until the new thread runs. An exception sent to the creator
-    (`PyThreadState_SetAsyncExc`) can therefore reach the new thread. It then never begins, and `Thread.start` waits
+    (`PyThreadState_SetAsyncExc`) can therefore reach the new thread, which then never begins, and `Thread.start` waits
     forever. No program sends exceptions to the starting thread of this library.
 
     >>> over = Signal()

@@ -212,7 +212,7 @@ _NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 def patience_s(timeout_s: float, asked: StoreRequest) -> float:
     """Return how long one connection may be silent: a third of `timeout_s`, so that a dead one leaves time for another.
 
-    It is all of it if the store must process many bytes or parts.
+    It is the whole timeout if the store must process many bytes or parts.
     """
     if len(asked.data) > _SMALL_BYTES or asked.verb is Verb.FINISH:
         return timeout_s

@@ -409,7 +409,7 @@ def must_be_a_file(stat: os.stat_result, path: str) -> None:
 def must_have_one_name(target: Path, stat: os.stat_result) -> None:
     """Refuse a file with hard links: a writer by another name, in another folder, takes another lock.
 
-    A create names its temporary file twice for a moment, or for good if it is killed then; that name does not count.
+    A create gives its temporary file a second name for a moment, or for good if it is killed then. It does not count.
 
     Raises:
         NotSupported: the file has other hard links.

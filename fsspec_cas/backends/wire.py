@@ -1,7 +1,7 @@
 """Connections of the backends that use aiohttp, without hidden re-sends.
 
 `PerLoop` keeps one connection per event loop and process. `sends_once` turns off aiohttp's own re-send, and `Refusing`
-its redirects. `Trip` records whether a request has left, since an earlier failure means that it was not applied.
+its redirects. `Trip` records whether a request has left, as a failure before that means it was not applied.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs async code for sync callers, and derives sync methods from async ones.
 
-`Inline` runs a coroutine that never suspends in the calling thread, for local files and memory. `OnLoop` runs it on
+`Inline` runs a coroutine that never suspends, for local files and memory, in the calling thread. `OnLoop` runs it on
 fsspec's own loop thread, where the filesystem's connections live. Unlike with `fsspec.asyn.sync`, a Ctrl-C cancels the
 running call, and a cancelled call never looks like a finished one.
 """
@@ -39,7 +39,7 @@ class Drive(Protocol):
 
 
 class Inline:
-    """Runs coroutines that never suspend in the calling thread."""
+    """Runs coroutines that never suspend, in the calling thread."""
 
     def __init__(self, world: World) -> None:
         self._world = world

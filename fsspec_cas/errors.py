@@ -12,9 +12,9 @@ CasError
 │   └── Unavailable          throttled, unreachable or failing until the timeout; try again later
 ├── NotSupported         this store or protocol cannot do it; choose another
 └── InvalidInput         a value that no retry makes valid (a ValueError)
-   ├── InvalidUrl
-   ├── InvalidVersion
-   └── NotBytes             (a TypeError)
+    ├── InvalidUrl
+    ├── InvalidVersion
+    └── NotBytes             (a TypeError)
 
 Every error has a message of one sentence and can be pickled. `path` names the object, if there is one.
 """

@@ -4,8 +4,8 @@ bytes written      on close
 -----------------  ------------------------------------------------------------------
 up to one part     one `put_if_absent`, settled like any other write
 more               the parts are already sent; the completion carries the condition, and
-                  its outcome is settled by identity too. A stream cannot be re-sent:
-                  if the uploaded parts do not settle it, the outcome is unknown.
+                   its outcome is settled by identity too. A stream cannot be re-sent:
+                   if the uploaded parts do not settle it, the outcome is unknown.
 exception, or      no object: the parts are dropped
 never closed
 """

@@ -173,7 +173,7 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
 
 
 def _send_at_once(params: dict[str, Any], **_: object) -> None:
-    """Send a small body along with its headers; runs after botocore's handler that adds the question."""
+    """Send a small body along with its headers; runs after botocore's handler that adds `Expect`."""
     body = params.get("body")
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
@@ -190,7 +190,7 @@ def _sign_no_body_in_a_race(request: Any, **_: object) -> None:
 def _keep_user_agent(client: Any) -> None:
     """Build the User-Agent once; building it costs a tenth of a small request.
 
-    Does nothing for a botocore without it.
+    Does nothing for a botocore without this method.
 
     Source: botocore.useragent, `UserAgentString.to_string`; a fixed text in the config would lose the app id.
     """

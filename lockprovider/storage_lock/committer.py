@@ -1,9 +1,9 @@
 """`Committer`: publishes that are decided in groups, by clients that do not hold the lock.
 
 A lone client writes the lock record itself, with its own publishes. If another client leads the batch, it posts an
-intent and polls the outcome. If its write loses to another one, it announces itself as leader, and combines what all
-clients post while there is anything to decide. One thread does all of that, and ends when nothing is left to do.
-`combine` has the decisions.
+intent and polls the outcome. If its write loses to another one, or the leader is gone, it announces itself as leader.
+A leader combines what all clients post, while there is anything to decide. One thread does all of that, and ends when
+nothing is left to do. `combine` has the decisions.
 """
 
 from __future__ import annotations

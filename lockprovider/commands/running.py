@@ -166,7 +166,7 @@ class CommandOrder:
 
 
 def _watch(held: LeaseOrTerm, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
-    """Wait until the command has ended; return the loss if the lease was lost before, and then end the command."""
+    """Wait until the command ends; if the lease is lost before, end the command and return the loss."""
     world = Machine()
     while True:
         # Read before the check: if the lease is held after it, it was held when the command ended.

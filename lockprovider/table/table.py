@@ -588,10 +588,10 @@ class Table(TableContext):
         target_file_bytes: int = TARGET_FILE_BYTES,
         small_file_bytes: int | None = None,
     ) -> str | None:
-        """Write a clustering plan for another process or JVM Hudi to run; returns its begin time, None if needless.
+        """Write a clustering plan for another process or JVM Hudi to run; returns its begin time or None.
 
-        Writes to those file groups lose until it has run. Arguments and errors are those of `cluster`. `under` a fence,
-        the epoch is compared; the plan does not record it.
+        None means that there is nothing to join. Writes to those file groups lose until it has run. Arguments and
+        errors are those of `cluster`. `under` a fence, the epoch is compared; the plan does not record it.
 
         >>> table.schedule_clustering() is None  # a file in each partition: there is nothing to join
         True

@@ -280,7 +280,7 @@ def bucket_id(begin: str, bucket: int, *task: object) -> str:
 def _bucket_rewrites(
     writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: PartitionChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
-    """Yield one write job per bucket for the changes of one partition; none of its rows may be deleted by it.
+    """Yield one write job per bucket for the changes of one partition; the deletes contain no key of its rows.
 
     Each job writes the bucket's next file; it returns None if the bucket does not change.
     """

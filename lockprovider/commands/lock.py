@@ -392,7 +392,7 @@ def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult
 
 
 def _look_first(at: LockPlace, settings: LockSettings) -> None:
-    """Read the record once, to report a wrong place before the whole wait; a store that does not answer is only logged.
+    """Read the record once, to report a wrong place before the whole wait; a silent store is only reported.
 
     Raises:
         CasError: no such bucket, no access, or another error that waiting does not fix.

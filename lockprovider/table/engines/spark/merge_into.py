@@ -166,7 +166,7 @@ def _changes(
 ) -> DataFrame:
     """Describe the rows that some clause applies to, with the values of that clause.
 
-    The values go to Python with their own types, which converts them like any other rows.
+    Python gets the values with their own types, and converts them like any other rows.
 
     Raises:
         DoesNotFit: the message names the columns whose types do not fit.

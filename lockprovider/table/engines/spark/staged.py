@@ -2,8 +2,8 @@
 
 A data source cannot shuffle rows, and every task may have rows of a file group. So tasks convert their rows and stage
 them in the table's folder, in files of about `CHUNK_BYTES`. The committing process, on the driver's machine, sorts them
-by file group on its own disk, and then merges one file group after the other. It holds the keys of all rows, one staged
-file, and the file groups being merged. No rows pass through the driver's JVM.
+by file group on its own disk, and then merges the file groups, `AT_ONCE` at a time. It holds the keys of all rows, one
+staged file, and the file groups being merged. No rows pass through the driver's JVM.
 
 Not promised: that the staged files of a killed process are removed. They are in `.hoodie/.temp/staged-*`.
 """

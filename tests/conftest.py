@@ -9,6 +9,7 @@ import faulthandler
 import gc
 import importlib.metadata
 import inspect
+import logging
 import os
 import platform
 import signal
@@ -295,8 +296,15 @@ def _named(function: Callable[..., object]) -> set[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def left_behind() -> Iterator[None]:
-    """What a file's tests have dropped ends with the file, and is blamed on it. What stays is not looked at again."""
+    """End with a file what its tests have dropped, and the log levels that they set.
+
+    What stays is not looked at again.
+    """
+    loggers = [logging.getLogger(name) for name in (None, "fsspec_cas", "lockprovider")]
+    levels = [logger.level for logger in loggers]
     yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)  # at DEBUG each request of later tests would be kept
     gc.collect()
     gc.freeze()
 

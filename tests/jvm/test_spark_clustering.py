@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from table.mor_tables import COLUMNS, Row, content, rows
+from table.tables import executing
 from table.test_clustering import KINDS, insert, write_one
 
 from jvm.spark import SHARED, HudiError
@@ -106,7 +107,7 @@ def test_we_run_their_plan_and_write_nothing_past_it(hudi: HudiSpark, table: Tab
 def test_they_go_on_with_what_we_left_half_done(hudi: HudiSpark, table: Table) -> None:
     begin = table.schedule_clustering(sort_by=["id"])
     assert begin is not None
-    with clustering._executing(table, begin, None) as mine:
+    with executing(table, begin) as mine:
         assert len(clustering._execute(table, begin, mine, executor.here)) == 2
     call(hudi, table, f"op => 'execute', instants => '{begin}'")
     assert (same(hudi, table), files(table)) == (START, 2)

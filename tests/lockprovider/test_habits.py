@@ -46,6 +46,7 @@ def test_a_commit_and_a_conflict_are_logged_and_requests_too(tmp_path: Path, cap
     assert all(line.startswith(str(tmp_path)) for line in said)
     assert done.instant in said[1], "with whom"
     caplog.set_level(logging.DEBUG, "fsspec_cas")
+    caplog.clear()
     Store.from_url(tmp_path).read_or_none("none")
     assert messages(caplog, "fsspec_cas", tmp_path) == [f"request of {tmp_path}/none: Missing"]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from patience import PATIENCE_S
 from lockprovider import LockSettings
 from lockprovider.table import HeartbeatSettings, Table, TableSettings, TableSpec
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import parse_base_file
+from lockprovider.table.rewrite import clustering, compaction, executor
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("value", pa.int64())])
 SPEC = TableSpec("counters", SCHEMA, record_keys=("id",), partition_by=("part",))
@@ -36,6 +40,19 @@ def let_beat_age(beat: Path) -> None:
 def upsert(table: Table, *triples: tuple[int, str, int], retries: int = 0) -> Any:
     """One transaction."""
     return table.transact(lambda txn: engine.write(txn, upserts=rows(*triples)), retries=retries)
+
+
+def executing(table: Table, begin: str) -> AbstractContextManager[executor.Execution[Any]]:
+    """Be the executor of a scheduled clustering or compaction, which runs nothing yet."""
+    if any(one.begin == begin for one in table.timeline().pending(Action.CLUSTERING)):
+        read, is_ours = partial(clustering._plan_of, table, begin), partial(clustering._is_ours, begin)
+        return executor.executing(table, begin, Action.CLUSTERING, read, is_ours)
+    read = partial(_compaction_plan, table, begin)
+    return executor.executing(table, begin, Action.COMPACTION, read, compaction._is_ours)
+
+
+def _compaction_plan(table: Table, begin: str, *_: object) -> Any:
+    return compaction._plan_of(table, begin)
 
 
 def removed(table: Table, below: str = "") -> None:

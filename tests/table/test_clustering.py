@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from table.mor_tables import COLUMNS, SETTINGS, Row, a_table, content, keys, log_files, rows
 from table.mor_tables import by_hudi_rs as seen_by_hudi_rs
 from table.mor_written import FOLDER
-from table.tables import data_files
+from table.tables import data_files, executing
 from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, let_time_pass
 from table.test_jvm_tables import unpacked
 
@@ -43,7 +43,7 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.files import rewrite_slices
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import data_file_at, heartbeat_path, markers_dir, markers_file
-from lockprovider.table.rewrite import clustering, compaction, executor
+from lockprovider.table.rewrite import clustering, executor
 from lockprovider.table.state.events import TableEvent
 from lockprovider.table.timeline.conflict import by_partition, prefer_writer
 from lockprovider.table.transaction.retry import transact
@@ -390,7 +390,7 @@ def test_an_executor_at_work_is_left_alone_and_a_dead_one_is_taken_over(
 ) -> None:
     begin = table.schedule_clustering()
     assert begin is not None
-    with clustering._executing(table, begin, None):
+    with executing(table, begin):
         other = opened(table)
         for call in (other.run_clustering, other.unschedule_clustering):
             with pytest.raises(Aborted, match="at work"):
@@ -689,7 +689,7 @@ def test_plans_that_nobody_has_run_for_long_are_named_with_their_age_and_taken_b
     assert f"--unschedule {old}" in wrong.mend
     seen = content(table)
     assert table.unschedule_compaction(hours=24) == ()
-    with compaction._executing(table, young):
+    with executing(table, young):
         assert services(table)[-1].what.endswith("it is being run")
     assert opened(table).unschedule_clustering(hours=24) == (old,)
     assert opened(table).unschedule_clustering(hours=24) == ()

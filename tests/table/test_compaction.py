@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table.mor_tables import KINDS, SETTINGS, Row, a_table, by_hudi_rs, content, keys, log_files, rows
 from table.mor_written import FOLDER
-from table.tables import SPEC, data_files
+from table.tables import SPEC, data_files, executing
 from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, deaths, end_of, let_time_pass
 from table.test_jvm_tables import unpacked
 
@@ -180,7 +180,7 @@ def test_an_executor_at_work_is_left_alone_and_a_dead_one_is_taken_over(
     seen = changed(table)
     begin = table.schedule_compaction()
     assert begin is not None
-    with compaction._executing(table, begin):
+    with executing(table, begin):
         other = Table.open(table.url, settings=SETTINGS)
         for call in (other.run_compaction, other.unschedule_compaction):
             with pytest.raises(Aborted, match="at work"):

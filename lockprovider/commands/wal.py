@@ -50,7 +50,7 @@ def add_wal(commands: Commands) -> None:
         if name == "tail":
             parser.add_argument("--idle", type=float, default=1.0, metavar="S", help="the longest pause between looks")
             parser.add_argument("--timeout", type=float, metavar="S", help="end when nothing came for so long")
-    trim = _command(wal, "trim", _trim, "Let what is old be written over; not past the slowest reader.")
+    trim = _command(wal, "trim", _trim, "Let old slots be overwritten; by default up to the slowest reader.")
     trim.add_argument("--before", metavar="SLOT:OFFSET", help="default: up to the slowest reader")
     seal = _command(wal, "seal", _seal, "End the log: it takes no more, and who follows it learns that.")
     seal.add_argument("--successor", metavar="URL", help="the log that goes on; told to all who append or read")

@@ -198,7 +198,7 @@ def test_a_server_that_never_gets_ready_is_an_error_and_is_stopped(monkeypatch):
 
     class Deaf(FakeGcs):
         def command(self):
-            return [sys.executable, "-uc", "print('deaf'); import time; time.sleep(60)"]
+            return ["sh", "-c", "echo deaf; exec sleep 60"]
 
         def check_alive(self):
             seen.append(self.pid)

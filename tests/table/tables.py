@@ -44,7 +44,7 @@ def upsert(table: Table, *triples: tuple[int, str, int], retries: int = 0) -> An
 
 def executing(table: Table, begin: str) -> AbstractContextManager[executor.Execution[Any]]:
     """Be the executor of a scheduled clustering or compaction, which runs nothing yet."""
-    if any(one.begin == begin for one in table.timeline().pending(Action.CLUSTERING)):
+    if begin in table.timeline().pending(Action.CLUSTERING):
         read, is_ours = partial(clustering._plan_of, table, begin), partial(clustering._is_ours, begin)
         return executor.executing(table, begin, Action.CLUSTERING, read, is_ours)
     read = partial(_compaction_plan, table, begin)

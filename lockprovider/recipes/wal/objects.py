@@ -482,11 +482,15 @@ class _OtherReaders(Exception):
     """The named readers have changed since their positions were read."""
 
 
-def trim(objects: LogObjects, before: int) -> int:
-    """Raise the floor to this slot, or with `retain="readers"` at most to the slowest reader; return the floor."""
+def trim(objects: LogObjects, before: int, *, spares_readers: bool = False) -> int:
+    """Raise the floor to this slot, and return the floor.
+
+    With `retain="readers"`, or `spares_readers`, the floor stays at or below the slowest named reader.
+    """
     while True:
         manifest = objects.manifest(fresh=True)
-        slots = [one.slot for one in positions(objects, manifest).values()] if manifest.retain == "readers" else []
+        is_bound = spares_readers or manifest.retain == "readers"
+        slots = [one.slot for one in positions(objects, manifest).values()] if is_bound else []
         floor = min([before, *slots])
         if floor <= manifest.floor:
             return manifest.floor

@@ -263,9 +263,8 @@ class Wal(Recipe):
     def trim(self, before: Position | None = None) -> int:
         """Raise the floor to `before`, and return the first slot that is kept; records below it may be overwritten.
 
-        With `retain="readers"` the floor stays at or below the slowest named reader; without `before` it rises to that
-        one. With `retain="slots"` readers hold nothing back: without `before` the floor rises to the end. No object is
-        removed.
+        Without `before` the floor rises to the slowest named reader. With `retain="readers"` it never passes that
+        reader; with `retain="slots"` a `before` may. No object is removed.
 
         Raises:
             NoLog, OutcomeUnknown, StoreError: do it again.
@@ -278,7 +277,8 @@ class Wal(Recipe):
         end = self.end()
         if before is None and not self._objects.manifest(fresh=True).readers:
             raise InvalidInput("before=None trims up to the slowest reader, and there is none: give a position")
-        return trim(self._objects, end.slot if before is None else min(before.slot, end.slot))
+        slot = end.slot if before is None else min(before.slot, end.slot)
+        return trim(self._objects, slot, spares_readers=before is None)
 
     def end(self) -> Position:
         """Find the position of the next record, as it was during the call.

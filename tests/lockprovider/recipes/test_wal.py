@@ -455,6 +455,20 @@ def test_a_log_that_waits_for_its_readers_is_full_and_names_the_slowest(store) -
     assert log.append_many([b"5"])[0].position == Position(5, 5)
 
 
+@pytest.mark.parametrize("retain", ["readers", "slots"])
+def test_trim_without_a_position_keeps_what_a_named_reader_has_not_read(store, retain: str) -> None:
+    log = made(store, 8, retain=retain)
+    log.append(b"0")
+    reader = log.reader("slow")
+    for n in range(1, 4):
+        log.append(b"%d" % n)
+    reader.commit(next(iter(reader.read())).end)
+    assert log.trim() == 1
+    assert [record for batch in reader.read() for record in batch.records] == [b"1", b"2", b"3"]
+    reader.commit(log.end())
+    assert log.trim(before=log.end()) == 4
+
+
 def test_without_readers_that_have_a_name_a_full_log_is_trimmed_by_hand(store) -> None:
     log = made(store, 2, retain="readers")
     log.append(b"0")

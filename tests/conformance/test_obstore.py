@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from conformance.suite import AmongProcesses, Conformance, ManyObjects, OverTheNetwork, Target
@@ -22,7 +24,7 @@ class TestObstore(Conformance, ManyObjects, AmongProcesses, OverTheNetwork):
         options = server.storage_options
         wrong = {
             "credentials": (server.new_prefix(), {**options, "secret_access_key": "wrong"}),
-            "bucket": ("s3://no-such-bucket-over-obstore/x", options),
+            "bucket": (f"s3://no-such-{uuid.uuid4().hex[:12]}/x", options),
             "endpoint": (server.new_prefix(), server.options_for("http://127.0.0.1:1")),
         }
         return Target(server.new_prefix(), options, wrong)

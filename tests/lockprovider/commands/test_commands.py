@@ -619,10 +619,14 @@ def audit_of(at, code=0):
     return json.loads(command("audit", "--json", *at.words, code=code).stdout)
 
 
-def test_a_run_on_a_server_is_in_its_audit(seaweedfs):
-    at = server_at(seaweedfs)
+def test_a_run_on_a_server_is_in_its_audit(seaweedfs, tmp_path):
+    at, go = server_at(seaweedfs), tmp_path / "go"
     command("audit", "--enable", *at.words, code=0)
-    epoch = int(command("run", *at.words, "--", "sh", "-c", "echo $LOCKPROVIDER_EPOCH", code=0).stdout)
+    shell = f"echo $LOCKPROVIDER_EPOCH; until [ -e {go} ]; do sleep 0.05; done"
+    with started("run", *at.words, "--", "sh", "-c", shell, stdout=subprocess.PIPE) as running:
+        until(lambda: audit_of(at)["tenures"])  # at the exit there is time for its end alone
+        go.touch()
+        epoch = int(running.communicate(timeout=LIMIT_S)[0])
     assert [(tenure["start_ms"], tenure["how"]) for tenure in audit_of(at)["tenures"]] == [(epoch, "released")]
 
 

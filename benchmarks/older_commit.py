@@ -54,11 +54,16 @@ def git(*arguments: str | Path) -> None:
     subprocess.run(["git", *arguments], cwd=ROOT, check=True)  # noqa: S607 - the one of the developer
 
 
-def start(tree: Path, task: dict[str, Any]) -> subprocess.Popen[str]:
-    """Start one child with the packages of `tree`."""
+def child(tree: Path, program: Path, task: dict[str, Any], **streams: Any) -> subprocess.Popen[str]:
+    """Start `program` with the packages of `tree` and one argument: the task, with the tree in it, as JSON."""
     environment = os.environ | {"PYTHONPATH": str(tree), "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1"}
-    command = [sys.executable, "-P", str(CHILD), json.dumps(task | {"tree": str(tree)})]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tree, env=environment)
+    command = [sys.executable, "-P", str(program), json.dumps(task | {"tree": str(tree)})]
+    return subprocess.Popen(command, text=True, cwd=tree, env=environment, **streams)
+
+
+def start(tree: Path, task: dict[str, Any]) -> subprocess.Popen[str]:
+    """Start a case with the packages of `tree`."""
+    return child(tree, CHILD, task, stdout=subprocess.PIPE)
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, float]:

@@ -136,8 +136,8 @@ class Worker(threading.Thread):
     def start(self, *, wait: bool = True) -> None:
         """Start the thread, and return once it runs; with `wait=False`, return at once.
 
-        A finalizer must not wait. A garbage collection can run it in any thread: one that holds a lock of `threading`,
-        or a new thread that the starting thread waits for.
+        A finalizer must not wait. A garbage collection can run it in any thread, also in a thread that holds a lock of
+        `threading`, or in a new thread that the starting thread waits for.
 
         Raises:
             RuntimeError: the system or the ending interpreter starts no more threads. With `wait=False`, a refusal by

@@ -143,7 +143,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="the clock of the tests' own processes goes N times as fast: as on a machine that is N times slower",
     )
-    group.addoption("--older", metavar="COMMIT", help="whose writers share a table with this commit's in a soak test")
+    group.addoption(
+        "--older",
+        default="68f97fc4",  # the first one with the lock record's fields of today
+        metavar="COMMIT",
+        help="whose writers share a table with this commit's in a soak test (default: %(default)s)",
+    )
     group.addoption("--seed", type=int, default=None, help="seed of every test that takes one (default: from its name)")
 
 

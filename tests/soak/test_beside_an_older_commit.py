@@ -1,19 +1,17 @@
-"""`pytest -m soak --older COMMIT --soak MINUTES`: an older commit and this one share a lock and a table.
+"""`pytest -m soak --soak MINUTES`: an older commit and this one share a lock and a table.
 
 The persisted bytes are the contract between the two. Two writers of each commit claim numbers under one lock, and
 append to and upsert into one table; one of them is killed every few seconds and started again. At the end each
 acknowledged row is there once, no number was claimed twice, and the older commit and this one read the same rows.
-COMMIT is 68f97fc4 or later: before it, the fields of the lock record had other names.
+`--older COMMIT` chooses the older one; before 68f97fc4 the fields of the lock record had other names.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.older_commit import child, worktree
 from fsspec_cas import Store
 from lockprovider.table import Table, TableSpec
 from soak import older_child
@@ -32,19 +31,21 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.soak
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(older_child.__file__)
 MOMENT_S = 2.0  # after its first acknowledged verb a writer dies within this time
 START_S = 120.0
 
 
 @pytest.fixture
-def older(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+def older(request: pytest.FixtureRequest) -> Iterator[Path]:
     commit = request.config.getoption("--older")
-    if commit is None:
-        pytest.skip("needs --older COMMIT, of which the writers beside this commit's are")
-    tree = tmp_path / "older"
-    subprocess.run(["git", "worktree", "add", "-q", "--detach", tree, commit], cwd=ROOT, check=True)
-    yield tree
-    subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
+    known = subprocess.run(
+        ["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=ROOT, capture_output=True, check=False
+    )
+    if known.returncode:
+        pytest.skip(f"this clone has no commit {commit}: give --older COMMIT, or fetch the whole history")
+    with worktree(commit) as tree:
+        yield tree
 
 
 class Writer:
@@ -53,14 +54,14 @@ class Writer:
     def __init__(self, number: int, tree: Path, url: str, options: dict[str, object], folder: Path) -> None:
         self.number, self.log = number, folder / f"writer-{number}.log"
         self._tree, self._life, self._before = tree, 0, 0
-        self._task = {"number": number, "url": url, "options": options, "log": str(self.log), "tree": str(tree)}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._task = {"number": number, "url": url, "options": options, "log": str(self.log)}
+        self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         self._life += 1
         self._before = len(self.acknowledged())
         with self.log.with_suffix(".err").open("ab") as errors:
-            self._process = run_child(self._tree, {**self._task, "life": self._life}, stderr=errors)
+            self._process = child(self._tree, PROGRAM, {**self._task, "life": self._life}, stderr=errors)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -79,12 +80,6 @@ class Writer:
         """The verbs that returned, each with its number; a line that a kill cut off was not acknowledged."""
         lines = self.log.read_text().split("\n")[:-1] if self.log.exists() else []
         return [(verb, int(number)) for verb, number in (line.split() for line in lines)]
-
-
-def run_child(tree: Path, task: dict[str, object], **streams: object) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": str(tree)}
-    command = [sys.executable, "-P", older_child.__file__, json.dumps(task)]
-    return subprocess.Popen(command, cwd=tree, env=environment, **streams)  # type: ignore[call-overload]
 
 
 def test_older_commit_and_this_one_share_a_lock_and_a_table(
@@ -130,6 +125,6 @@ def test_older_commit_and_this_one_share_a_lock_and_a_table(
 
 def read_by(tree: Path, url: str, options: dict[str, object], folder: Path) -> list[dict[str, object]]:
     task: dict[str, object] = {"number": -1, "url": url, "options": options, "log": str(folder / "read.json")}
-    assert run_child(tree, task | {"tree": str(tree)}).wait() == 0
+    assert child(tree, PROGRAM, task).wait() == 0
     rows: list[dict[str, object]] = json.loads((folder / "read.json").read_text())
     return rows

@@ -286,9 +286,10 @@ class GroupWriter:
         self._mark(stat.partition, stat.file_name, MarkerKind.CREATE)
         if self.here is not None:
             self.here.wait_in_flight()
-        if not self._create(stat.path, data) and self.place.store.read(stat.path).data != data:
+        created = self._create(stat.path, data)
+        if not created and self.place.store.read(stat.path).data != data:
             raise _written_twice(stat.path)
-        return self._unless_rolled_back(stat)
+        return self._unless_rolled_back(stat, created=created)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
         """Create the next file of a group, after its marker; keep a file of that name from an earlier attempt.
@@ -301,28 +302,32 @@ class GroupWriter:
         if self.here is not None:
             self.here.wait_in_flight()
         if not self._create(stat.path, file.written.data):
-            return self._unless_rolled_back(
-                replace(stat, file_size=self._size_of_earlier(stat.path, file.written.keys))
-            )
+            size = self._size_of_earlier(stat.path, file.written.keys)
+            return self._unless_rolled_back(replace(stat, file_size=size), created=False)
         note = FooterNote.written(file.written.footer)
         self.place.footer_notes.add(stat.path, note)
         return self._unless_rolled_back(
-            replace(stat, file_size=len(file.written.data), note=note.text if self.here is None else "")
+            replace(stat, file_size=len(file.written.data), note=note.text if self.here is None else ""), created=True
         )
 
-    def _unless_rolled_back(self, stat: WriteStat) -> WriteStat:
-        """Return the statistics of a file that was just written.
+    def _unless_rolled_back(self, stat: WriteStat, *, created: bool) -> WriteStat:
+        """Return the statistics of a file if the timeline still has its instant; else remove the file if `created`.
 
-        A task in another process may outlive its transaction: then its file is removed, since no rollback looks for it
-        again.
+        A task in another process may outlive its transaction, and no rollback looks for the task's file again. A file
+        that an earlier attempt wrote stays: its instant may be committed and archived, and the file hold rows.
 
         Raises:
-            Aborted: the instant was rolled back.
+            Aborted: the timeline does not have the instant any more.
         """
-        if self.here is None and not self.place.store.list(f"{TIMELINE}/{self.begin}"):
+        if self.here is not None or self.place.store.list(f"{TIMELINE}/{self.begin}"):
+            return stat
+        if created:
             self.place.store.delete(stat.path)
             raise Aborted(f"instant {self.begin} was rolled back while a task still wrote; its file was removed")
-        return stat
+        raise Aborted(
+            f"instant {self.begin} ended before this attempt of a task: it was rolled back, or committed and archived; "
+            f"{stat.path!r} of an earlier attempt stays as it is"
+        )
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
         if self.here is not None and join(partition, name) in self.here.announced:

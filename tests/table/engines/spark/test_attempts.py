@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from table.engines.spark.spark_tables import TRIPLE
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, upsert
 
-from lockprovider.table import Aborted, Table
+from lockprovider.table import Aborted, KeepActive, Table
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.format.metadata import WriteStat
@@ -114,6 +115,25 @@ def test_an_attempt_that_comes_after_the_rollback_removes_its_file(table: Table)
         attempts.once()
     assert orphans(Path(table.url)) == set()
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
+
+
+@pytest.mark.parametrize("kind", ["copy_on_write", "merge_on_read"])
+def test_attempt_after_the_archival_of_its_commit_deletes_no_committed_file(tmp_path: Path, kind: str) -> None:
+    spec = replace(SPEC, table_type=kind, buckets=1)
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    upsert(table, (1, "a", 1), (2, "b", 1))
+    txn = Transaction(table)
+    attempts = Attempts(txn)
+    txn.add(attempts.once())
+    txn.commit()
+    for value in range(12):
+        upsert(table, (3, "c", value))
+    assert attempts.writer.begin in str(table.archive(KeepActive(2, 3)).instants), "else this proves nothing"
+    before, rows = data_files(Path(table.url)), content(table)
+    with pytest.raises(Aborted, match="committed and archived"):
+        attempts.once()
+    assert data_files(Path(table.url)) == before
+    assert content(table) == by_hudi_rs(table.url) == rows
 
 
 def test_attempts_whose_rows_differ_are_refused(table: Table) -> None:

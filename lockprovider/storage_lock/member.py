@@ -122,7 +122,7 @@ class Member:
         for request in requests.late():
             self._give_up(request, self._not_in_time(request))
         if known is None:
-            return self._all_hold()
+            return self._all_hold() if requests else None
         return self._do_next(known)
 
     def _do_next(self, known: Known) -> float | None:

@@ -176,6 +176,12 @@ def test_the_thread_ends_when_nothing_is_left_to_do(store: Store) -> None:
     assert there(store) == {"first", "second", "third"}
 
 
+def test_thread_ends_when_the_lock_has_no_record(tmp_path: Path) -> None:
+    lock = client(Store(Noting(), str(tmp_path)))
+    assert lock.commit(Intent("gone", 0, "mine", b"-"), RULES) == Void()
+    until(lambda: lock._client.committer._thread is None)
+
+
 @pytest.mark.parametrize("what", ["no log", "held until it lapsed", "something staged is pending"])
 def test_the_lock_is_to_be_held_where_a_publish_by_the_way_would_not_do(store: Store, what: str) -> None:
     intent = wanted(store, "second")

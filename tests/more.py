@@ -123,8 +123,8 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "fsspec_cas/test_cli.py": (
         "test_probe_prints_a_verdict[seaweedfs-json",
-        "test_put_get_and_rm_as_a_shell_user_does_it[sea",
-        "test_json_says_the_same[sea",
+        "test_put_get_and_rm_work_from_a_shell[sea",
+        "test_json_output_says_the_same[sea",
         "test_probe_prints_a_verdict[seaweedfs-table",
         "test_a_large_file_is_streamed[sea",
     ),
@@ -134,13 +134,13 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_every_way_to_create_is_exclusive[seaweedfs-by_write_bytes",
         "test_every_way_to_create_is_exclusive[seaweedfs-by_put_file",
         "test_every_way_to_create_is_exclusive[seaweedfs-by_open_text",
-        "test_another_process_gets_it_by_pickle[sea",
+        "test_pickled_filesystem_works_in_another_process[sea",
         "test_every_way_to_create_is_exclusive[ministack",
         "test_every_way_to_create_is_exclusive[azurite",
         "test_every_way_to_create_is_exclusive[fake_gcs",
-        "test_another_process_gets_it_by_pickle[ministack",
-        "test_another_process_gets_it_by_pickle[azurite",
-        "test_another_process_gets_it_by_pickle[fake_gcs",
+        "test_pickled_filesystem_works_in_another_process[ministack",
+        "test_pickled_filesystem_works_in_another_process[azurite",
+        "test_pickled_filesystem_works_in_another_process[fake_gcs",
     ),
     "fsspec_cas/filesystem/test_abstract_suite.py": (
         "TestSeaweedFS::test_copy_glob_edge_cases",
@@ -148,27 +148,27 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "TestSeaweedFS::test_get_glob_edge_cases",
     ),
     "conformance/test_behind_a_gateway.py": (
-        "TestLeanS3::test_a_wrong_answer_for_good_is_never_a_result[after",
-        "TestLeanS3::test_a_wrong_answer_that_comes_once_changes_no_outcome[instead",
-        "TestInsideTheClient::test_a_wrong_answer_for_good_is_never_a_result[over_obstore-instead",
-        "TestInsideTheClient::test_a_wrong_answer_that_comes_once_changes_no_outcome[over_obstore-instead",
-        "TestAzure::test_a_wrong_answer_that_comes_once_changes_no_outcome[instead",
-        "TestGcs::test_a_wrong_answer_that_comes_once_changes_no_outcome[instead",
-        "TestS3::test_a_wrong_answer_for_good_is_never_a_result[after",
-        "TestS3::test_a_wrong_answer_that_comes_once_changes_no_outcome",
-        "TestAzure::test_a_wrong_answer_for_good_is_never_a_result[after",
-        "TestGcs::test_a_wrong_answer_for_good_is_never_a_result",
-        "TestInsideTheClient::test_a_wrong_answer_for_good_is_never_a_result[seaweedfs",
-        "TestInsideTheClient::test_a_wrong_answer_that_comes_once_changes_no_outcome[seaweedfs",
+        "TestLeanS3::test_permanent_wrong_answer_is_never_a_result[after",
+        "TestLeanS3::test_single_wrong_answer_changes_no_outcome[instead",
+        "TestInsideTheClient::test_permanent_wrong_answer_is_never_a_result[over_obstore-instead",
+        "TestInsideTheClient::test_single_wrong_answer_changes_no_outcome[over_obstore-instead",
+        "TestAzure::test_single_wrong_answer_changes_no_outcome[instead",
+        "TestGcs::test_single_wrong_answer_changes_no_outcome[instead",
+        "TestS3::test_permanent_wrong_answer_is_never_a_result[after",
+        "TestS3::test_single_wrong_answer_changes_no_outcome",
+        "TestAzure::test_permanent_wrong_answer_is_never_a_result[after",
+        "TestGcs::test_permanent_wrong_answer_is_never_a_result",
+        "TestInsideTheClient::test_permanent_wrong_answer_is_never_a_result[seaweedfs",
+        "TestInsideTheClient::test_single_wrong_answer_changes_no_outcome[seaweedfs",
     ),
     "faults/test_interrupted.py": (
-        "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[seaweedfs-match-lost",
-        "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[azurite-create-applied",
-        "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[azurite-match",
+        "test_ctrl_c_during_write_is_unknown_and_resolve_finds_the_outcome[seaweedfs-match-lost",
+        "test_ctrl_c_during_write_is_unknown_and_resolve_finds_the_outcome[azurite-create-applied",
+        "test_ctrl_c_during_write_is_unknown_and_resolve_finds_the_outcome[azurite-match",
         "test_ctrl_c_during_a_delete_is_unknown[applied",
-        "test_ctrl_c_in_asyncio_run_is_unknown_inside_and_keyboard_interrupt_outside[lost",
-        "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[fake",
-        "test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth[seaweedfs-create",
+        "test_ctrl_c_in_asyncio_run_is_unknown_inside_and_interrupt_outside[lost",
+        "test_ctrl_c_during_write_is_unknown_and_resolve_finds_the_outcome[fake",
+        "test_ctrl_c_during_write_is_unknown_and_resolve_finds_the_outcome[seaweedfs-create",
     ),
     "servers/test_servers.py": (
         "test_azurite_keeps_its_data_over_a_polite_restart",
@@ -318,14 +318,14 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_a_plan_that_dask_runs_comes_to_the_same_files_as_one_that_is_run_here[True-p",
     ),
     "fsspec_cas/probe/test_probe.py": (
-        "test_nothing_is_left_behind[ministack",
-        "test_nothing_is_left_behind[azurite",
-        "test_nothing_is_left_behind[fake",
-        "test_a_right_server_is_safe_for_everything[ministack",
+        "test_probe_leaves_nothing_behind[ministack",
+        "test_probe_leaves_nothing_behind[azurite",
+        "test_probe_leaves_nothing_behind[fake",
+        "test_correct_server_is_safe_for_everything[ministack",
     ),
     "faults/test_lock_timeout.py": (
-        "test_a_store_that_does_not_answer_is_given_up_in_time_and_can_be_locked_later[to be proved-503",
-        "test_a_store_that_does_not_answer_is_given_up_in_time_and_can_be_locked_later[trusted",
+        "test_acquire_on_silent_store_ends_in_time_and_succeeds_later[to be proved-503",
+        "test_acquire_on_silent_store_ends_in_time_and_succeeds_later[trusted",
     ),
     "lockprovider/storage_lock/test_async_lock.py": (
         "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[1",
@@ -345,14 +345,14 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "conformance/test_azurite.py": (
         "TestAzurite::test_more_than_a_page_of_objects_is_listed",
-        "TestAzurite::test_updates_of_many_at_once_are_all_applied",
-        "TestAzurite::test_of_many_that_replace_exactly_one_wins",
+        "TestAzurite::test_concurrent_updates_are_all_applied",
+        "TestAzurite::test_exactly_one_of_many_concurrent_replaces_wins",
     ),
     "conformance/test_ministack.py": (
-        "TestMinistack::test_of_many_that_create_exactly_one_wins_every_time",
+        "TestMinistack::test_exactly_one_of_many_concurrent_creates_wins",
         "TestMinistack::test_more_than_a_page_of_objects_is_listed",
-        "TestMinistack::test_updates_of_many_at_once_are_all_applied",
-        "TestMinistack::test_of_many_that_replace_exactly_one_wins",
+        "TestMinistack::test_concurrent_updates_are_all_applied",
+        "TestMinistack::test_exactly_one_of_many_concurrent_replaces_wins",
     ),
     "table/engines/spark/source/test_staged.py": (
         "test_staged_changes_come_to_the_same_as_given_ones[merge on read",
@@ -410,7 +410,7 @@ ALIKE: Mapping[str, str] = {
     r"fsspec_cas/test_exclusive\.py": r".*\[async-(ministack|azurite|gcs_double)\b",
     # All verbs get a server's refusals by one gate: one that reads and one that writes show it on each server.
     r"conformance/test_(ministack|azurite|fake_gcs|gcs_double|obstore|seaweedfs)": (
-        r".*::test_(wrong_credentials_are|a_missing_bucket_is|an_endpoint_that_nobody)\w*\[(?!(read|put_if_absent|delete_if_match)\])"
+        r".*::test_(wrong_credentials_are|a_missing_bucket_is|endpoint_without)\w*\[(?!(read|put_if_absent|delete_if_match)\])"
     ),
     # The theory of outcomes is one for all stores: all of it on SeaweedFS, each fault of a true condition elsewhere.
     r"faults/test_outcomes.py": (
@@ -418,7 +418,7 @@ ALIKE: Mapping[str, str] = {
     ),
     # Ministack is a second S3: conformance and the races run on both.
     r"fsspec_cas/filesystem/test_(filesystem|conditions)": r"(?!.*race).*\[ministack\b",
-    r"fsspec_cas/test_exclusive.py": r"(?!.*(one_wins|whoever_closes)).*\[(sync-)?ministack\b",
+    r"fsspec_cas/test_exclusive.py": r"(?!.*(at_once_wins|closed_second)).*\[(sync-)?ministack\b",
     # Three requests with a fault each: by default those where one of the three has none.
     r"lockprovider/recipes/": r"test_each_triple_of_faults_of_puts\w*\[(?!.*Pass)",
     # What is the same for all stores when a write fails.
@@ -427,7 +427,7 @@ ALIKE: Mapping[str, str] = {
     r"fsspec_cas/filesystem/test_abstract_suite.py": r"TestSeaweedFS::",
     # Each dialect is asked each verb; each client of a network whose answers differ.
     r"fsspec_cas/backends/test_wrong_answers.py": (
-        r"test_wrong_answers_are_believed_by_no_backend\[(obstore|gcs|azure)-(match|head|changed|delete match|begin)\]"
+        r"test_no_backend_believes_a_wrong_answer\[(obstore|gcs|azure)-(match|head|changed|delete match|begin)\]"
     ),
     # Over obstore pages are those of the client that is lean.
     r"conformance/test_obstore.py": r".*::test_more_than_a_page_of_objects_is_listed",

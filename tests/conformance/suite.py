@@ -91,7 +91,7 @@ class Conformance:
             async with AsyncStore.from_url(target.url, target.options) as store:
                 yield Facade(store)
 
-    async def test_a_create_wins_where_nothing_is(self, store):
+    async def test_create_wins_when_no_object_exists(self, store):
         outcome = await store.put_if_absent("a", b"mine")
         assert isinstance(outcome, Won)
         content = await store.read("a")
@@ -102,7 +102,7 @@ class Conformance:
         fs, root = fsspec.url_to_fs(target.url, skip_instance_cache=True, **target.options)
         assert fs.cat_file(f"{root}/folder/a") == b"mine"
 
-    async def test_a_create_loses_to_what_is_there_and_changes_nothing(self, store):
+    async def test_create_loses_to_existing_object_and_changes_nothing(self, store):
         first = await store.put_if_absent("a", b"theirs")
         outcome = await store.put_if_absent("a", b"mine")
         assert isinstance(outcome, Lost)
@@ -110,7 +110,7 @@ class Conformance:
         content = await store.read("a")
         assert (content.data, content.version) == (b"theirs", first.version)
 
-    async def test_a_match_at_the_right_version_wins_and_gives_another_version(self, store):
+    async def test_match_at_current_version_wins_and_returns_new_version(self, store):
         first = await store.put_if_absent("a", b"one")
         second = await store.put_if_match("a", b"two", first.version)
         assert isinstance(second, Won)
@@ -126,7 +126,7 @@ class Conformance:
         assert (outcome.expected, outcome.current) == (first.version, second.version)
         assert (await store.read("a")).data == b"two"
 
-    async def test_a_match_where_nothing_is_loses_and_creates_nothing(self, store):
+    async def test_match_loses_and_creates_nothing_when_no_object_exists(self, store):
         gone = await store.put_if_absent("a", b"one")
         await store.delete("a")
         outcome = await store.put_if_match("a", b"two", gone.version)
@@ -135,12 +135,12 @@ class Conformance:
         with pytest.raises(ObjectNotFound):
             await store.read("a")
 
-    async def test_the_version_of_a_write_a_read_a_head_and_a_second_read_are_the_same(self, store):
+    async def test_write_read_and_head_return_the_same_version(self, store):
         won = await store.put_if_absent("a", b"one")
         seen = [(await store.read("a")).version, (await store.head("a")).version, (await store.read("a")).version]
         assert seen == [won.version] * 3
 
-    async def test_a_read_gives_bytes_and_version_of_the_same_moment(self, store):
+    async def test_read_returns_bytes_and_version_of_the_same_write(self, store):
         """While a writer goes on, every pair that is read was written as a pair."""
         written = {(await store.put_if_absent("a", b"0")).version: b"0"}
 
@@ -160,14 +160,14 @@ class Conformance:
         assert seen
         assert all(written[content.version] == content.data for content in seen)
 
-    async def test_a_read_of_what_has_not_changed_is_none_and_of_what_has_is_all(self, store):
+    async def test_read_if_changed_returns_none_for_unchanged_and_all_for_changed_object(self, store):
         first = await store.put_if_absent("a", b"one")
         assert await store.read_if_changed("a", first.version) is None
         second = await store.put_if_match("a", b"two", first.version)
         content = await store.read_if_changed("a", first.version)
         assert (content.data, content.version) == (b"two", second.version)
 
-    async def test_a_backend_says_unchanged_without_a_body(self, store):
+    async def test_backend_answers_unchanged_without_a_body(self, store):
         """The 304 itself: the store's own answer, not what `read_if_changed` makes of it."""
         won = await store.put_if_absent("a", b"one")
         inner = store.store if isinstance(store.store, AsyncStore) else store.store._async
@@ -187,7 +187,7 @@ class Conformance:
             assert info.answered_ms is None
         assert (info.write_id is not None) is store.capabilities.keeps_write_id
 
-    async def test_what_a_write_is_given_besides_its_bytes_is_kept_until_the_next_write(self, store):
+    async def test_attributes_of_write_are_kept_until_next_write(self, store):
         inner = store.store if isinstance(store.store, AsyncStore) else store.store._async
         kept = inner.backend.attribute_rules.keeps
         given = {"content_type": "text/x-mine", "metadata": {"made_by": "me, myself", "n": "1"}}
@@ -211,7 +211,7 @@ class Conformance:
         assert seen.metadata == {}
         assert seen.content_type != given["content_type"]
 
-    async def test_so_it_is_of_an_object_in_parts(self, target):
+    async def test_attributes_of_multipart_object_are_kept_until_next_write(self, target):
         async with AsyncStore.from_url(target.url, target.options) as store:
             if not store.backend.attribute_rules.keeps:
                 return
@@ -222,7 +222,7 @@ class Conformance:
             assert (seen.content_type, seen.metadata) == (given["content_type"], given["metadata"]), seen
             assert (seen.write_id is not None) is store.capabilities.keeps_write_id
 
-    async def test_an_argument_that_the_store_does_not_take_is_refused_and_nothing_is_written(self, store):
+    async def test_unsupported_argument_is_refused_and_nothing_is_written(self, store):
         for name in ("contenttype", "timeout_s", "Acl", "SSECustomerKey", "cpk"):
             for call in (
                 lambda name=name: store.put_if_absent("a", b"1", **{name: "x"}),
@@ -243,13 +243,13 @@ class Conformance:
         second = (await store.head("a")).write_id
         assert (first != second) is store.capabilities.keeps_write_id
 
-    async def test_what_is_not_there_is_not_found(self, store):
+    async def test_missing_object_is_not_found(self, store):
         won = await store.put_if_absent("there", b"")
         for asked in (store.read("a"), store.head("a"), store.read_if_changed("a", won.version)):
             with pytest.raises(ObjectNotFound):
                 await asked
 
-    async def test_many_are_removed_together_and_what_is_not_there_is_fine(self, store):
+    async def test_bulk_delete_removes_many_objects_and_ignores_missing_ones(self, store):
         for name in ("a", "b/c d", "b/&<é>", "kept"):
             (await store.put_if_absent(name, name.encode())).unwrap()
         await store.delete_all(["a", "b/c d", "b/&<é>", "never"])
@@ -266,7 +266,7 @@ class Conformance:
         ]
         assert all(abs(e.modified_ms - time.time() * 1000) < 60_000 for e in entries)
 
-    async def test_a_listing_begins_with_a_prefix_that_need_not_end_at_a_slash(self, store):
+    async def test_listing_takes_prefix_that_does_not_end_at_a_slash(self, store):
         for name in ("log.1", "log.2", "logs/1", "lo", "x"):
             await store.put_if_absent(name, b"")
         assert [e.path for e in await store.list("log")] == ["log.1", "log.2", "logs/1"]
@@ -274,7 +274,7 @@ class Conformance:
         assert [e.path for e in await store.list("logs/")] == ["logs/1"]
         assert await store.list("nothing") == []
 
-    async def test_a_listing_starts_after_a_name_that_is_there_or_not(self, store):
+    async def test_listing_starts_after_given_name_whether_it_exists_or_not(self, store):
         for n in range(1, 6):
             await store.put_if_absent(f"d/{n}", b"")
         assert [e.path for e in await store.list("d/", start_after="d/2")] == ["d/3", "d/4", "d/5"]
@@ -319,14 +319,14 @@ class Conformance:
         assert type(answer).__name__ == "Denied"
         assert (await store.read("a")).data == b"two"
 
-    async def test_a_conditional_delete_where_nothing_is_loses(self, store):
+    async def test_conditional_delete_loses_when_no_object_exists(self, store):
         won = await store.put_if_absent("a", b"one")
         await store.delete("a")
         outcome = await store.delete_if_match("a", won.version)
         assert isinstance(outcome, Lost)
         assert outcome.current == ABSENT
 
-    async def test_a_version_works_after_a_trip_through_text_or_pickle(self, store):
+    async def test_version_still_matches_after_text_or_pickle_round_trip(self, store):
         first = await store.put_if_absent("a", b"one")
         second = await store.put_if_match("a", b"two", Version.parse(str(first.version)))
         third = await store.put_if_match("a", b"three", pickle.loads(pickle.dumps(second.version)))
@@ -338,7 +338,7 @@ class Conformance:
         with pytest.raises(InvalidVersion):
             await store.put_if_match("a", b"two", Version("elsewhere", "1"))
 
-    async def test_updates_of_many_at_once_are_all_applied(self, store):
+    async def test_concurrent_updates_are_all_applied(self, store):
         writers, each = self.increments
         for _ in range(each):
             await store.together("update", [("counter", count)] * writers)
@@ -378,7 +378,7 @@ class Conformance:
         await store.put_if_absent("a", data)
         assert (await store.read("a")).data == data
 
-    async def test_an_object_that_went_a_b_a_is_at_its_old_version_only_where_versions_repeat(self, store):
+    async def test_object_changed_back_has_old_version_only_where_versions_repeat(self, store):
         first = await store.put_if_absent("a", b"A")
         second = await store.put_if_match("a", b"B", first.version)
         third = await store.put_if_match("a", b"A", second.version)
@@ -386,18 +386,18 @@ class Conformance:
         outcome = await store.put_if_match("a", b"C", first.version)
         assert isinstance(outcome, Lost) is store.capabilities.unique_versions
 
-    async def test_of_many_that_create_exactly_one_wins_every_time(self, store):
+    async def test_exactly_one_of_many_concurrent_creates_wins(self, store):
         for n in range(self.rounds):
             await self._race(store, "put_if_absent", f"race/{n}", [(b"by %d" % i,) for i in range(self.contenders)])
 
-    async def test_of_many_that_replace_exactly_one_wins_every_time(self, store):
+    async def test_exactly_one_of_many_concurrent_replaces_wins(self, store):
         won = await store.put_if_absent("a", b"start")
         version = won.version
         for n in range(self.rounds):
             calls = [(b"round %d by %d" % (n, i), version) for i in range(self.contenders)]
             version = await self._race(store, "put_if_match", "a", calls)
 
-    async def test_of_a_delete_and_a_replacement_at_once_one_wins(self, store):
+    async def test_exactly_one_of_concurrent_delete_and_replace_wins(self, store):
         for n in range(self.rounds):
             won = await store.put_if_absent(f"a{n}", b"start")
             deleted, replaced = await asyncio.gather(
@@ -474,7 +474,7 @@ class AmongProcesses:
     processes: ClassVar[int] = 4
     prizes: ClassVar[int] = 10
 
-    def test_of_processes_that_create_exactly_one_wins_every_time(self, target):
+    def test_exactly_one_of_many_creating_processes_wins(self, target):
         options = json.dumps(target.options)
         command = [sys.executable, "-c", PROCESS, target.url, options, str(self.prizes)]
         children = [
@@ -517,7 +517,7 @@ class OverTheNetwork:
             call("bucket")
         assert isinstance(caught.value, FileNotFoundError)
 
-    def test_an_endpoint_that_nobody_listens_on_is_unavailable(self, call):
+    def test_endpoint_without_a_listener_is_unavailable(self, call):
         def is_told(timeout_s: float) -> bool:
             try:
                 outcome = call("endpoint", timeout_s)

@@ -59,7 +59,7 @@ class TestInsideTheClient(WrongAnswers):
 
 
 @pytest.mark.parametrize("name", ["seaweedfs", "over_obstore", "azurite", "gcs_double"])
-def test_requests_for_each_verb_are_as_many_as_on_a_store_that_is_believed_blindly(request, name):
+def test_verbs_behind_a_gateway_make_no_extra_requests(request, name):
     with behind_gateway(request.getfixturevalue(name)) as (store, gateway, _):
         store.list("")
         assert counted(gateway, lambda: store.put_if_absent("a", b"1")) == VERBS["create"]
@@ -85,7 +85,7 @@ def test_requests_for_each_verb_are_as_many_as_on_a_store_that_is_believed_blind
 
 @pytest.mark.soak
 @pytest.mark.parametrize("client", ["s3fs", "lean"])
-def test_requests_for_each_verb_on_a_store_that_gives_no_request_ids(client):
+def test_requests_of_each_verb_are_counted_on_a_store_without_request_ids(client):
     with Moto() as moto, behind_gateway(moto if client == "s3fs" else OverObstore(moto)) as (store, gateway, _):
         assert counted(gateway, lambda: store.list("")) == 1
         assert counted(gateway, lambda: store.put_if_absent("a", b"1")) == 1

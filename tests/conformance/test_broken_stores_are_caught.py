@@ -115,19 +115,19 @@ class GivesNoIdentity(MemoryBackend):
 
 
 CAUGHT = [
-    (IgnoresConditions, "test_a_create_loses_to_what_is_there_and_changes_nothing"),
-    (IgnoresConditions, "test_of_many_that_create_exactly_one_wins_every_time"),
+    (IgnoresConditions, "test_create_loses_to_existing_object_and_changes_nothing"),
+    (IgnoresConditions, "test_exactly_one_of_many_concurrent_creates_wins"),
     (IgnoresMatch, "test_a_match_at_a_stale_version_loses_and_changes_nothing"),
-    (IgnoresMatch, "test_a_match_where_nothing_is_loses_and_creates_nothing"),
-    (IgnoresMatch, "test_of_many_that_replace_exactly_one_wins_every_time"),
-    (ChecksThenWrites, "test_of_many_that_create_exactly_one_wins_every_time"),
-    (ChecksThenWrites, "test_of_many_that_replace_exactly_one_wins_every_time"),
-    (ChecksThenWrites, "test_updates_of_many_at_once_are_all_applied"),
+    (IgnoresMatch, "test_match_loses_and_creates_nothing_when_no_object_exists"),
+    (IgnoresMatch, "test_exactly_one_of_many_concurrent_replaces_wins"),
+    (ChecksThenWrites, "test_exactly_one_of_many_concurrent_creates_wins"),
+    (ChecksThenWrites, "test_exactly_one_of_many_concurrent_replaces_wins"),
+    (ChecksThenWrites, "test_concurrent_updates_are_all_applied"),
     (DeletesAlways, "test_a_backend_refuses_a_delete_at_a_stale_version"),
-    (GivesTheVersionOfAnEarlierLook, "test_a_read_gives_bytes_and_version_of_the_same_moment"),
-    (HasHashesForVersions, "test_an_object_that_went_a_b_a_is_at_its_old_version_only_where_versions_repeat"),
+    (GivesTheVersionOfAnEarlierLook, "test_read_returns_bytes_and_version_of_the_same_write"),
+    (HasHashesForVersions, "test_object_changed_back_has_old_version_only_where_versions_repeat"),
     (ForgetsTheSecondPage, "test_a_listing_is_complete_ordered_and_relative"),
-    (ListsFromInclusive, "test_a_listing_starts_after_a_name_that_is_there_or_not"),
+    (ListsFromInclusive, "test_listing_starts_after_given_name_whether_it_exists_or_not"),
     (GivesNoIdentity, "test_a_head_shows_size_time_and_identity"),
 ]
 

@@ -12,8 +12,8 @@ DELETE = "DELETE ignores ifGenerationMatch"
 class TestFakeGcs(Conformance, ManyObjects, OverTheNetwork):
     holes = {
         "test_wrong_credentials_are_access_denied": "there is no authorization",
-        "test_so_it_is_of_an_object_in_parts": "a resumable upload's content type is dropped",
-        "test_a_backend_says_unchanged_without_a_body": "GET ignores ifGenerationNotMatch",
+        "test_attributes_of_multipart_object_are_kept_until_next_write": "a resumable upload's content type is dropped",
+        "test_backend_answers_unchanged_without_a_body": "GET ignores ifGenerationNotMatch",
         "test_a_backend_refuses_a_delete_at_a_stale_version": DELETE,
         "test_a_delete_at_the_right_version_wins": "its answers carry no id, so nothing shows who deleted: Unknown",
         **{
@@ -21,7 +21,7 @@ class TestFakeGcs(Conformance, ManyObjects, OverTheNetwork):
             for call in ("read", "head", "put_if_match", "delete", "delete_if_match")
         },
     }
-    chance_holes = {"test_of_a_delete_and_a_replacement_at_once_one_wins": DELETE}
+    chance_holes = {"test_exactly_one_of_concurrent_delete_and_replace_wins": DELETE}
 
     @pytest.fixture
     def target(self, fake_gcs):

@@ -26,6 +26,6 @@ class TestGcsDouble(Conformance, ManyObjects, OverTheNetwork):
         }
         return Target(server.new_prefix(), options, wrong)
 
-    def test_a_bucket_that_is_not_ours_is_access_denied(self, server):
+    def test_bucket_of_another_owner_is_access_denied(self, server):
         with pytest.raises(AccessDenied, match="403"):
             Store.from_url("gs://forbidden/x", server.storage_options).put_if_absent("a", b"")

@@ -46,7 +46,7 @@ class TestLiveBehindWrongAnswers(WrongAnswers):
 
 
 @pytest.mark.live
-def test_the_probe_finds_it_safe_for_locks(live_store, store_options):
+def test_probe_finds_live_store_safe_for_locks(live_store, store_options):
     report = probe(live_store, store_options, checks=THOROUGH)
     assert report["paging"].state == "yes"
     assert report.verdict.locks, report.to_json()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.stores
 NO_DELETE = "the condition of a DELETE is ignored, so there is none"
 WHOSE = "204 to a DELETE of nothing: who removed an object cannot be told"
 DELETES = (
-    *("test_a_delete_at_the_right_version_wins", "test_a_conditional_delete_where_nothing_is_loses"),
+    *("test_a_delete_at_the_right_version_wins", "test_conditional_delete_loses_when_no_object_exists"),
     "test_a_delete_at_a_stale_version_loses_and_removes_nothing",
 )
 
@@ -37,7 +37,7 @@ class TestMinio(Conformance, ManyObjects, AmongProcesses, OverTheNetwork):
     holes = {
         **dict.fromkeys(DELETES, NO_DELETE),
         "test_a_backend_refuses_a_delete_at_a_stale_version": NO_DELETE,
-        "test_of_a_delete_and_a_replacement_at_once_one_wins": NO_DELETE,
+        "test_exactly_one_of_concurrent_delete_and_replace_wins": NO_DELETE,
         "test_a_missing_bucket_is_bucket_not_found[head]": "a HEAD has no body that could name the bucket",
     }
 
@@ -53,8 +53,8 @@ class TestVersity(Conformance, ManyObjects, AmongProcesses, OverTheNetwork):
         "test_a_missing_bucket_is_bucket_not_found[head]": "a HEAD has no body that could name the bucket",
     }
     chance_holes = {
-        "test_of_a_delete_and_a_replacement_at_once_one_wins": WHOSE,
-        "test_a_read_gives_bytes_and_version_of_the_same_moment": "bytes may be newer than the version",
+        "test_exactly_one_of_concurrent_delete_and_replace_wins": WHOSE,
+        "test_read_returns_bytes_and_version_of_the_same_write": "bytes may be newer than the version",
     }
 
     @pytest.fixture
@@ -69,7 +69,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_the_probe_says_what_the_server_is_known_to_do(name, request):
+def test_probe_reports_known_behavior_of_server(name, request):
     server = request.getfixturevalue(name)
     report = probe(server.new_prefix(), server.storage_options, checks=THOROUGH)
     wrong, locks = KNOWN[name]
@@ -77,7 +77,7 @@ def test_the_probe_says_what_the_server_is_known_to_do(name, request):
     assert report.verdict.locks == locks
 
 
-def test_minio_keeps_locks_and_no_lock_file_of_terraforms(minio):
+def test_minio_is_safe_for_locks_and_unsafe_for_terraform_lock_files(minio):
     url, options = minio.new_prefix(), minio.storage_options
     with lockprovider.lock(url, storage_options=options) as lease:
         lease.check()
@@ -92,7 +92,7 @@ def test_minio_keeps_locks_and_no_lock_file_of_terraforms(minio):
     assert minio.raw_head(f"{url}/network.tfstate.tflock").status == 404
 
 
-def test_of_two_deleters_on_versity_none_is_told_that_it_won(versity):
+def test_concurrent_deletes_on_versity_never_report_a_win(versity):
     store = Store.from_url(versity.new_prefix(), versity.storage_options)
     version = store.put_if_absent("a", b"mine").unwrap()
     assert isinstance(store.delete_if_match("a", version), Unknown)
@@ -101,7 +101,7 @@ def test_of_two_deleters_on_versity_none_is_told_that_it_won(versity):
 
 
 @pytest.mark.parametrize("client", [None, OverObstore])
-def test_s3proxy_on_local_files_lets_two_writers_win_and_is_refused(s3proxy, client):
+def test_s3proxy_on_local_files_is_refused_because_two_writers_win(s3proxy, client):
     """Seen in 60 of 60 tries."""
     server = client(s3proxy) if client else s3proxy
     for _ in range(3):

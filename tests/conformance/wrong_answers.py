@@ -86,7 +86,7 @@ class WrongAnswers:
     def mode(self, request: pytest.FixtureRequest) -> Mode:
         return request.param
 
-    def test_a_wrong_answer_that_comes_once_changes_no_outcome(self, gatewayed, mode):
+    def test_single_wrong_answer_changes_no_outcome(self, gatewayed, mode):
         store, gateway, truth = gatewayed
         for number, name in enumerate(ANSWERS):
             path = f"once/{number}"
@@ -118,7 +118,7 @@ class WrongAnswers:
             assert truth.read_or_none(path) is None, name
             gateway.rules.clear()
 
-    def test_a_wrong_answer_for_good_is_never_a_result(self, gatewayed, mode):
+    def test_permanent_wrong_answer_is_never_a_result(self, gatewayed, mode):
         store, gateway, truth = gatewayed
         store.list("")  # so that the store is known
         timeout = 0.1 if mode == "instead" else 0.3  # until then it is asked again; "after", the store must hear it

@@ -152,7 +152,7 @@ def test_huge_numbers_and_deep_nesting_are_refused_or_harmless(name, said) -> No
 
 
 @pytest.mark.parametrize("said", ["NaN", "1e999", "[" * 100 + "]" * 100, '"\\ud800"'])
-def test_values_that_could_not_be_written_again_are_refused(name, said) -> None:
+def test_values_that_cannot_be_written_back_are_refused(name, said) -> None:
     """They were read, and every later write failed with an error of Python's."""
     format_ = FORMATS[name]
     if not isinstance(json_of(format_), dict) or format_.error is None or name == "terraform":

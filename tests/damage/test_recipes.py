@@ -111,7 +111,7 @@ def test_damaged_log_is_left_as_it_is(url, name, data) -> None:
         refuses(Store.from_url(url), path, call)
 
 
-def test_damaged_position_of_a_reader_is_left_as_it_is(url, data) -> None:
+def test_damaged_reader_position_is_left_as_it_is(url, data) -> None:
     log = Wal.create(f"{url}/orders")
     log.append(b"one")
     reader = log.reader("billing")
@@ -138,7 +138,7 @@ def test_damaged_lock_record_is_left_as_it_is(url, data) -> None:
 
 
 @pytest.mark.parametrize("levels", [65, 900, 5_000])
-def test_value_that_is_nested_too_deep_is_refused_before_it_is_sent(url, levels) -> None:
+def test_value_nested_too_deep_is_refused_before_it_is_sent(url, levels) -> None:
     """900 levels were taken, and could not be read by those whose stack was fuller."""
     deep: Any = 1
     for _ in range(levels):
@@ -163,7 +163,7 @@ def _nested(levels: int) -> Any:
     return value
 
 
-def test_numbers_that_no_reader_takes_are_refused_before_they_are_sent(url) -> None:
+def test_numbers_that_no_reader_accepts_are_refused_before_they_are_sent(url) -> None:
     """They were stored, and nobody could read the object again."""
     state: State[dict] = State.open(f"{url}/orders.json", default=dict)
     queue = Queue.create(f"{url}/jobs.json")

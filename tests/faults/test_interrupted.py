@@ -63,7 +63,7 @@ def interrupt(bench: Bench, call: str, version: Version | None = None, *, asynch
 
 @pytest.mark.parametrize("hang", HANGS)
 @pytest.mark.parametrize("call", ["create", "match"])
-def test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth(bench: Bench, call: str, hang: str):
+def test_ctrl_c_during_write_is_unknown_and_resolve_finds_the_outcome(bench: Bench, call: str, hang: str):
     version = bench.rival_writes(b"first") if call == "match" else None
     rule = bench.proxy.rule(match=is_write, action=HANGS[hang])
     said = interrupt(bench, call, version)
@@ -77,7 +77,7 @@ def test_ctrl_c_during_a_write_is_unknown_and_resolve_tells_the_truth(bench: Ben
 
 
 @pytest.mark.parametrize("hang", HANGS)
-def test_ctrl_c_in_asyncio_run_is_unknown_inside_and_keyboard_interrupt_outside(s3: Bench, hang: str):
+def test_ctrl_c_in_asyncio_run_is_unknown_inside_and_interrupt_outside(s3: Bench, hang: str):
     rule = s3.proxy.rule(match=is_write, action=HANGS[hang])
     said = interrupt(s3, "create", asynchronous=True)
     assert (said["raised"], said["cause"], said["ended"]) == ("CancelledError", "OutcomeUnknown", "KeyboardInterrupt")
@@ -108,7 +108,7 @@ async def cancelled(bench: Bench, task: asyncio.Task) -> asyncio.CancelledError:
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("hang", HANGS)
 @pytest.mark.parametrize("call", ["create", "match"])
-async def test_a_cancelled_write_is_unknown_and_resolve_tells_the_truth(bench: Bench, async_stores, call, hang):
+async def test_cancelled_write_is_unknown_and_resolve_finds_the_outcome(bench: Bench, async_stores, call, hang):
     store = async_stores(bench)
     version = bench.rival_writes(b"first") if call == "match" else None
     rule = bench.proxy.rule(match=is_write, action=HANGS[hang])
@@ -122,7 +122,7 @@ async def test_a_cancelled_write_is_unknown_and_resolve_tells_the_truth(bench: B
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_write_given_up_by_wait_for_carries_the_unknown_in_its_chain(bench: Bench, async_stores):
+async def test_write_timed_out_by_wait_for_carries_unknown_in_its_exception_chain(bench: Bench, async_stores):
     bench.proxy.rule(match=is_write, action=HANGS["applied"])
     store = async_stores(bench)
     with pytest.raises(asyncio.TimeoutError) as caught:

@@ -79,14 +79,14 @@ def then(action: Action, meanwhile) -> Action:
 
 
 @pytest.mark.parametrize("fault", AFTER_COMMIT)
-def test_t01_t02_a_create_whose_answer_was_lost_is_won_with_the_version_in_the_store(bench: Bench, fault: str):
+def test_t01_t02_create_with_lost_answer_is_won_at_the_stored_version(bench: Bench, fault: str):
     rule = bench.proxy.rule(match=is_write, action=AFTER_COMMIT[fault])
     assert bench.won(bench.store.put_if_absent(bench.key, MINE, timeout=PATIENCE_S), MINE)
     assert rule.fired == 1
 
 
 @pytest.mark.parametrize("fault", AFTER_COMMIT)
-def test_t03_a_match_whose_answer_was_lost_is_won_and_its_version_can_be_matched(bench: Bench, fault: str):
+def test_t03_match_with_lost_answer_is_won_and_its_version_matches(bench: Bench, fault: str):
     first = bench.rival_writes()
     rule = bench.proxy.rule(match=is_write, action=AFTER_COMMIT[fault])
     outcome = bench.store.put_if_match(bench.key, MINE, first, timeout=PATIENCE_S)
@@ -96,14 +96,14 @@ def test_t03_a_match_whose_answer_was_lost_is_won_and_its_version_can_be_matched
 
 
 @pytest.mark.parametrize("code", ["ConditionalRequestConflict", "OperationAborted", "ConcurrentModification"])
-def test_t04_a_conflict_that_stays_is_unavailable_and_not_exists(s3: Bench, code: str):
+def test_t04_persistent_conflict_is_unavailable_and_not_exists(s3: Bench, code: str):
     """ConcurrentModification is Ceph's word, OperationAborted OVH's."""
     rule = s3.proxy.rule(match=is_write, action=do.refuse(409, code), times=None)
     until(lambda: code in refused(s3) and rule.fired > 2)
     assert s3.truth() == (None, None)
 
 
-def test_t04_a_conflict_on_gcs_that_stays_is_unavailable_and_not_exists(gcs: Bench):
+def test_t04_persistent_conflict_on_gcs_is_unavailable_and_not_exists(gcs: Bench):
     rule = gcs.proxy.rule(match=is_write, action=do.conflict(), times=None)
     until(lambda: "409" in refused(gcs) and rule.fired > 2)
     assert gcs.truth() == (None, None)
@@ -111,9 +111,7 @@ def test_t04_a_conflict_on_gcs_that_stays_is_unavailable_and_not_exists(gcs: Ben
 
 @pytest.mark.parametrize("fault", AFTER_COMMIT)
 @pytest.mark.parametrize("operation", ["create", "match"])
-def test_t05_a_write_that_landed_and_was_replaced_before_the_look_is_never_lost(
-    bench: Bench, operation: str, fault: str
-):
+def test_t05_write_replaced_before_read_back_is_never_reported_lost(bench: Bench, operation: str, fault: str):
     first = bench.rival_writes(b"first") if operation == "match" else None
     rule = bench.proxy.rule(match=is_write, action=then(AFTER_COMMIT[fault], bench.rival_writes))
     if first is None:
@@ -127,7 +125,7 @@ def test_t05_a_write_that_landed_and_was_replaced_before_the_look_is_never_lost(
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_t06_a_look_that_fails_is_unknown_and_not_lost(bench: Bench, status: int):
+def test_t06_failed_read_back_is_unknown_and_not_lost(bench: Bench, status: int):
     lost = bench.proxy.rule(match=is_write, action=do.lose_answer())
     blind = bench.proxy.rule(match=is_look, action=do.refuse(status, "InternalError"), times=None)
     unknown = bench.unknown(once_sent(lambda timeout_s: bench.store.put_if_absent(bench.key, MINE, timeout=timeout_s)))
@@ -137,7 +135,7 @@ def test_t06_a_look_that_fails_is_unknown_and_not_lost(bench: Bench, status: int
     assert bench.won(bench.store.resolve(unknown, timeout=PATIENCE_S), MINE)
 
 
-def test_t06_a_look_that_is_refused_is_unknown_and_not_access_denied(bench: Bench):
+def test_t06_refused_read_back_is_unknown_and_not_access_denied(bench: Bench):
     """A key that may write and not read."""
     bench.proxy.rule(match=is_write, action=do.lose_answer())
     blind = bench.proxy.rule(match=is_look, action=do.refuse(403, "AccessDenied"), times=None)
@@ -146,7 +144,7 @@ def test_t06_a_look_that_is_refused_is_unknown_and_not_access_denied(bench: Benc
     assert "403" in unknown.why
 
 
-def test_t06_a_refusal_without_a_look_is_not_lost(bench: Bench):
+def test_t06_refusal_without_read_back_is_not_lost(bench: Bench):
     """The answer to a first copy that something on the way sent could be the one that was refused."""
     bench.proxy.rule(match=is_write, action=do.deliver_twice())
     blind = bench.proxy.rule(match=is_look, action=do.server_error(), times=None)
@@ -155,7 +153,7 @@ def test_t06_a_refusal_without_a_look_is_not_lost(bench: Bench):
     assert bench.won(bench.store.resolve(unknown, timeout=PATIENCE_S), MINE)
 
 
-def test_t07_a_write_that_lands_after_a_look_saw_nothing_is_won_once(bench: Bench):
+def test_t07_write_that_lands_after_empty_read_back_is_won_once(bench: Bench):
     rule = bench.proxy.rule(match=is_write, action=do.deliver_late(), until=is_look)
     assert bench.won(bench.store.put_if_absent(bench.key, MINE, timeout=PATIENCE_S), MINE)
     assert len(rule.answers) == 1
@@ -165,7 +163,7 @@ def test_t07_a_write_that_lands_after_a_look_saw_nothing_is_won_once(bench: Benc
     ]
 
 
-def test_t07_a_write_that_lands_after_everybody_gave_up_was_unknown_and_is_found(bench: Bench):
+def test_t07_write_that_lands_after_timeout_is_unknown_and_found_by_resolve(bench: Bench):
     late = bench.proxy.rule(match=is_write, action=do.deliver_late())
     throttled = bench.proxy.rule(match=is_write, action=do.too_many(), times=None)
     unknown = bench.unknown(once_sent(lambda timeout_s: bench.store.put_if_absent(bench.key, MINE, timeout=timeout_s)))
@@ -177,7 +175,7 @@ def test_t07_a_write_that_lands_after_everybody_gave_up_was_unknown_and_is_found
 
 
 @pytest.mark.parametrize("fault", ["none", *AFTER_COMMIT])
-def test_t08_equal_bytes_are_not_mine(bench: Bench, fault: str):
+def test_t08_equal_bytes_of_another_writer_are_not_own_write(bench: Bench, fault: str):
     """On S3 an equal ETag, too: only the identity tells them apart."""
     bench.rival_writes(MINE)
     before = bench.truth()
@@ -192,7 +190,7 @@ def test_t08_equal_bytes_are_not_mine(bench: Bench, fault: str):
     assert bench.applied() == 0
 
 
-def test_t08_of_two_matches_with_equal_bytes_one_is_lost(bench: Bench):
+def test_t08_one_of_two_matches_with_equal_bytes_is_lost(bench: Bench):
     first = bench.rival_writes(b"first")
     assert isinstance(bench.rival.put_if_match(bench.key, MINE, first), Won)
     assert isinstance(bench.store.put_if_match(bench.key, MINE, first, timeout=PATIENCE_S), Lost)
@@ -208,7 +206,7 @@ def test_t09_an_error_inside_a_200_is_no_success_and_no_loss(bench: Bench, code:
     assert (rule.fired, len(rule.answers)) == (1, int(landed))
 
 
-def test_t10_a_412_without_the_stores_proof_leaves_the_outcome_unknown(bench: Bench):
+def test_t10_412_without_proof_from_the_store_leaves_outcome_unknown(bench: Bench):
     bench.rival_writes()
     # Azure says 409 here; a middlebox that takes away body and headers leaves the status, which any gateway can say.
     rule = bench.proxy.rule(match=is_write, action=do.rewrite_answer(lambda a: empty(a, 412)))
@@ -217,7 +215,7 @@ def test_t10_a_412_without_the_stores_proof_leaves_the_outcome_unknown(bench: Be
     assert bench.truth()[0] == b"theirs"
 
 
-def test_t11_a_304_to_a_write_is_a_refusal(s3: Bench):
+def test_t11_304_answer_to_write_is_a_refusal(s3: Bench):
     """As old MinIO said it."""
     s3.rival_writes()
     said = Answer(304, (("x-amz-request-id", "1"), ("Content-Length", "0")))
@@ -227,7 +225,7 @@ def test_t11_a_304_to_a_write_is_a_refusal(s3: Bench):
 
 
 @pytest.mark.parametrize("status", [404, 412])
-def test_t12_a_match_on_what_is_gone_is_lost_whether_it_is_404_or_412(bench: Bench, status: int):
+def test_t12_match_on_deleted_object_is_lost_by_404_and_by_412(bench: Bench, status: int):
     """AWS says 404, others 412."""
     version = bench.rival_writes()
     bench.server.raw_delete(bench.path)
@@ -241,7 +239,7 @@ def test_t12_a_match_on_what_is_gone_is_lost_whether_it_is_404_or_412(bench: Ben
     assert bench.truth() == (None, None)
 
 
-def test_t13_a_5xx_to_a_write_that_never_was_is_not_a_success(bench: Bench):
+def test_t13_5xx_answer_to_write_that_never_landed_is_not_a_success(bench: Bench):
     rule = bench.proxy.rule(match=is_write, action=do.server_error(), times=None)
     unknown = bench.unknown(once_sent(lambda timeout_s: bench.store.put_if_absent(bench.key, MINE, timeout=timeout_s)))
     assert rule.fired
@@ -270,7 +268,7 @@ def test_t16_every_send_carries_the_same_condition_and_the_same_identity(bench: 
     assert len({identity(request) for request in bench.asked} - {""}) == 1
 
 
-def test_t16_a_retry_after_is_waited_for_as_far_as_the_failures_justify_it(bench: Bench):
+def test_t16_retry_after_is_waited_for(bench: Bench):
     bench.proxy.rule(match=is_write, action=do.too_many(1))
     asked_at = time.monotonic()
     assert bench.won(bench.store.put_if_absent(bench.key, MINE, timeout=PATIENCE_S), MINE)
@@ -297,7 +295,7 @@ def with_quotes(bench: Bench) -> Action:
     return act
 
 
-def test_t20_a_store_that_takes_if_match_only_without_quotes_is_written(s3: Bench):
+def test_t20_store_that_takes_if_match_only_without_quotes_is_written(s3: Bench):
     """Ceph, DigitalOcean Spaces, Hetzner: 412 to the very form that they return."""
     first = s3.rival_writes()
     refused = s3.proxy.rule(match=quoted, action=do.failed_condition(), times=None)
@@ -319,7 +317,7 @@ def test_t20_a_lost_race_on_such_a_store_is_still_lost(s3: Bench):
     assert s3.truth()[0] == b"theirs"
 
 
-def test_t20_many_threads_learn_the_dialect_of_a_store_at_once(s3: Bench):
+def test_t20_many_threads_learn_dialect_of_store_at_once(s3: Bench):
     s3.proxy.rule(match=quoted, action=do.failed_condition(), times=None)
     s3.proxy.rule(match=bare, action=with_quotes(s3), times=None)
     keys = [f"{s3.key}-{n}" for n in range(8)]
@@ -334,7 +332,7 @@ def test_t20_many_threads_learn_the_dialect_of_a_store_at_once(s3: Bench):
         assert [type(outcome) for outcome in pool.map(write, keys, firsts)] == [Won] * len(keys)
 
 
-def test_t21_a_store_that_takes_if_match_only_with_quotes_is_written_after_a_false_alarm(s3: Bench):
+def test_t21_store_that_needs_quoted_if_match_is_written_after_false_alarm(s3: Bench):
     """A racing writer that came and went looks like a dialect; the way back must be found."""
     first = s3.rival_writes()
     alarm = s3.proxy.rule(match=is_write, action=do.failed_condition())
@@ -344,7 +342,7 @@ def test_t21_a_store_that_takes_if_match_only_with_quotes_is_written_after_a_fal
     assert (alarm.fired, refused.fired) == (1, 1)
 
 
-def test_t21_a_store_that_gives_tags_without_quotes_and_wants_them_with_is_written(s3: Bench):
+def test_t21_store_that_returns_unquoted_and_needs_quoted_tags_is_written(s3: Bench):
     bareback = s3.proxy.rule(match=lambda r: is_look(r) or "if-none-match" in r.headers, action=do.unquote_etag())
     bareback.times = None
     refused = s3.proxy.rule(match=bare, action=do.failed_condition(), times=None)
@@ -357,7 +355,7 @@ def test_t21_a_store_that_gives_tags_without_quotes_and_wants_them_with_is_writt
     assert s3.truth()[0] == MINE
 
 
-def test_t20_a_tag_is_the_same_version_with_and_without_its_quotes(s3: Bench):
+def test_t20_quoted_and_unquoted_tags_are_the_same_version(s3: Bench):
     """A gateway that unquotes only some answers must not make a lost answer look superseded."""
     first = s3.rival_writes()
     s3.proxy.rule(match=is_look, action=do.unquote_etag(), times=None)
@@ -367,7 +365,7 @@ def test_t20_a_tag_is_the_same_version_with_and_without_its_quotes(s3: Bench):
 
 
 @pytest.mark.parametrize("fixture", ["s3", "azure"])
-def test_t22_a_delete_at_a_stale_version_is_lost_and_says_so_under_its_condition(fixture, request):
+def test_t22_delete_at_stale_version_is_lost_by_its_condition(fixture, request):
     bench: Bench = request.getfixturevalue(fixture)
     stale = bench.rival_writes(b"first")
     bench.rival_writes()
@@ -378,7 +376,7 @@ def test_t22_a_delete_at_a_stale_version_is_lost_and_says_so_under_its_condition
 
 
 @pytest.mark.parametrize("fixture", ["s3", "azure"])
-def test_t22_a_delete_that_a_rival_outran_removes_nothing_and_is_unknown(fixture, request):
+def test_t22_delete_overtaken_by_rival_removes_nothing_and_is_unknown(fixture, request):
     """Between its look and its send. That it was refused says nothing: so is a second copy of one that was done."""
     bench: Bench = request.getfixturevalue(fixture)
     first = bench.rival_writes(b"first")
@@ -395,7 +393,7 @@ def test_t22_a_delete_that_a_rival_outran_removes_nothing_and_is_unknown(fixture
     assert bench.truth()[0] == b"theirs"
 
 
-def test_t22_a_delete_that_is_delivered_twice_is_not_lost_to_itself(bench: Bench):
+def test_t22_delete_delivered_twice_is_not_lost_to_itself(bench: Bench):
     version = bench.rival_writes()
     rule = bench.proxy.rule(match=is_delete, action=do.deliver_twice())
     outcome = bench.store.delete_if_match(bench.key, version, timeout=PATIENCE_S)
@@ -414,7 +412,7 @@ def test_t22_a_delete_that_never_arrived_is_sent_again(bench: Bench, action: Act
     assert (rule.fired, bench.truth()) == (1, (None, None))
 
 
-def test_t22_a_delete_that_never_arrived_in_its_time_is_made_when_it_is_resolved(bench: Bench):
+def test_t22_delete_that_never_arrived_is_done_by_resolve(bench: Bench):
     version = bench.rival_writes()
     rule = bench.proxy.rule(match=is_delete, action=do.slow_down(), times=None)
     tried = once_sent(lambda timeout_s: bench.store.delete_if_match(bench.key, version, timeout=timeout_s))
@@ -433,14 +431,14 @@ def test_t22_a_delete_whose_answer_was_lost_is_unknown(bench: Bench):
     assert (rule.fired, bench.truth()) == (1, (None, None))
 
 
-def test_t22_a_delete_that_was_turned_away_is_sent_again_under_its_condition(bench: Bench):
+def test_t22_throttled_delete_is_sent_again_under_its_condition(bench: Bench):
     version = bench.rival_writes()
     rule = bench.proxy.rule(match=is_delete, action=do.too_many())
     assert bench.store.delete_if_match(bench.key, version, timeout=PATIENCE_S) == Won(version)
     assert (rule.fired, bench.truth()) == (1, (None, None))
 
 
-def test_t25_a_delete_marker_is_no_object(seaweedfs, benches, s3: Bench):
+def test_t25_delete_marker_is_no_object(seaweedfs, benches, s3: Bench):
     """On a versioned bucket."""
     bucket = f"{seaweedfs.bucket}-versioned"
     assert seaweedfs.raw("PUT", bucket).ok
@@ -455,7 +453,7 @@ def test_t25_a_delete_marker_is_no_object(seaweedfs, benches, s3: Bench):
     assert store.read("a").version == second
 
 
-def test_t25_a_store_that_counts_a_delete_marker_as_present_is_named_and_nothing_is_written(bench: Bench):
+def test_t25_store_that_counts_delete_marker_as_object_is_refused_by_name(bench: Bench):
     bench.rival_writes()
     bench.server.raw_delete(bench.path)
     said = do.refuse(409, "BlobAlreadyExists") if bench.server.protocol == "az" else do.failed_condition()
@@ -467,7 +465,7 @@ def test_t25_a_store_that_counts_a_delete_marker_as_present_is_named_and_nothing
 
 
 @pytest.mark.parametrize("status", [501, 400])
-def test_t26_a_store_that_has_no_conditions_is_named(s3: Bench, status: int):
+def test_t26_store_without_conditional_writes_is_refused_by_name(s3: Bench, status: int):
     """Backblaze says 501, Alibaba 400."""
     rule = s3.proxy.rule(match=is_write, action=do.refuse(status, "NotImplemented"), times=None)
     with pytest.raises(NotSupported, match="NotImplemented"):
@@ -477,7 +475,7 @@ def test_t26_a_store_that_has_no_conditions_is_named(s3: Bench, status: int):
 
 
 @pytest.mark.parametrize("action", [do.refuse(501, "NotImplemented"), do.failed_condition()], ids=["501", "412"])
-def test_t26_no_verdict_on_the_store_hides_a_write_that_may_have_landed(s3: Bench, action: Action):
+def test_t26_unsupported_store_error_does_not_hide_write_that_may_have_landed(s3: Bench, action: Action):
     """One node of the store did it, late; another says that it cannot."""
     late = s3.proxy.rule(match=is_write, action=do.deliver_late())
     s3.proxy.rule(match=is_write, action=action, times=None)
@@ -486,7 +484,7 @@ def test_t26_no_verdict_on_the_store_hides_a_write_that_may_have_landed(s3: Benc
     assert s3.won(s3.store.resolve(unknown, timeout=PATIENCE_S), MINE)
 
 
-def test_t27_a_store_that_inverts_the_condition_is_named_and_nothing_is_written(s3: Bench):
+def test_t27_store_that_inverts_condition_is_refused_and_nothing_is_written(s3: Bench):
     """Ceph's POSIX driver did: it creates only where something is."""
     inverted = s3.proxy.rule(
         match=is_write, action=sign_again(s3, if_none_match=None, if_match='"nothing"'), times=None
@@ -498,7 +496,7 @@ def test_t27_a_store_that_inverts_the_condition_is_named_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("fault", AFTER_COMMIT)
-def test_t30_a_look_that_is_answered_from_a_cache_makes_no_false_outcome(bench: Bench, fault: str):
+def test_t30_read_back_from_stale_cache_makes_no_false_outcome(bench: Bench, fault: str):
     """The cache says for ever that nothing is there."""
     miss = {"s3": "NoSuchKey", "gs": "No such object", "az": "BlobNotFound"}[bench.server.protocol]
     bench.proxy.rule(match=is_write, action=AFTER_COMMIT[fault])
@@ -520,7 +518,7 @@ def without_version(bench: Bench) -> Action:
 
 
 @pytest.mark.parametrize("operation", ["create", "match"])
-def test_t31_an_answer_without_a_version_is_won_at_the_version_that_a_look_shows(bench: Bench, operation: str):
+def test_t31_answer_without_version_is_won_at_the_version_read_back(bench: Bench, operation: str):
     first = bench.rival_writes() if operation == "match" else None
     rule = bench.proxy.rule(match=is_write, action=without_version(bench))
     if first is None:
@@ -531,14 +529,14 @@ def test_t31_an_answer_without_a_version_is_won_at_the_version_that_a_look_shows
     assert (rule.fired, len(rule.answers)) == (1, 1)
 
 
-def test_t31_a_store_that_never_tells_a_version_makes_no_false_outcome(bench: Bench):
+def test_t31_store_that_never_returns_versions_makes_no_false_outcome(bench: Bench):
     rule = bench.proxy.rule(match=lambda r: is_write(r) or is_look(r), action=without_version(bench), times=None)
     bench.unknown(once_sent(lambda timeout_s: bench.store.put_if_absent(bench.key, MINE, timeout=timeout_s)))
     assert rule.fired
     assert bench.applied() == 1
 
 
-def test_t31_a_read_without_a_version_is_no_answer(bench: Bench):
+def test_t31_read_without_version_is_no_answer(bench: Bench):
     bench.rival_writes()
     strip = do.strip_answer_headers("ETag", "x-goog-generation")
     rule = bench.proxy.rule(match=is_look, action=strip, times=None)
@@ -554,7 +552,7 @@ def test_t31_a_read_without_a_version_is_no_answer(bench: Bench):
 # The limits of what can be told.
 
 
-def test_a_repeated_write_that_was_replaced_before_the_look_is_reported_lost(bench: Bench):
+def test_write_repeated_unseen_and_replaced_before_read_back_is_reported_lost(bench: Bench):
     """The one lie that is left: who sends a request twice unseen, and a rival in between, make a win look lost.
 
     Every lost race looks just like this, so the only other answer would be "unknown" to all of them.
@@ -570,7 +568,7 @@ def test_a_repeated_write_that_was_replaced_before_the_look_is_reported_lost(ben
     assert bench.applied() == 1
 
 
-def test_a_create_that_landed_unseen_and_was_deleted_is_made_again(bench: Bench):
+def test_create_is_repeated_when_it_landed_unseen_and_was_deleted(bench: Bench):
     """That nothing is there is never unique: where others delete, a create whose answer was lost may happen twice."""
 
     def deleted():

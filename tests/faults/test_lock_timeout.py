@@ -24,7 +24,7 @@ SILENT = {"503": do.slow_down(), "no answer": do.never_deliver(Ending.HANG)}
 
 @pytest.mark.parametrize("action", SILENT.values(), ids=SILENT)
 @pytest.mark.parametrize("proved", [False, True], ids=["to be proved", "trusted"])
-def test_a_store_that_does_not_answer_is_given_up_in_time_and_can_be_locked_later(
+def test_acquire_on_silent_store_ends_in_time_and_succeeds_later(
     seaweedfs: SeaweedFS,
     fault_proxy: Callable[[SeaweedFS], FaultProxy],
     action: Action,

@@ -256,7 +256,7 @@ SETTINGS = settings(
 )
 
 
-def test_no_calls_and_faults_make_an_outcome_untrue():
+def test_random_calls_and_faults_make_no_outcome_untrue():
     """And every fault and every outcome was there to be seen."""
     tally: Counter[type] = Counter()
 
@@ -307,7 +307,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "wrong"), WRONG)
-def test_a_wrong_theory_is_caught(monkeypatch, name, wrong):
+def test_mutant_is_caught_by_the_state_machine(monkeypatch, name, wrong):
     monkeypatch.setattr(sender, name, wrong)
     with pytest.raises((AssertionError, KeyError)):
         run_state_machine_as_test(

@@ -92,7 +92,7 @@ def prepare(bench: Bench, operation: str) -> Version | None:
 
 
 @pytest.mark.parametrize(("name", "operation"), CASES)
-async def test_what_is_reported_is_what_the_server_holds(bench: Bench, store, name: str, operation: str):
+async def test_reported_outcome_is_what_the_server_holds(bench: Bench, store, name: str, operation: str):
     fault, version = FAULTS[name], prepare(bench, operation)
     before = bench.truth()
     action = fault.action

@@ -47,7 +47,7 @@ def code_of(answer) -> str:
 # Without a rule.
 
 
-def test_without_a_rule_a_signed_request_passes_and_is_logged(seaweedfs, proxy, put, path):
+def test_signed_request_passes_and_is_logged_without_a_rule(seaweedfs, proxy, put, path):
     answer = put(b"through")
     assert answer.status == 200
     assert seaweedfs.raw_get(path).body == b"through"
@@ -56,7 +56,7 @@ def test_without_a_rule_a_signed_request_passes_and_is_logged(seaweedfs, proxy, 
     assert proxy.delivered == [("PUT", key, 200)]
 
 
-def test_the_host_header_is_forwarded_as_the_client_signed_it(seaweedfs, proxy, path):
+def test_host_header_is_forwarded_as_the_client_signed_it(seaweedfs, proxy, path):
     """Its twin: a host changed on the way is refused, so what passes above was not changed."""
     seen = []
     proxy.rule(match=lambda r: bool(seen.append(r.headers["host"])), action=do.server_error())
@@ -120,7 +120,7 @@ def test_chunked_bodies_pass_both_ways():
     assert [body for _, body in got] == [b"6\r\nhello \r\n5\r\nworld\r\n0\r\n\r\n"] * 2
 
 
-def test_a_client_that_waits_for_100_continue_gets_it(seaweedfs, proxy, path):
+def test_client_that_waits_for_100_continue_gets_it(seaweedfs, proxy, path):
     key, data = "/" + path.split("://")[1], b"x" * 100_000
     headers = raw.sign_s3(
         "PUT", key, {"host": f"127.0.0.1:{proxy.port}"}, data, key=seaweedfs.key, secret=seaweedfs.secret
@@ -135,7 +135,7 @@ def test_a_client_that_waits_for_100_continue_gets_it(seaweedfs, proxy, path):
     assert seaweedfs.raw_get(path).body == data
 
 
-def test_a_server_that_is_not_there_is_a_closed_connection():
+def test_missing_server_is_a_closed_connection():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with FaultProxy("127.0.0.1", port) as proxy:
@@ -157,7 +157,7 @@ def test_a_dropped_answer_leaves_the_write_in_the_store(seaweedfs, proxy, put, p
     assert proxy.log[-1][2] == "close"
 
 
-def test_a_reset_answer_is_a_real_rst_and_the_write_is_there(seaweedfs, proxy, put, path):
+def test_reset_answer_is_a_real_rst_and_the_write_is_stored(seaweedfs, proxy, put, path):
     rule = proxy.rule(match=puts, action=do.lose_answer(Ending.RESET))
     with pytest.raises(ConnectionResetError) as caught:
         put()
@@ -167,9 +167,7 @@ def test_a_reset_answer_is_a_real_rst_and_the_write_is_there(seaweedfs, proxy, p
     assert seaweedfs.raw_get(path).body == b"new"
 
 
-def test_a_hanging_answer_ends_with_the_clients_timeout_and_the_write_is_there(
-    seaweedfs, proxy, put, path, monkeypatch
-):
+def test_hanging_answer_ends_by_client_timeout_and_the_write_is_stored(seaweedfs, proxy, put, path, monkeypatch):
     monkeypatch.setattr(raw, "TIMEOUT_S", 0.5)
     rule = proxy.rule(match=puts, action=do.lose_answer(Ending.HANG))
     with pytest.raises(TimeoutError):
@@ -305,7 +303,7 @@ def test_a_late_request_can_be_answered_with_500(seaweedfs, proxy, put, path):
     assert seaweedfs.raw_get(path).body == b"late"
 
 
-def test_a_late_request_lands_right_after_a_read_back_that_saw_nothing(seaweedfs, proxy, put, path):
+def test_late_request_lands_right_after_an_empty_read_back(seaweedfs, proxy, put, path):
     rule = proxy.rule(match=puts, action=do.deliver_late(), until=gets)
     with pytest.raises(ConnectionResetError):
         put(b"late", if_absent=True)
@@ -337,7 +335,7 @@ def test_a_signed_condition_cannot_be_stripped_unseen(proxy, put):
     assert (rule.fired, rule.answers) == (1, [403])
 
 
-def test_a_stripped_query_takes_the_precondition_off_a_gcs_upload(fake_gcs, fault_proxy):
+def test_stripped_query_removes_precondition_of_gcs_upload(fake_gcs, fault_proxy):
     proxy, path = fault_proxy(fake_gcs), f"{fake_gcs.new_prefix()}/key"
     assert fake_gcs.raw_put(path, b"first").ok
     assert fake_gcs.raw_put(path, b"second", if_absent=True, endpoint=proxy.endpoint).status == 412
@@ -369,7 +367,7 @@ def test_an_etag_can_be_stripped_or_unquoted(seaweedfs, proxy, put, path):
 # Rules.
 
 
-def test_a_rule_fires_as_often_as_it_is_told_and_then_no_more(proxy, put):
+def test_rule_fires_exactly_as_often_as_configured(proxy, put):
     rule = proxy.rule(match=puts, action=do.slow_down(), times=2)
     assert [put().status for _ in range(4)] == [503, 503, 200, 200]
     assert rule.fired == 2

@@ -50,7 +50,7 @@ def statuses(proxy: FaultProxy) -> list[int]:
     return found
 
 
-def test_any_number_of_threads_at_once_costs_two_requests_and_each_change_one_body(proxy, ministack) -> None:
+def test_concurrent_threads_share_two_requests_and_one_body_per_change(proxy, ministack) -> None:
     url = ministack.new_prefix()
     other = Store.from_url(url, ministack.storage_options)
     cached = Cached(Store.from_url(url, ministack.options_for(proxy.endpoint)), "flags")
@@ -83,7 +83,7 @@ def test_any_number_of_threads_at_once_costs_two_requests_and_each_change_one_bo
     assert cached.get() is None
 
 
-def test_any_number_of_tasks_at_once_costs_two_requests_also_where_the_first_is_cancelled(proxy, ministack) -> None:
+def test_concurrent_tasks_share_two_requests_also_when_first_is_cancelled(proxy, ministack) -> None:
     url = ministack.new_prefix()
     one = Content(b"1", Store.from_url(url, ministack.storage_options).put_if_absent("flags", b"1").unwrap())
 

@@ -51,7 +51,7 @@ def floors(extra: str) -> list[str]:
 
 
 @pytest.mark.parametrize("extra", RUNS, ids=lambda extra: extra or "fsspec alone")
-def test_the_floors_in_pyproject_are_true(extra, tmp_path):
+def test_lowest_versions_in_pyproject_pass_chosen_tests(extra, tmp_path):
     tools, tests, kept = RUNS[extra]
     subprocess.run([python(), "-m", "venv", tmp_path / "venv"], check=True)
     inside = tmp_path / "venv" / "bin" / "python"

@@ -58,13 +58,13 @@ def only(folder: Path, pattern: str) -> Path:
     return found
 
 
-def test_an_index_would_take_both_and_render_the_readme(built: Path, tools: Path) -> None:
+def test_package_index_accepts_both_files_and_renders_the_readme(built: Path, tools: Path) -> None:
     said = run([tools / "twine", "check", "--strict", *sorted(built.iterdir())], built, tools)
     assert said.count("PASSED") == 2, said
     run([tools / "check-wheel-contents", only(built, "*.whl")], ROOT, tools)
 
 
-def test_the_sdist_has_all_that_the_repository_has(built: Path) -> None:
+def test_sdist_has_every_file_of_the_repository(built: Path) -> None:
     with tarfile.open(only(built, "*.tar.gz")) as sdist:
         there = {name.partition("/")[2] for name in sdist.getnames()}
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)

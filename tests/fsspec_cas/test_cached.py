@@ -146,7 +146,7 @@ class Callers:
         return future
 
 
-def test_a_body_is_moved_only_when_it_has_changed(cached: Cached, store: Store, backend: Gated) -> None:
+def test_cached_reads_a_body_only_when_it_has_changed(cached: Cached, store: Store, backend: Gated) -> None:
     assert cached.get() is None
     assert cached.get() is None
     one = written(store, b"1")
@@ -158,9 +158,7 @@ def test_a_body_is_moved_only_when_it_has_changed(cached: Cached, store: Store, 
     assert backend.reads == ["missing", "missing", b"1", "unchanged", b"2", "unchanged", "missing", "missing"]
 
 
-def test_who_comes_while_a_request_is_under_way_shares_the_next_one(
-    cached: Cached, store: Store, backend: Gated
-) -> None:
+def test_caller_during_a_request_shares_the_next_request(cached: Cached, store: Store, backend: Gated) -> None:
     old, gate = written(store, b"old"), backend.gate()
     with Callers(cached) as callers:
         early = callers.first(gate)
@@ -173,7 +171,7 @@ def test_who_comes_while_a_request_is_under_way_shares_the_next_one(
     assert (cached._state.waiting, cached._state.seen) == (0, None)
 
 
-def test_an_error_goes_to_all_who_share_the_request_and_nothing_older_is_given(
+def test_error_goes_to_all_callers_of_the_request_without_stale_bytes(
     cached: Cached, store: Store, backend: Gated
 ) -> None:
     old = written(store, b"old")
@@ -191,7 +189,7 @@ def test_an_error_goes_to_all_who_share_the_request_and_nothing_older_is_given(
     assert cached.get() == old
 
 
-def test_a_caller_that_is_interrupted_takes_nobody_along(cached: Cached, store: Store, backend: Gated) -> None:
+def test_interrupted_caller_interrupts_no_other_caller(cached: Cached, store: Store, backend: Gated) -> None:
     old, gate = written(store, b"old"), backend.gate(KeyboardInterrupt())
     with Callers(cached) as callers:
         early = callers.first(gate)
@@ -202,7 +200,7 @@ def test_a_caller_that_is_interrupted_takes_nobody_along(cached: Cached, store: 
     assert backend.reads == [b"old", b"old"]
 
 
-def test_no_thread_reads_what_was_overwritten_before_its_call(cached: Cached, store: Store, backend: Gated) -> None:
+def test_no_thread_reads_bytes_overwritten_before_its_call(cached: Cached, store: Store, backend: Gated) -> None:
     written(store, b"0")
     newest = 0
 
@@ -229,7 +227,7 @@ def test_no_thread_reads_what_was_overwritten_before_its_call(cached: Cached, st
             one.result()
 
 
-def test_ctrl_c_ends_a_wait_for_the_request_of_another(cached: Cached, store: Store, backend: Gated) -> None:
+def test_ctrl_c_ends_the_wait_for_the_request_of_another_thread(cached: Cached, store: Store, backend: Gated) -> None:
     old, gate = written(store, b"old"), backend.gate()
 
     def stop() -> None:
@@ -248,7 +246,7 @@ def test_ctrl_c_ends_a_wait_for_the_request_of_another(cached: Cached, store: St
     assert (backend.reads, waiting(cached)) == ([b"old"], 0)
 
 
-def test_what_is_written_through_it_is_not_read_back(cached: Cached, backend: Gated) -> None:
+def test_bytes_written_through_cached_are_not_read_back(cached: Cached, backend: Gated) -> None:
     one = cached.put_if_absent(b"1").unwrap()
     assert cached.get() == Content(b"1", one)
     changing = bytearray(b"2")
@@ -265,7 +263,7 @@ def test_what_is_written_through_it_is_not_read_back(cached: Cached, backend: Ga
     assert backend.reads == ["unchanged"] * 4 + ["missing"]
 
 
-def test_a_request_that_a_write_overtook_does_not_undo_it(cached: Cached, store: Store, backend: Gated) -> None:
+def test_read_overtaken_by_a_write_does_not_undo_it(cached: Cached, store: Store, backend: Gated) -> None:
     old, gate = written(store, b"old"), backend.gate()
     with Callers(cached) as callers:
         early = callers.first(gate)
@@ -276,9 +274,7 @@ def test_a_request_that_a_write_overtook_does_not_undo_it(cached: Cached, store:
     assert backend.reads == [b"old", "unchanged"]
 
 
-def test_an_age_that_will_do_saves_the_request_and_is_never_older_than_what_was_told_here(
-    backend: Gated, store: Store
-) -> None:
+def test_max_age_saves_the_request_and_never_returns_older_bytes_than_before(backend: Gated, store: Store) -> None:
     clock = ManualClock()
     cached = Cached(store, "flags", world=clock)
     assert cached.get(max_age_s=10) is None
@@ -298,7 +294,7 @@ def test_an_age_that_will_do_saves_the_request_and_is_never_older_than_what_was_
     assert backend.reads == ["missing", b"1", b"2", b"4"]
 
 
-def test_a_write_that_may_have_been_applied_ends_the_age_of_what_was_known(root: str) -> None:
+def test_write_of_unknown_outcome_ends_the_age_of_cached_bytes(root: str) -> None:
     backend = Faulty(Gated(), {"put": [LoseAnswer()], "head": [LoseRequest()] * 99})
     cached = Cached(Store(backend, root, world=backend._world), "flags", timeout=5)
     assert cached.get() is None
@@ -310,7 +306,7 @@ def test_a_write_that_may_have_been_applied_ends_the_age_of_what_was_known(root:
     assert backend.fired[0] == ("put", LoseAnswer())
 
 
-def test_a_store_that_ignores_the_condition_of_a_read_costs_bodies_and_nothing_else(root: str) -> None:
+def test_store_that_ignores_read_conditions_costs_only_bodies(root: str) -> None:
     backend = Gated(conditional=False)
     store = Store(backend, root)
     cached, one = Cached(store, "flags"), written(store, b"1")
@@ -318,7 +314,9 @@ def test_a_store_that_ignores_the_condition_of_a_read_costs_bodies_and_nothing_e
     assert backend.reads == [b"1", b"1"]
 
 
-def test_what_is_no_use_is_refused_before_anything_is_sent(cached: Cached, store: Store, backend: Gated) -> None:
+def test_invalid_arguments_of_cached_are_refused_before_any_request(
+    cached: Cached, store: Store, backend: Gated
+) -> None:
     with pytest.raises(InvalidInput, match="must be a Store"):
         Cached(AsyncStore(backend), "flags")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="must be an AsyncStore"):
@@ -340,7 +338,7 @@ def test_what_is_no_use_is_refused_before_anything_is_sent(cached: Cached, store
     assert cached.get() is None
 
 
-def test_a_call_on_fsspecs_own_loop_is_refused_and_does_not_wait_for_itself(tmp_path: object) -> None:
+def test_call_on_the_fsspec_loop_is_refused_and_does_not_deadlock(tmp_path: object) -> None:
     backend = LocalBackend()
     backend.blocking = False  # as one behind a network is driven
     cached = Cached(Store(backend, str(tmp_path)), "flags")
@@ -377,7 +375,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_waits_for_no_request_and_no_lock_of_its_parent() -> None:
+def test_forked_child_waits_for_no_request_or_lock_of_its_parent() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKED], cwd=TESTS, capture_output=True, text=True, timeout=240, check=False
     )
@@ -407,7 +405,7 @@ class Tasks:
         return task
 
 
-def test_tasks_that_come_while_a_request_is_under_way_share_the_next_one(root: str) -> None:
+def test_tasks_during_a_request_share_the_next_request(root: str) -> None:
     async def run() -> None:
         tasks = Tasks(root)
         old, gate = written(tasks.other, b"old"), tasks.backend.gate()
@@ -423,7 +421,7 @@ def test_tasks_that_come_while_a_request_is_under_way_share_the_next_one(root: s
     asyncio.run(run())
 
 
-def test_an_error_goes_to_all_tasks_that_share_the_request(root: str) -> None:
+def test_error_goes_to_all_tasks_that_share_the_request(root: str) -> None:
     async def run() -> None:
         tasks = Tasks(root)
         first, second = tasks.backend.gate(), tasks.backend.gate(Unavailable("down"))
@@ -443,7 +441,7 @@ def test_an_error_goes_to_all_tasks_that_share_the_request(root: str) -> None:
     asyncio.run(run())
 
 
-def test_a_task_that_is_cancelled_takes_nobody_along(root: str) -> None:
+def test_cancelled_task_cancels_no_other_task(root: str) -> None:
     async def run() -> None:
         tasks = Tasks(root)
         old, gate = written(tasks.other, b"old"), tasks.backend.gate()
@@ -460,7 +458,7 @@ def test_a_task_that_is_cancelled_takes_nobody_along(root: str) -> None:
     asyncio.run(run())
 
 
-def test_what_tasks_write_through_it_is_not_read_back(root: str) -> None:
+def test_bytes_that_tasks_write_through_cached_are_not_read_back(root: str) -> None:
     async def run() -> None:
         tasks = Tasks(root)
         cached = tasks.cached

@@ -54,7 +54,7 @@ def at(request, tmp_path):
     return url, options_of(server), Store.from_url(url, server.storage_options)
 
 
-def test_put_get_and_rm_as_a_shell_user_does_it(at, tmp_path_factory):
+def test_put_get_and_rm_work_from_a_shell(at, tmp_path_factory):
     url, options, store = at
     made = run("put", "--if-absent", f"{url}/a", *options, stdin=b"one\n", code=0)
     version = made.stdout.decode().strip()
@@ -86,7 +86,7 @@ def test_put_get_and_rm_as_a_shell_user_does_it(at, tmp_path_factory):
     assert store.list("") == []
 
 
-def test_json_says_the_same(at):
+def test_json_output_says_the_same(at):
     url, options, _ = at
     made = json.loads(run("put", "--json", "--if-absent", f"{url}/a", *options, stdin=b"1", code=0).stdout)
     assert made["outcome"] == "won"
@@ -123,7 +123,7 @@ def test_probe_prints_a_verdict(at, form):
     assert store.list("") == []
 
 
-def test_probe_of_what_does_not_speak_as_a_store_says_so(negative_gcs):
+def test_probe_reports_endpoint_that_does_not_answer_like_a_store(negative_gcs):
     done = run("probe", negative_gcs.new_prefix(), *options_of(negative_gcs), code=4)
     assert b"no store" in done.stderr
 
@@ -134,7 +134,7 @@ def test_probe_prints_one_line_for_each_check(tmp_path):
     assert lines[-1] == "safe for locks and create-once"
 
 
-def test_options_come_one_by_one_with_dots_or_from_the_environment(seaweedfs):
+def test_options_come_with_dots_or_from_the_environment(seaweedfs):
     url = f"{seaweedfs.new_prefix()}/a"
     one = [f"key={seaweedfs.key}", f"secret={seaweedfs.secret}", f"endpoint_url={seaweedfs.endpoint}"]
     one.append("client_kwargs.region_name=us-east-1")
@@ -166,12 +166,12 @@ def test_options_come_one_by_one_with_dots_or_from_the_environment(seaweedfs):
         (["rm", "--if-match", "local:1-1-1", "{url}/x"], 1, "no object is there"),
     ],
 )
-def test_what_is_wrong_is_one_sentence_and_a_code(tmp_path, arguments, code, says):
+def test_error_is_one_sentence_and_an_exit_code(tmp_path, arguments, code, says):
     done = run(*(argument.replace("{url}", str(tmp_path)) for argument in arguments), code=code)
     assert says in sentence(done)
 
 
-def test_wrong_credentials_a_missing_bucket_and_no_server(seaweedfs, azurite):
+def test_wrong_credentials_missing_bucket_and_no_server_have_exit_codes(seaweedfs, azurite):
     wrong = json.dumps({**seaweedfs.storage_options, "secret": "wrong"})
     assert "key, secret" in sentence(run("get", seaweedfs.new_prefix() + "/a", "--storage-options", wrong, code=2))
     nowhere = run("put", "--if-absent", "az://no-such-container/x", *options_of(azurite), stdin=b"1", code=2)
@@ -182,13 +182,13 @@ def test_wrong_credentials_a_missing_bucket_and_no_server(seaweedfs, azurite):
         assert "127.0.0.1:1" in sentence(done)
 
 
-def test_a_usage_error_is_argparses_own():
+def test_usage_error_is_that_of_argparse():
     assert run("put", "s3://b/x", code=2).stderr.startswith(b"usage:")
     assert b"exit codes:" in run("--help", code=0).stdout
     assert b"exit codes:" in run("put", "--help", code=0).stdout
 
 
-def test_an_answer_that_is_lost_for_good_is_code_3(seaweedfs):
+def test_permanently_lost_answer_exits_with_code_3(seaweedfs):
     """The write arrives, its answer does not, and neither does any other."""
     url = seaweedfs.new_prefix()
     with FaultProxy("127.0.0.1", seaweedfs.port) as proxy:
@@ -204,7 +204,7 @@ def test_an_answer_that_is_lost_for_good_is_code_3(seaweedfs):
     assert Store.from_url(url, seaweedfs.storage_options).read("a").data == b"mine"
 
 
-def test_ctrl_c_while_the_answer_is_awaited_is_code_3(seaweedfs):
+def test_ctrl_c_while_waiting_for_the_answer_exits_with_code_3(seaweedfs):
     url = seaweedfs.new_prefix()
     with FaultProxy("127.0.0.1", seaweedfs.port) as proxy:
         proxy.rule(match=lambda request: request.method == "PUT", action=do.lose_answer(Ending.HANG))
@@ -222,7 +222,7 @@ def test_ctrl_c_while_the_answer_is_awaited_is_code_3(seaweedfs):
     assert b"Traceback" not in said
 
 
-def test_ctrl_c_before_anything_was_sent_is_130(tmp_path):
+def test_ctrl_c_before_any_request_exits_with_code_130(tmp_path):
     with subprocess.Popen(
         [COMMAND, "put", "--if-absent", f"{tmp_path}/a"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -234,7 +234,7 @@ def test_ctrl_c_before_anything_was_sent_is_130(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_who_goes_away_is_no_error(tmp_path):
+def test_closed_output_pipe_is_no_error(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * (1 << 20))
     line = f"'{COMMAND}' get '{tmp_path}/a' | head -c 1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, timeout=60, check=True)

@@ -16,7 +16,7 @@ def parsed(*words):
     return parser.parse_args(words)
 
 
-def test_options_with_dots_go_below_and_win_over_json():
+def test_dotted_options_are_nested_and_override_json():
     words = ["--storage-options", '{"key": "a", "anon": false}', "-o", "key=k", "-o", "anon=true"]
     words += ["-o", "client_kwargs.region_name=eu=1", "-o", "client_kwargs.verify=null", "-o", "a.b.c=7", "-o", "l=[1]"]
     assert storage_options(parsed(*words)) == {
@@ -31,7 +31,7 @@ def test_options_with_dots_go_below_and_win_over_json():
 @pytest.mark.parametrize(
     "words", [["-o", "key"], ["-o", "=value"], ["-o", ""], ["-o", "a=1", "-o", "a.b=2"], ["--storage-options", "[1]"]]
 )
-def test_what_cannot_be_understood_is_refused(words):
+def test_malformed_options_are_refused(words):
     with pytest.raises(InvalidInput):
         storage_options(parsed(*words))
 
@@ -47,7 +47,7 @@ def test_what_cannot_be_understood_is_refused(words):
         ["--storage-options", '["hush"]'],
     ],
 )
-def test_no_message_shows_what_may_be_a_secret(words):
+def test_no_message_shows_a_possible_secret(words):
     with pytest.raises(InvalidInput) as caught:
         storage_options(parsed(*words))
     assert "hush" not in str(caught.value)
@@ -70,7 +70,7 @@ class Ours(Exception):
         (ZeroDivisionError("x"), 2),
     ],
 )
-def test_an_error_is_one_sentence_and_a_code(error, code, capsys):
+def test_error_becomes_one_sentence_and_an_exit_code(error, code, capsys):
     def fail(_):
         raise error
 
@@ -81,7 +81,7 @@ def test_an_error_is_one_sentence_and_a_code(error, code, capsys):
     assert said.count("\n") == 1
 
 
-def test_debug_shows_where_it_came_from():
+def test_debug_shows_the_traceback():
     def fail(_):
         raise CasError("x")
 

@@ -27,7 +27,7 @@ def store(url):
 
 
 @pytest.mark.parametrize("wrong", NO_BYTES, ids=lambda value: type(value).__name__)
-def test_what_is_not_bytes_is_refused_and_nothing_is_written(store, wrong):
+def test_value_that_is_not_bytes_is_refused_and_nothing_is_written(store, wrong):
     version = store.put_if_absent("a", b"kept").unwrap()
     for call in (
         lambda: store.put_if_absent("new", wrong),
@@ -42,7 +42,7 @@ def test_what_is_not_bytes_is_refused_and_nothing_is_written(store, wrong):
     assert [(entry.path, entry.size) for entry in store.list("")] == [("a", 4)]
 
 
-async def test_nor_by_an_async_one(url):
+async def test_async_store_refuses_value_that_is_not_bytes(url):
     store = AsyncStore.from_url(url)
     with pytest.raises(NotBytes, match="encode"):
         await store.put_if_absent("a", "text")
@@ -51,7 +51,7 @@ async def test_nor_by_an_async_one(url):
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_bytes_bytearray_and_memoryview_are_taken_as_they_are_now(store, kind):
+def test_bytes_bytearray_and_memoryview_are_copied_at_the_call(store, kind):
     source = bytearray(b"abcabc")
     given = kind(source)
     version = store.put_if_absent("a", given).unwrap()
@@ -60,7 +60,7 @@ def test_bytes_bytearray_and_memoryview_are_taken_as_they_are_now(store, kind):
 
 
 @pytest.mark.parametrize("wrong", [5, "text", None, [1]], ids=lambda value: type(value).__name__)
-def test_a_stream_takes_what_shares_its_memory_and_nothing_else(store, wrong):
+def test_stream_takes_buffers_and_nothing_else(store, wrong):
     with pytest.raises(NotBytes), store.open_exclusive("a") as writer:
         writer.write(wrong)
     with store.open_exclusive("b") as writer:
@@ -70,7 +70,7 @@ def test_a_stream_takes_what_shares_its_memory_and_nothing_else(store, wrong):
     assert [entry.path for entry in store.list("")] == ["b"]
 
 
-def test_the_filesystem_refuses_it_too(url):
+def test_filesystem_refuses_value_that_is_not_bytes(url):
     fs = fsspec.filesystem("cas", target_protocol="memory")
     path = url.removeprefix("memory:/")
     with pytest.raises(NotBytes):
@@ -81,7 +81,7 @@ def test_the_filesystem_refuses_it_too(url):
 
 
 @pytest.mark.parametrize("wrong", [5, "text", None, [1]], ids=lambda value: type(value).__name__)
-def test_a_lock_publishes_bytes_only(url, wrong):
+def test_lock_publishes_bytes_only(url, wrong):
     held, inside = lock(url), Store.from_url(url)
     right = held.stage("state/right", b"right")
     with held.acquire(keeps_log=True) as lease:
@@ -99,7 +99,7 @@ def test_a_lock_publishes_bytes_only(url, wrong):
         held.commit(Intent("log", 0, "state/1", wrong), None)  # refused before anybody is asked
 
 
-async def test_an_async_lease_too(url):
+async def test_async_lease_publishes_bytes_only(url):
     async with async_lock(url) as lease:
         with pytest.raises(NotBytes):
             await lease.publish("state/1", "text")

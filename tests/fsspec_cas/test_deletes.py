@@ -75,7 +75,7 @@ def store_of(backend, folder="f"):
     return Store(backend, f"bucket-{uuid.uuid4().hex}/{folder}")
 
 
-def test_an_undocumented_store_shows_once_that_it_keeps_the_condition():
+def test_undocumented_store_is_checked_once_for_conditional_deletes():
     backend = Undocumented()
     store = store_of(backend)
     for n in range(3):
@@ -87,7 +87,7 @@ def test_an_undocumented_store_shows_once_that_it_keeps_the_condition():
 
 
 @pytest.mark.parametrize("kind", [DropsCondition, RefusesAllDeletes])
-def test_a_store_that_drops_the_condition_has_no_conditional_delete(kind):
+def test_store_that_ignores_the_condition_has_no_conditional_delete(kind):
     backend = kind()
     store = store_of(backend)
     version = store.put_if_absent("a", b"1").unwrap()
@@ -100,7 +100,7 @@ def test_a_store_that_drops_the_condition_has_no_conditional_delete(kind):
     assert [entry.path for entry in store.list("")] == ["a"]
 
 
-async def test_an_async_store_asks_likewise():
+async def test_async_store_checks_for_conditional_deletes_too():
     store = AsyncStore(DropsCondition(), f"bucket-{uuid.uuid4().hex}")
     version = (await store.put_if_absent("a", b"1")).unwrap()
     with pytest.raises(NotSupported, match="tombstone"):
@@ -108,7 +108,7 @@ async def test_an_async_store_asks_likewise():
     assert (await store.read("a")).data == b"1"
 
 
-def test_cas_and_a_delete_through_a_whole_path_ask_in_the_objects_folder():
+def test_check_for_conditional_deletes_runs_in_the_folder_of_the_object():
     backend = Undocumented()
     store = Store(backend)
     version = store.put_if_absent("bucket/folder/a", b"1").unwrap()
@@ -117,7 +117,7 @@ def test_cas_and_a_delete_through_a_whole_path_ask_in_the_objects_folder():
 
 
 @pytest.mark.parametrize("root", ["bucket-{}/f", "bucket-{}--x-s3/f"])
-def test_done_of_a_store_that_says_so_of_nothing_is_unknown(root):
+def test_delete_is_unknown_on_store_that_reports_success_for_missing_object(root):
     """Two deleters of one version were both told that they won."""
     at = "https://s3.amazonaws.com" if "x-s3" in root else "http://127.0.0.1"
     store = Store(SaysDoneOfNothing(at), root.format(uuid.uuid4().hex))
@@ -132,7 +132,7 @@ def test_done_of_a_store_that_says_so_of_nothing_is_unknown(root):
     assert isinstance(store.delete_if_match("a", version), Lost)  # it looks first
 
 
-def test_amazon_is_documented_and_not_asked():
+def test_amazon_is_trusted_without_a_check_for_conditional_deletes():
     backend = Undocumented("https://s3.eu-central-1.amazonaws.com")
     store = store_of(backend)
     version = store.put_if_absent("a", b"1").unwrap()
@@ -140,7 +140,7 @@ def test_amazon_is_documented_and_not_asked():
     assert not [path for _, path in backend.asked if "cas-probe" in path]
 
 
-def test_a_store_that_does_not_answer_is_asked_again_the_next_time():
+def test_silent_store_is_checked_again_at_the_next_delete():
     store = store_of(SilentOnDeletes())
     version = store.put_if_absent("a", b"1").unwrap()
     for _ in range(2):
@@ -156,7 +156,7 @@ def test_locks_need_no_conditional_delete(kind):
     assert len(backend.asked) == 2 + 1 + 2 * (8 + 16) + 9  # and four looks
 
 
-def test_terraforms_lock_is_refused_where_it_could_not_be_given_back():
+def test_terraform_lock_is_refused_on_store_where_it_could_not_be_released():
     store = store_of(DropsCondition())
     lock = lockprovider.state.TfLock(store, "network.tfstate")
     with pytest.raises(NotSupported, match=r"cannot be deleted at a version"):
@@ -168,7 +168,7 @@ def test_terraforms_lock_is_refused_where_it_could_not_be_given_back():
     assert lock.shown().id == "theirs"
 
 
-def test_terraforms_lock_is_given_back_where_nobody_can_tell_who_removed_it():
+def test_terraform_lock_is_released_where_deletes_are_unconfirmed():
     lock = lockprovider.state.TfLock(store_of(SaysDoneOfNothing()), "network.tfstate")
     assert lock.unlock(lock.acquire())
     assert lock.shown() is None
@@ -182,7 +182,7 @@ class GivesNoSign(Undocumented):
         return NoAnswer("204 that anybody could have sent") if isinstance(answer, Applied) else answer
 
 
-def test_a_delete_whose_answer_could_be_anybodys_is_unknown():
+def test_delete_with_ambiguous_answer_is_unknown():
     store = store_of(GivesNoSign())
     version = store.put_if_absent("a", b"1").unwrap()
     assert isinstance(store.delete_if_match("a", version), Unknown)

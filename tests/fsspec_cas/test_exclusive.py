@@ -84,7 +84,7 @@ async def test_a_stream_of_any_length_arrives_as_a_whole(store, extra):
     assert content.version == outcome.version
 
 
-async def test_nobody_sees_it_before_it_is_closed(store):
+async def test_stream_is_invisible_before_it_is_closed(store):
     writer = opened(store, "folder/a")
     await writer.write(bytes(part_of(store) + 1))
     with pytest.raises(ObjectNotFound):
@@ -95,7 +95,7 @@ async def test_nobody_sees_it_before_it_is_closed(store):
 
 
 @pytest.mark.parametrize("parts", [0, 1])
-async def test_what_is_there_stays(store, parts):
+async def test_existing_object_stays_when_a_stream_loses(store, parts):
     first = await store.put_if_absent("a", b"theirs")
     writer = opened(store, "a")
     await writer.write(bytes(part_of(store) * parts + 1))
@@ -105,7 +105,7 @@ async def test_what_is_there_stays(store, parts):
 
 
 @pytest.mark.parametrize("parts", [0, 1])
-async def test_whoever_closes_second_loses(store, parts):
+async def test_stream_closed_second_loses(store, parts):
     """Both were open, and both had sent what they had, before one was closed."""
     one, two = opened(store, "a"), opened(store, "a")
     await one.write(b"1" * (part_of(store) * parts + 1))
@@ -116,7 +116,7 @@ async def test_whoever_closes_second_loses(store, parts):
     assert set((await store.read("a")).data) == set(b"2")
 
 
-async def test_it_carries_its_identity(store):
+async def test_streamed_object_carries_its_identity(store):
     if not store.capabilities.keeps_write_id:
         pytest.skip("no identity is kept here, and no answer is lost")
     writer = opened(store, "a")
@@ -125,7 +125,7 @@ async def test_it_carries_its_identity(store):
     assert (await store.head("a")).write_id
 
 
-async def test_aborted_it_leaves_nothing(store, at):
+async def test_aborted_stream_leaves_nothing(store, at):
     writer = opened(store, "a")
     await writer.write(bytes(part_of(store) + 1))
     if not at[0].startswith(("memory:", "az:")):
@@ -141,7 +141,7 @@ async def test_aborted_it_leaves_nothing(store, at):
     assert parts_left(at) == []
 
 
-async def test_closed_twice_it_says_the_same_twice(store):
+async def test_stream_closed_twice_reports_the_same_outcome(store):
     writer = opened(store, "a")
     await writer.write(b"1")
     assert await writer.close() is await writer.close()
@@ -204,7 +204,7 @@ def test_leaving_with_after_a_lost_race_raises_unless_closed_by_hand(at):
         assert isinstance(writer.close(), Lost)
 
 
-def test_one_that_nobody_closes_leaves_nothing(at):
+def test_stream_that_is_never_closed_leaves_nothing(at):
     store = Store.from_url(*at)
     part = PART[store.kind]
     writer = store.open_exclusive("a", part_size=part)
@@ -215,7 +215,7 @@ def test_one_that_nobody_closes_leaves_nothing(at):
     until(lambda: parts_left(at) == [])
 
 
-def test_parts_that_were_left_behind_do_not_stop_a_create(at):
+def test_leftover_parts_do_not_stop_a_create(at):
     store = Store.from_url(*at)
     left = store.open_exclusive("a", part_size=PART[store.kind])
     left.write(bytes(PART[store.kind] + 1))
@@ -224,7 +224,7 @@ def test_parts_that_were_left_behind_do_not_stop_a_create(at):
     assert store.read("a").data == b"another's"
 
 
-def test_a_process_that_ends_without_closing_ends_and_leaves_nothing_to_see(tmp_path):
+def test_process_that_exits_with_an_open_stream_ends_and_leaves_nothing_visible(tmp_path):
     code = (
         "import sys; from fsspec_cas import Store; w = Store.from_url(sys.argv[1]).open_exclusive('a', part_size=10);"
         "w.write(b'x' * 30)"
@@ -235,13 +235,13 @@ def test_a_process_that_ends_without_closing_ends_and_leaves_nothing_to_see(tmp_
 
 
 @pytest.mark.parametrize(("name", "part", "says"), [("seaweedfs", MIB, "5242880"), ("gcs_double", 300_000, "262144")])
-def test_a_part_size_that_the_store_does_not_take_is_said_at_once(request, name, part, says):
+def test_invalid_part_size_is_refused_at_once(request, name, part, says):
     with pytest.raises(InvalidInput, match=says):
         Store.from_url(*place(request, name)).open_exclusive("a", part_size=part)
 
 
 @pytest.mark.parametrize("name", ["memory", "local", "ministack", "gcs_double", "azurite"])
-def test_of_many_that_close_at_once_one_wins(request, name):
+def test_exactly_one_of_many_streams_closed_at_once_wins(request, name):
     """SeaweedFS is not here: its completion is not atomic, which the probe shows."""
     store = Store.from_url(*place(request, name))
     part = PART[store.kind]

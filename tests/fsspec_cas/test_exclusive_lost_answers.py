@@ -93,7 +93,7 @@ APPLIED = {
 
 
 @pytest.mark.parametrize("fault", APPLIED)
-def test_a_completion_that_was_applied_is_won_though_its_answer_was_lost(bench, fault):
+def test_completion_with_lost_answer_is_won(bench, fault):
     rule = bench.proxy.rule(match=bench.finishing, action=APPLIED[fault])
     outcome = bench.writer().close()
     assert rule.fired == 1
@@ -102,7 +102,7 @@ def test_a_completion_that_was_applied_is_won_though_its_answer_was_lost(bench, 
     assert held.data == bench.body
 
 
-def test_t09_an_error_inside_a_200_is_settled_by_identity(bench):
+def test_t09_error_inside_a_200_is_settled_by_identity(bench):
     if bench.name != "seaweedfs":
         pytest.skip("only S3 answers 200 before it is done")
     rule = bench.proxy.rule(match=bench.finishing, action=do.ok_with_error())
@@ -119,7 +119,7 @@ NOT_APPLIED = {
 
 
 @pytest.mark.parametrize("fault", NOT_APPLIED)
-def test_a_completion_that_never_arrived_is_sent_again_under_its_condition(bench, fault):
+def test_completion_that_never_arrived_is_sent_again_with_its_condition(bench, fault):
     rule = bench.proxy.rule(match=bench.finishing, action=NOT_APPLIED[fault])
     outcome = bench.writer().close()
     assert rule.fired == 1
@@ -150,7 +150,7 @@ def test_t14_a_409_while_another_won_is_lost(bench):
     assert bench.held().data == b"theirs"
 
 
-def test_t14_no_such_upload_after_own_success_is_won(bench):
+def test_t14_no_such_upload_after_own_completion_is_won(bench):
     """The answer is lost, the first look comes too early to see it, so the completion is sent again: it is spent."""
     lost = bench.proxy.rule(match=bench.finishing, action=do.lose_answer())
     missing = {"azurite": "BlobNotFound", "gcs_double": "notFound"}.get(bench.name, "NoSuchKey")
@@ -183,7 +183,7 @@ def test_t14_no_such_upload_does_not_claim_a_foreign_object(bench, once):
     assert set(bench.held().data) == set(b"t")
 
 
-def test_parts_dropped_behind_its_back_never_look_like_a_win(bench):
+def test_parts_dropped_by_the_store_never_look_like_a_win(bench):
     if bench.name == "azurite":
         pytest.skip("staged blocks cannot be dropped")
     writer = bench.writer()
@@ -206,7 +206,7 @@ def test_t15_parts_carry_no_condition(bench):
 
 
 @pytest.mark.parametrize("action", [do.lose_answer(), do.replace_answer(500), do.never_deliver(), do.slow_down()])
-def test_a_part_whose_answer_is_lost_is_there_once(bench, action):
+def test_part_with_lost_answer_is_stored_once(bench, action):
     rule = bench.proxy.rule(match=bench.part_of_it, action=action)
     outcome = bench.writer().close()
     assert rule.fired == 1
@@ -244,7 +244,7 @@ def test_resolving_a_delete_does_not_write(bench):
     assert bench.held().data == b"kept"
 
 
-def test_ctrl_c_while_it_is_completed_is_unknown(bench):
+def test_ctrl_c_during_completion_is_unknown(bench):
     """Cancelled in flight: the object may be there, so no success and no plain failure is reported."""
     arrived = threading.Event()
 

@@ -43,7 +43,7 @@ def stream(store, body=b"mine", **options):
 
 @pytest.mark.parametrize("fault", [LoseAnswer(), LoseRequest(), Refuse(), DeliverTwice(), DeliverLate(2)])
 @pytest.mark.parametrize("operation", ["begin", "add", "finish"])
-def test_one_fault_anywhere_and_the_stream_is_there_as_a_whole(world, operation, fault):
+def test_stream_arrives_as_a_whole_despite_one_fault_anywhere(world, operation, fault):
     if (operation, type(fault)) == ("add", DeliverLate):
         pytest.skip("a part that comes after the end is dropped by every store; the memory one has no such guard")
     store, rival, backend = faulty(world, **{operation: [fault]})
@@ -53,7 +53,7 @@ def test_one_fault_anywhere_and_the_stream_is_there_as_a_whole(world, operation,
     assert rival.read("a").data == b"mine"
 
 
-def test_lost_answers_only_until_the_time_is_up_are_unknown(world):
+def test_lost_answers_until_the_deadline_are_unknown(world):
     store, rival, _ = faulty(world, finish=[LoseAnswer()], head=[LoseRequest()] * 1000)
     outcome = stream(store, timeout=5.0).close()
     assert isinstance(outcome, Unknown)
@@ -62,7 +62,7 @@ def test_lost_answers_only_until_the_time_is_up_are_unknown(world):
     assert world.now_s <= 1_700_000_000.0 + 6
 
 
-def test_refused_until_the_time_is_up_is_an_error_and_nothing_is_there(world):
+def test_refusals_until_the_deadline_are_an_error_and_leave_nothing(world):
     store, rival, _ = faulty(world, finish=[Refuse()] * 1000)
     writer = stream(store, timeout=5.0)
     with pytest.raises(Unavailable):
@@ -71,7 +71,7 @@ def test_refused_until_the_time_is_up_is_an_error_and_nothing_is_there(world):
     assert writer.outcome is None
 
 
-def test_somebody_else_wins_while_my_answer_is_lost(world):
+def test_stream_with_lost_answer_is_settled_when_another_writer_wins(world):
     """Mine never arrived and another's is there: lost only where nobody ever overwrites."""
     for once, expected in ((True, Lost), (False, Unknown)):
         store, rival, _ = faulty(world, finish=[LoseRequest()])
@@ -83,7 +83,7 @@ def test_somebody_else_wins_while_my_answer_is_lost(world):
             assert outcome == Lost(writer.path, ABSENT, theirs)
 
 
-def test_a_part_that_cannot_be_sent_ends_it_for_good(world):
+def test_part_that_cannot_be_sent_ends_the_stream(world):
     store, rival, _ = faulty(world, add=[LoseRequest()] * 1000)
     writer = store.open_exclusive("a", part_size=2, timeout=3.0)
     with pytest.raises(Unavailable):
@@ -115,7 +115,7 @@ def test_an_upload_that_is_gone_is_in_doubt_and_spent():
         (NoAnswer("x"), False, ReadHead),
     ],
 )
-def test_what_a_look_says_of_a_spent_write(seen, once, expected):
+def test_read_back_of_a_spent_write_decides_its_outcome(seen, once, expected):
     attempt = WriteProgress(Write("a", ABSENT, "mine", once), doubt=True, spent=True)
     assert isinstance(on_look_answer(attempt, seen)[1], expected)
 
@@ -132,7 +132,7 @@ def test_a_spent_write_is_never_sent_again():
             attempt, step = on_look_answer(attempt, answer)
 
 
-def test_a_denied_completion_is_looked_at_before_it_is_lost():
+def test_denied_completion_is_read_back_before_it_is_lost():
     attempt, step = on_write_answer(WriteProgress(WRITE), Denied())
     assert isinstance(step, ReadHead)
     assert isinstance(on_look_answer(attempt, Seen(VERSION, 1, None, "mine"))[1], Won)

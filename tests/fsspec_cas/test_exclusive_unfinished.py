@@ -37,7 +37,7 @@ def begun(server, store: Store):
     return writer
 
 
-def test_a_create_beside_an_open_upload_wins_and_the_upload_loses(server):
+def test_create_wins_over_an_open_upload(server):
     store = fresh(server)
     writer = begun(server, store)
     won = store.put_if_absent("a", b"mine")
@@ -48,7 +48,7 @@ def test_a_create_beside_an_open_upload_wins_and_the_upload_loses(server):
         assert store.read("a").data == b"mine"
 
 
-def test_a_create_where_an_upload_was_aborted_or_left_behind_wins(server):
+def test_create_wins_after_an_aborted_or_abandoned_upload(server):
     for leave in (lambda writer: writer.abort(), lambda writer: setattr(writer._async, "_upload", None)):
         store = fresh(server)
         leave(begun(server, store))
@@ -61,7 +61,7 @@ def test_a_create_where_an_upload_was_aborted_or_left_behind_wins(server):
         assert store.read("a").data == b"next"
 
 
-def test_of_many_that_create_beside_an_open_upload_one_wins(azurite):
+def test_exactly_one_of_many_creates_wins_during_an_open_upload(azurite):
     store = fresh(azurite)
     for _ in range(3):
         path = uuid.uuid4().hex
@@ -79,7 +79,7 @@ def test_of_many_that_create_beside_an_open_upload_one_wins(azurite):
 
 @pytest.mark.parametrize("action", [do.lose_answer(Ending.RESET), do.never_deliver(), do.slow_down(), do.too_many()])
 @pytest.mark.parametrize("step", ["block", "blocklist"])
-def test_a_create_beside_an_open_upload_is_settled_whatever_happens_to_its_requests(azurite, action, step):
+def test_create_during_an_open_upload_is_settled_after_every_fault(azurite, action, step):
     with FaultProxy("127.0.0.1", azurite.port, dialect="az") as proxy:
         prefix = azurite.new_prefix()
         store, rival = (
@@ -94,7 +94,7 @@ def test_a_create_beside_an_open_upload_is_settled_whatever_happens_to_its_reque
         assert (rival.read("a").data, rival.head("a").version) == (b"mine", won.version)
 
 
-def test_the_unfinished_upload_of_another_program_is_named_with_the_next_step(azurite):
+def test_unfinished_upload_of_another_program_is_named_with_the_next_step(azurite):
     """Azure wants all block ids at one name to have the same length, and theirs have another."""
     store = fresh(azurite)
     path = f"{store.root}/a"

@@ -20,27 +20,27 @@ def test_no_outcome_has_a_truth_value(outcome, ask):
         ask(outcome)
 
 
-def test_who_asks_whether_a_create_was_true_is_told_and_does_not_become_a_second_leader():
+def test_truth_test_of_a_lost_create_raises_instead_of_electing_a_second_leader():
     store = Store.from_url("memory://unit-outcome/leaders")
     for me in (b"a", b"b"):
         with pytest.raises(TypeError, match="unwrap"):
             assert store.put_if_absent("leader", me)
 
 
-async def test_nor_has_an_async_one():
+async def test_async_outcome_has_no_truth_value():
     store = AsyncStore.from_url("memory://unit-outcome/async")
     with pytest.raises(TypeError, match="unwrap"):
         assert await store.put_if_absent("leader", b"me")
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
-def test_outcomes_are_compared_kept_in_sets_and_pickled_all_the_same(outcome):
+def test_outcomes_can_be_compared_hashed_and_pickled(outcome):
     assert pickle.loads(pickle.dumps(outcome)) == outcome
     assert len({outcome, pickle.loads(pickle.dumps(outcome))}) == 1
     assert outcome is not None
 
 
-def test_unwrap_is_the_version_or_raises():
+def test_unwrap_returns_the_version_or_raises():
     won, lost, unknown = OUTCOMES
     assert won.unwrap() == V1
     with pytest.raises(FileExistsError):

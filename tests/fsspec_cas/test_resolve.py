@@ -51,7 +51,7 @@ class TestAfterASend:
         for attempt in (WriteProgress(write), in_doubt(write)):
             assert on_write_answer(attempt, Applied(V2))[1] == Won(V2)
 
-    def test_a_win_says_whether_another_copy_may_have_been_or_may_still_be_applied(self, write: Write) -> None:
+    def test_won_reports_whether_another_copy_may_be_applied(self, write: Write) -> None:
         once = on_write_answer(WriteProgress(write), Applied(V2))[1]
         silent = on_write_answer(WriteProgress(write), NoAnswer("500"))[0]
         again = on_write_answer(silent, Applied(V2))[1]
@@ -62,41 +62,41 @@ class TestAfterASend:
         wins = (once, again, *seen_then, refused_then, turned_away)
         assert [win.resent for win in wins] == [False, True, False, True, False, False]
 
-    def test_applied_without_a_version_is_looked_at_and_can_never_become_lost(self, write: Write) -> None:
+    def test_applied_without_version_is_read_back_and_never_lost(self, write: Write) -> None:
         after, step = on_write_answer(WriteProgress(write), Applied(None))
         assert step == ReadHead()
         assert (after.doubt, after.refused) == (True, False)
         assert isinstance(on_look_answer(after, seen(V3, None))[1], Inconclusive)
 
-    def test_condition_false_is_looked_at_and_makes_no_doubt(self, write: Write) -> None:
+    def test_refusal_is_read_back_and_makes_no_doubt(self, write: Write) -> None:
         assert on_write_answer(WriteProgress(write), Denied()) == (refused(write), ReadHead())
         assert on_write_answer(in_doubt(write), Denied())[0].doubt
 
-    def test_certainly_not_applied_is_looked_at_after_the_stores_own_pause(self, write: Write) -> None:
+    def test_not_applied_is_read_back_after_retry_after(self, write: Write) -> None:
         after, step = on_write_answer(WriteProgress(write, failures=2), NotNow("409", 3.0))
         assert step == ReadHead(3, 3.0)
         assert (after.doubt, after.failures, after.why) == (False, 3, "409")
 
-    def test_and_a_refusal_before_that_is_settled_but_of_a_delete(self, write: Write) -> None:
+    def test_refusal_followed_by_not_applied_is_settled_except_for_a_delete(self, write: Write) -> None:
         after, _ = on_write_answer(refused(write), NotNow("429"))
         assert (after.refused, after.doubt) == (False, write.removes)
 
-    def test_silence_is_doubt_and_is_looked_at_without_a_pause(self, write: Write) -> None:
+    def test_timeout_makes_doubt_and_is_read_back_at_once(self, write: Write) -> None:
         after, step = on_write_answer(WriteProgress(write), NoAnswer("503", 2.0))
         assert step == ReadHead(0, 2.0)
         assert (after.doubt, after.refused, after.why) == (True, False, "503")
 
-    def test_silence_after_a_refusal_takes_the_refusal_back(self, write: Write) -> None:
+    def test_timeout_after_refusal_makes_outcome_unknown(self, write: Write) -> None:
         assert not on_write_answer(refused(write), NoAnswer("reset"))[0].refused
 
 
 @pytest.mark.parametrize("write", WRITES)
 class TestAfterALook:
-    def test_my_id_is_won_whatever_went_before(self, write: Write) -> None:
+    def test_own_identity_in_the_object_is_won_after_any_history(self, write: Write) -> None:
         for attempt in (refused(write), in_doubt(write), refused(write, doubt=True)):
             assert on_look_answer(attempt, seen(V2, "mine"))[1] == Won(V2)
 
-    def test_still_as_expected_after_a_refusal_blames_the_dialect_four_times_then_the_store(self, write: Write) -> None:
+    def test_refusal_at_expected_version_blames_dialect_four_times_then_store(self, write: Write) -> None:
         attempt, steps = refused(write), []
         for _ in range(5):
             attempt, step = on_look_answer(attempt, as_expected(write))
@@ -104,16 +104,16 @@ class TestAfterALook:
         assert steps[:4] == [Adapt(0), Adapt(1), Adapt(2), Adapt(3)]
         assert isinstance(steps[4], Contradicts)
 
-    def test_anothers_write_after_a_refusal_without_doubt_is_lost(self, write: Write) -> None:
+    def test_write_of_another_after_refusal_without_doubt_is_lost(self, write: Write) -> None:
         for other in (seen(V2, "other"), seen(V2, None)):
             assert on_look_answer(refused(write), other)[1] == Lost("p", write.condition, V2)
 
-    def test_still_as_expected_after_silence_is_sent_again_since_a_copy_may_land_later(self, write: Write) -> None:
+    def test_unchanged_object_after_timeout_makes_write_be_sent_again(self, write: Write) -> None:
         after, step = on_look_answer(in_doubt(write), as_expected(write))
         assert step == Send(1)
         assert after.doubt
 
-    def test_a_look_that_brings_nothing_is_looked_at_again(self, write: Write) -> None:
+    def test_failed_read_back_is_repeated(self, write: Write) -> None:
         for attempt in (refused(write), in_doubt(write)):
             for answer in (NoAnswer("500", 1.0), NotNow("429", 1.0)):
                 after, step = on_look_answer(attempt, answer)
@@ -121,7 +121,7 @@ class TestAfterALook:
                 assert (after.doubt, after.refused) == (attempt.doubt, attempt.refused)
 
 
-def test_a_match_that_finds_nothing_is_lost_without_doubt_and_unknown_with_it() -> None:
+def test_match_on_absent_object_is_lost_without_doubt_and_unknown_with_doubt() -> None:
     assert on_look_answer(refused(MATCH), Missing())[1] == Lost("p", V1, ABSENT)
     assert on_look_answer(refused(MATCH), Unchanged())[1] == Lost("p", V1, ABSENT)
     assert isinstance(on_look_answer(in_doubt(MATCH), Missing())[1], Inconclusive)
@@ -131,25 +131,25 @@ ELSEWHERE = [Missing(), seen(V2, "other"), seen(V2, None)]
 
 
 class TestADelete:
-    def test_it_begins_with_a_look_as_it_leaves_nothing_behind_to_look_for(self) -> None:
+    def test_delete_begins_with_a_head(self) -> None:
         assert first_step(DELETE) == ReadHead()
         assert [first_step(write) for write in (CREATE, ONCE, MATCH)] == [Send()] * 3
 
     @pytest.mark.parametrize("look", ELSEWHERE)
-    def test_what_is_not_at_its_version_before_it_is_sent_is_lost(self, look) -> None:
+    def test_delete_is_lost_when_object_is_at_another_version_before_sending(self, look) -> None:
         current = look.version if isinstance(look, Seen) else ABSENT
         assert on_look_answer(WriteProgress(DELETE), look)[1] == Lost("p", V1, current)
 
-    def test_what_is_at_its_version_is_sent_at_once_and_again_after_silence(self) -> None:
+    def test_delete_at_its_version_is_sent_at_once_and_again_after_timeout(self) -> None:
         assert on_look_answer(WriteProgress(DELETE), seen(V1, "x"))[1] == Send()
         assert on_look_answer(in_doubt(DELETE), seen(V1, "x"))[1] == Send(1)
 
     @pytest.mark.parametrize("look", ELSEWHERE)
-    def test_once_sent_it_is_never_lost_whatever_came_back(self, look) -> None:
+    def test_delete_once_sent_is_never_lost(self, look) -> None:
         for attempt in (refused(DELETE), in_doubt(DELETE), refused(DELETE, doubt=True)):
             assert isinstance(on_look_answer(attempt, look)[1], Inconclusive)
 
-    def test_a_refusal_of_what_is_at_its_version_is_the_stores_fault_in_the_end(self) -> None:
+    def test_repeated_refusal_of_delete_at_its_version_blames_the_store(self) -> None:
         attempt, steps = refused(DELETE), []
         for _ in range(5):
             attempt, step = on_look_answer(attempt, seen(V1, "x"))
@@ -160,24 +160,24 @@ class TestADelete:
 
 @pytest.mark.parametrize("attempt_of", [in_doubt, lambda write: refused(write, doubt=True)])
 class TestAnothersWriteInDoubt:
-    def test_on_a_create_once_path_it_proves_that_mine_never_was(self, attempt_of) -> None:
+    def test_write_of_another_on_create_once_path_proves_own_write_never_landed(self, attempt_of) -> None:
         assert on_look_answer(attempt_of(ONCE), seen(V2, "other"))[1] == Lost("p", ABSENT, V2)
 
-    def test_without_an_identity_it_proves_nothing(self, attempt_of) -> None:
+    def test_write_of_another_without_identity_proves_nothing(self, attempt_of) -> None:
         assert isinstance(on_look_answer(attempt_of(ONCE), seen(V2, None))[1], Inconclusive)
 
     @pytest.mark.parametrize("write", [CREATE, MATCH])
-    def test_elsewhere_mine_may_have_been_applied_and_replaced(self, attempt_of, write: Write) -> None:
+    def test_own_write_on_other_paths_may_have_been_applied_and_replaced(self, attempt_of, write: Write) -> None:
         step = on_look_answer(attempt_of(write), seen(V2, "other"))[1]
         assert isinstance(step, Inconclusive)
         assert str(V2) in step.why
 
-    def test_create_once_says_nothing_of_a_match(self, attempt_of) -> None:
+    def test_create_once_does_not_settle_a_match(self, attempt_of) -> None:
         step = on_look_answer(attempt_of(replace(MATCH, create_once=True)), seen(V2, "other"))[1]
         assert isinstance(step, Inconclusive)
 
 
-def test_no_answer_ever_clears_a_doubt() -> None:
+def test_no_answer_clears_a_doubt() -> None:
     answers = [Denied(), NotNow("409"), NoAnswer("500")]
     looks = [seen(V2, "other"), Missing(), NoAnswer("500"), NotNow("429")]
     for write in (CREATE, ONCE, MATCH):
@@ -186,7 +186,7 @@ def test_no_answer_ever_clears_a_doubt() -> None:
             assert all(on_look_answer(attempt, look)[0].doubt for look in looks)
 
 
-def test_in_doubt_a_path_that_is_overwritten_is_never_reported_lost() -> None:
+def test_write_in_doubt_on_overwritten_path_is_never_reported_lost() -> None:
     for write in (CREATE, MATCH):
         for look in (seen(V1, "x"), seen(V2, "x"), seen(V3, None), Missing(), Unchanged()):
             for attempt in (in_doubt(write), refused(write, doubt=True)):

@@ -49,13 +49,13 @@ def in_vain(timeout_s, caplog):
     return found
 
 
-def test_before_a_call_was_in_vain_for_five_seconds_it_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_call_without_success_for_five_seconds_logs_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
     ((at_s, words),) = in_vain(60.0, caplog)
     assert 0 < at_s <= SILENT_S
     assert words.startswith("'folder/object': 503 SlowDown; trying on, for up to 5")
 
 
-def test_one_that_ends_before_says_it_by_its_error_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_call_that_fails_within_five_seconds_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert in_vain(4.0, caplog) == []
 
 
@@ -79,16 +79,16 @@ def never_answered(timeout_s, caplog, *, small=True):
     return [record.getMessage() for record in caplog.records]
 
 
-def test_a_request_that_is_never_answered_says_so_after_five_seconds_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_unanswered_request_logs_a_warning_after_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
     assert never_answered(60.0, caplog) == ["'folder/object': no answer yet; waiting on, for up to 55 s"]
 
 
-def test_a_request_that_ends_before_or_moves_much_does_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_request_that_ends_early_or_moves_much_data_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert never_answered(5.0, caplog) == []
     assert never_answered(60.0, caplog, small=False) == []
 
 
-def test_without_an_event_loop_nothing_can_go_off() -> None:
+def test_call_without_an_event_loop_logs_no_warning() -> None:
     world = Simulated()
 
     async def answer():
@@ -113,7 +113,7 @@ def test_retry_after_is_a_floor_that_grows_with_the_failures(failures: int, draw
     assert floor_s <= delay_s(failures, draw, retry_after_s) <= max(1.25 * floor_s, CEILING_S)
 
 
-def test_those_who_were_told_the_same_do_not_come_back_together() -> None:
+def test_clients_with_the_same_retry_after_do_not_return_together() -> None:
     assert len({delay_s(1, draw / 10, 2.0) for draw in range(10)}) == 10
 
 
@@ -123,9 +123,9 @@ def test_the_ceiling_doubles_from_the_base_until_it_is_reached() -> None:
     assert ceilings == [BASE_S * 2**n for n in range(7)] + [CEILING_S] * 2
 
 
-def test_the_jitter_is_full_so_a_draw_of_zero_waits_not_at_all() -> None:
+def test_full_jitter_of_zero_waits_not_at_all() -> None:
     assert [delay_s(n, 0.0) for n in (1, 5, 50)] == [0.0] * 3
 
 
-def test_another_try_is_given_twice_what_the_slowest_took_and_never_a_splinter() -> None:
+def test_next_attempt_gets_twice_the_slowest_time_and_never_a_tiny_rest() -> None:
     assert [enough_s(slowest_s) for slowest_s in (0.0, 0.01, 0.1, 2.0)] == [0.05, 0.05, 0.2, 4.0]

@@ -146,18 +146,18 @@ def test_two_writes_have_two_identities():
     assert backend.asked[0][4] != backend.asked[1][4]
 
 
-def test_a_refusal_is_looked_at_and_then_lost_with_what_is_there():
+def test_refusal_is_read_back_and_lost_with_the_current_version():
     store, backend, _ = scripted(Denied(), seen(V3))
     assert store.put_if_match("a", b"", V1) == Lost("root/a", V1, V3)
     assert backend.verbs == ["put", "head"]
 
 
-def test_a_refusal_of_my_own_earlier_send_is_won():
+def test_refusal_caused_by_own_earlier_send_is_won():
     store, _, _ = scripted(Denied(), seen(V2, ME))
     assert store.put_if_absent("a", b"") == Won(V2)
 
 
-def test_a_lost_answer_is_won_when_the_look_shows_my_id():
+def test_lost_answer_is_won_when_read_back_shows_own_identity():
     store, backend, clock = scripted(NoAnswer("reset"), seen(V2, ME))
     assert store.put_if_absent("a", b"") == Won(V2)
     assert backend.verbs == ["put", "head"]
@@ -170,7 +170,7 @@ def test_a_dialect_is_tried_before_a_store_is_blamed():
     assert backend.adapted == 1
 
 
-def test_a_store_that_refuses_what_is_true_is_not_supported():
+def test_store_that_refuses_a_true_condition_is_not_supported():
     store, backend, _ = scripted(*[Denied(), seen(V1)] * 5)
     with pytest.raises(NotSupported, match="probe"):
         store.put_if_match("a", b"", V1)
@@ -184,7 +184,7 @@ def test_a_store_error_without_doubt_is_raised():
             store.put_if_absent("a", b"")
 
 
-def test_a_store_error_in_doubt_is_unknown_and_says_both_reasons():
+def test_store_error_in_doubt_is_unknown_with_both_reasons():
     store, _, _ = scripted(NoAnswer("reset by peer"), AccessDenied("the token expired"))
     outcome = store.put_if_absent("a", b"data")
     assert isinstance(outcome, Unknown)
@@ -193,7 +193,7 @@ def test_a_store_error_in_doubt_is_unknown_and_says_both_reasons():
     assert outcome.data == b"data"
 
 
-def test_an_unknown_outcome_can_be_pickled_and_settled_later_by_another_store():
+def test_unknown_outcome_can_be_pickled_and_resolved_by_another_store():
     store, _, _ = scripted(NoAnswer("reset"), seen(V3, "other"))
     unknown = store.put_if_match("a", b"data", V1)
     assert isinstance(unknown, Unknown)
@@ -206,7 +206,7 @@ def test_an_unknown_outcome_can_be_pickled_and_settled_later_by_another_store():
 # Time
 
 
-def test_a_store_that_throttles_to_the_end_is_unavailable_and_nothing_was_written():
+def test_permanent_throttling_is_unavailable_and_writes_nothing():
     store, backend, clock = scripted(*[NotNow("429", 1.0)] * 100)
     begun = clock.now_s
     with pytest.raises(Unavailable, match="429"):
@@ -215,14 +215,14 @@ def test_a_store_that_throttles_to_the_end_is_unavailable_and_nothing_was_writte
     assert set(backend.verbs) == {"put", "head"}
 
 
-def test_who_is_throttled_while_another_writes_has_lost_and_does_not_try_on():
+def test_throttled_write_is_lost_at_once_when_another_writer_has_written():
     for answers in ([seen(V2)], [seen(V1), NotNow("429"), seen(V2)]):
         store, backend, _ = scripted(NotNow("429"), *answers)
         assert store.put_if_match("a", b"", V1) == Lost("root/a", V1, V2)
         assert backend.verbs == ["put", "head"] * (1 + len(answers) // 3)
 
 
-def test_who_asked_to_hear_of_throttling_hears_of_it_below_and_over_other_connections_too():
+def test_throttling_callback_is_called_for_nested_and_other_connections():
     for part in (lambda store: store, lambda store: store.below("folder"), lambda store: store.isolated_connections()):
         heard: list[str] = []
         store, _, _ = scripted(NotNow("429", 0.1), Missing(), Applied(V2))
@@ -231,7 +231,7 @@ def test_who_asked_to_hear_of_throttling_hears_of_it_below_and_over_other_connec
         assert heard == ["429"]
 
 
-def test_a_silent_store_is_unknown_at_the_deadline_and_never_lost():
+def test_silent_store_is_unknown_at_the_deadline_and_never_lost():
     store, _, clock = scripted(*[NoAnswer("timeout")] * 100, seconds=1.0)
     begun = clock.now_s
     outcome = store.put_if_absent("a", b"", timeout=10)
@@ -239,7 +239,7 @@ def test_a_silent_store_is_unknown_at_the_deadline_and_never_lost():
     assert clock.now_s - begun <= 11  # the last request may use up its own second
 
 
-def test_a_refusal_whose_look_never_comes_is_unknown():
+def test_refusal_without_an_answered_read_back_is_unknown():
     store, _, _ = scripted(Denied(), *[NoAnswer("timeout")] * 100, seconds=1.0)
     assert isinstance(store.put_if_absent("a", b"", timeout=10), Unknown)
 
@@ -284,7 +284,7 @@ def test_reads_are_repeated_until_there_is_an_answer():
     assert store.read("a").data == b"data"
 
 
-def test_what_is_not_there_is_a_file_not_found():
+def test_read_of_missing_object_raises_file_not_found():
     for call in (lambda s: s.read("a"), lambda s: s.head("a"), lambda s: s.read_if_changed("a", V1)):
         store, _, _ = scripted(Missing())
         with pytest.raises(FileNotFoundError) as caught:
@@ -293,7 +293,7 @@ def test_what_is_not_there_is_a_file_not_found():
         assert caught.value.path == "root/a"
 
 
-def test_what_may_not_be_there_is_read_as_none():
+def test_read_or_none_returns_none_for_missing_object():
     store, backend, _ = scripted(Missing())
     assert store.read_or_none("a") is None
     assert backend.asked == [("get", "root/a", None, 60.0)]
@@ -301,7 +301,7 @@ def test_what_may_not_be_there_is_read_as_none():
     assert store.read_or_none("a") == Content(b"data", V1)
 
 
-def test_what_is_known_is_given_back_while_it_still_is_the_object():
+def test_read_or_none_returns_known_content_while_object_is_unchanged():
     known = Content(b"data", V1)
     for answer, found in ((Unchanged(), known), (seen(V2, None, b"new"), Content(b"new", V2)), (Missing(), None)):
         store, backend, _ = scripted(answer)
@@ -309,7 +309,7 @@ def test_what_is_known_is_given_back_while_it_still_is_the_object():
         assert backend.asked == [("get", "root/a", V1, 60.0)]
 
 
-def test_an_unchanged_object_is_none_also_where_the_server_sends_it_all_the_same():
+def test_unchanged_object_is_none_also_when_the_server_sends_its_body():
     for answer in (Unchanged(), seen(V1, None, b"data")):
         store, backend, _ = scripted(answer)
         assert store.read_if_changed("a", V1) is None
@@ -338,7 +338,7 @@ def test_a_listing_follows_all_pages_and_is_relative_and_ordered():
 
 @pytest.mark.parametrize("call", [lambda s: s.put_if_absent("a", b""), lambda s: s.read("a")], ids=["put", "read"])
 @pytest.mark.parametrize("draw", [n / 16 for n in range(16)])
-def test_no_try_is_begun_in_a_splinter_of_the_time_in_which_its_answer_could_not_come(call, draw):
+def test_no_attempt_begins_when_too_little_time_is_left_for_its_answer(call, draw):
     """Else the last of many "certainly not" would be "nobody knows"."""
     store, backend, clock = scripted(*[NotNow("429")] * 2000, seconds=0.04)
     clock.draw = draw
@@ -351,7 +351,7 @@ def test_no_try_is_begun_in_a_splinter_of_the_time_in_which_its_answer_could_not
 # Removing
 
 
-def test_a_conditional_delete_that_is_done_is_won_with_the_version_removed():
+def test_conditional_delete_is_won_with_the_removed_version():
     store, backend, _ = scripted(seen(V1), NotNow("409"), seen(V1), Applied(None))
     outcome = store.delete_if_match("a", V1)
     assert outcome == Won(V1)
@@ -360,14 +360,14 @@ def test_a_conditional_delete_that_is_done_is_won_with_the_version_removed():
     assert [what[:3] for what in backend.asked if what[0] == "delete"] == [("delete", "root/a", V1)] * 2
 
 
-def test_a_conditional_delete_of_what_is_not_at_that_version_is_lost_and_nothing_is_sent():
+def test_conditional_delete_at_stale_version_is_lost_without_a_request():
     for looks, current in (([seen(V2)], V2), ([Missing(), Missing()], ABSENT)):
         store, backend, _ = scripted(*looks)
         assert store.delete_if_match("a", V1) == Lost("root/a", V1, current)
         assert backend.verbs == ["head", "get"][: len(looks)]
 
 
-def test_a_conditional_delete_that_is_refused_after_the_look_is_unknown_as_the_refusal_may_be_of_a_second_copy():
+def test_conditional_delete_refused_after_the_head_is_unknown():
     for look in (seen(V2), Missing()):
         store, backend, _ = scripted(seen(V1), Denied(), look)
         outcome = store.delete_if_match("a", V1)
@@ -377,7 +377,7 @@ def test_a_conditional_delete_that_is_refused_after_the_look_is_unknown_as_the_r
         assert backend.verbs == ["head", "delete", "head"]
 
 
-def test_a_conditional_delete_without_an_answer_is_looked_for_and_sent_again_while_the_object_stands():
+def test_unanswered_conditional_delete_is_sent_again_while_object_exists():
     store, backend, _ = scripted(seen(V1), NoAnswer("503"), seen(V1), Applied(None))
     outcome = store.delete_if_match("a", V1)
     assert outcome == Won(V1)
@@ -385,19 +385,19 @@ def test_a_conditional_delete_without_an_answer_is_looked_for_and_sent_again_whi
     assert backend.verbs == ["head", "delete", "head", "delete"]
 
 
-def test_a_conditional_delete_without_an_answer_after_which_the_object_is_gone_is_unknown():
+def test_unanswered_conditional_delete_is_unknown_when_object_is_gone():
     store, backend, _ = scripted(seen(V1), NoAnswer("reset"), Missing())
     assert isinstance(store.delete_if_match("a", V1), Unknown)
     assert backend.verbs == ["head", "delete", "head"]
 
 
-def test_a_conditional_delete_that_could_not_be_sent_is_unavailable_and_not_unknown():
+def test_unsent_conditional_delete_is_unavailable_and_not_unknown():
     store, _, _ = scripted(seen(V1), *[NotNow("429", 20.0)] * 60)
     with pytest.raises(Unavailable, match="not removed"):
         store.delete_if_match("a", V1)
 
 
-def test_an_unknown_delete_is_taken_up_later_and_sent_again_while_the_object_stands():
+def test_resolve_sends_unknown_delete_again_while_object_exists():
     store, backend, _ = scripted(seen(V1), NoAnswer("hangs"), seen(V1), seen(V1), Applied(None))
     unknown = store.delete_if_match("a", V1, timeout=0.04)  # shorter than the first pause
     assert isinstance(unknown, Unknown)
@@ -405,7 +405,7 @@ def test_an_unknown_delete_is_taken_up_later_and_sent_again_while_the_object_sta
     assert backend.verbs == ["head", "delete", "head", "head", "delete"]
 
 
-def test_where_there_is_no_conditional_delete_nothing_is_sent():
+def test_conditional_delete_is_refused_without_a_request_when_unsupported():
     store, backend, _ = scripted(delete_match=False)
     with pytest.raises(NotSupported):
         store.delete_if_match("a", V1)
@@ -421,26 +421,26 @@ def test_a_plain_delete_is_repeated_until_it_is_done():
 # Read, change, write
 
 
-def test_an_update_starts_again_from_what_the_winner_wrote():
+def test_update_restarts_from_the_bytes_of_the_winner():
     store, backend, _ = scripted(seen(V1, None, b"1"), Denied(), seen(V2), seen(V2, None, b"2"), Applied(V3))
     assert store.update("a", lambda old: (old or b"") + b"!") == V3
     assert [(w[2], w[3]) for w in backend.asked if w[0] == "put"] == [(b"1!", V1), (b"2!", V2)]
 
 
-def test_an_update_of_nothing_creates():
+def test_update_of_missing_object_creates_it():
     store, backend, _ = scripted(Missing(), Applied(V1))
     assert store.update("a", lambda old: b"made" if old is None else b"no") == V1
     assert backend.asked[1][2:4] == (b"made", ABSENT)
 
 
-def test_an_update_whose_answer_is_lost_raises_unknown_and_does_not_apply_the_function_twice():
+def test_update_with_lost_answer_raises_unknown_and_runs_function_once():
     store, backend, _ = scripted(seen(V1, None, b"1"), NoAnswer("reset"), seen(V3, "other"))
     with pytest.raises(OutcomeUnknown):
         store.update("a", lambda old: (old or b"") + b"!")
     assert backend.verbs == ["get", "put", "head"]
 
 
-def test_an_update_that_always_loses_is_unavailable_at_the_timeout():
+def test_update_that_always_loses_is_unavailable_at_the_timeout():
     store, _, _ = scripted(*[seen(V1, None, b"1"), Denied(), seen(V2)] * 200)
     with pytest.raises(Unavailable, match="changed by others"):
         store.update("a", lambda _: b"", timeout=5)
@@ -449,7 +449,7 @@ def test_an_update_that_always_loses_is_unavailable_at_the_timeout():
 # Outcomes as errors
 
 
-def test_a_lost_create_unwraps_to_a_file_exists_error_and_a_lost_match_to_a_mismatch():
+def test_unwrap_of_lost_raises_file_exists_for_create_and_mismatch_for_match():
     with pytest.raises(FileExistsError) as exists:
         Lost("a", ABSENT, V1).unwrap()
     assert isinstance(exists.value, AlreadyExists)
@@ -460,7 +460,7 @@ def test_a_lost_create_unwraps_to_a_file_exists_error_and_a_lost_match_to_a_mism
     assert pickle.loads(pickle.dumps(exists.value)).args == exists.value.args
 
 
-def test_an_unknown_outcome_unwraps_to_an_error_that_holds_it_and_survives_pickling():
+def test_unwrap_of_unknown_raises_picklable_error_that_holds_it():
     store, _, _ = scripted(NoAnswer("reset"), seen(V3, "other"))
     unknown = store.put_if_match("a", b"data", V1)
     with pytest.raises(OutcomeUnknown) as caught:
@@ -516,7 +516,7 @@ def faulty(plan, *, version_of=None):
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_ctrl_c_in_a_write_carries_an_unknown_outcome_that_can_be_settled(done):
+def test_ctrl_c_in_a_write_carries_an_unknown_outcome_that_can_be_resolved(done):
     store, backend = faulty({"put": [Interrupt(done=done)]})
     with pytest.raises(KeyboardInterrupt) as caught:
         store.put_if_absent("a", b"mine")
@@ -570,7 +570,7 @@ async def test_a_cancelled_task_carries_an_unknown_outcome():
     assert any(isinstance(e, OutcomeUnknown) and e.outcome.data == b"mine" for e in seen_errors)
 
 
-def test_ctrl_c_while_fsspecs_loop_writes_cancels_the_write_and_carries_an_unknown_outcome():
+def test_ctrl_c_cancels_write_on_fsspec_loop_and_carries_unknown_outcome():
     backend = Hanging()
     store = Store(backend, "root")
     main = threading.main_thread().ident
@@ -589,7 +589,7 @@ def test_ctrl_c_while_fsspecs_loop_writes_cancels_the_write_and_carries_an_unkno
     assert caught.value.__cause__.outcome.data == b"mine"
 
 
-async def test_a_sync_call_on_fsspecs_own_loop_is_refused_and_does_not_hang():
+async def test_sync_call_on_the_fsspec_loop_is_refused_and_does_not_hang():
     store = Store(Hanging(), "root")
 
     async def inside() -> None:
@@ -602,7 +602,7 @@ async def test_a_sync_call_on_fsspecs_own_loop_is_refused_and_does_not_hang():
 # The faults that `fsspec_cas.testing` ships do what they say
 
 
-def test_a_lost_answer_was_applied_and_a_lost_request_was_not():
+def test_lost_answer_is_applied_and_lost_request_is_not():
     for fault, there in ((LoseAnswer(), True), (LoseRequest(), False)):
         store, backend = faulty({"put": [fault], "head": [Refuse()] * 1000}, version_of=type(fault).__name__)
         assert isinstance(store.put_if_absent("a", b"1", timeout=1), Unknown)
@@ -610,13 +610,13 @@ def test_a_lost_answer_was_applied_and_a_lost_request_was_not():
         assert backend.fired[0] == ("put", fault)
 
 
-def test_a_write_delivered_twice_is_still_mine():
+def test_write_delivered_twice_is_won():
     store, backend = faulty({"put": [DeliverTwice()]})
     assert isinstance(store.put_if_absent("a", b"1"), Won)
     assert backend.calls == ["put", "head"]
 
 
-def test_a_write_that_lands_after_a_look_saw_nothing_is_applied_only_once():
+def test_write_that_lands_after_empty_read_back_is_applied_once():
     store, backend = faulty({"put": [DeliverLate(calls=2)]})
     outcome = store.put_if_absent("a", b"1")  # put (late), head: nothing, then it lands, and the second put is refused
     assert backend.calls == ["put", "head", "put", "head"]
@@ -631,7 +631,7 @@ def test_a_delay_moves_the_clock_of_the_test():
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(Store, AsyncStore), (Exclusive, AsyncExclusive)])
-def test_sync_callers_have_every_verb_of_the_async_ones_with_its_arguments_and_docstring(ours, theirs):
+def test_sync_store_has_every_verb_of_the_async_store(ours, theirs):
     verbs = [n for n, f in vars(theirs).items() if inspect.iscoroutinefunction(f) and not n.startswith("_")]
     assert verbs
     for verb in verbs:

@@ -21,7 +21,7 @@ def test_a_token_may_hold_colons_and_quotes() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":", "s3", "s3:", ":token", "no colon at all"])
-def test_what_is_not_a_version_is_refused_by_name(text: str) -> None:
+def test_invalid_version_is_refused_by_name(text: str) -> None:
     with pytest.raises(InvalidVersion) as caught:
         Version.parse(text)
     assert repr(text) in str(caught.value)

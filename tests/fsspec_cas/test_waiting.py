@@ -20,7 +20,7 @@ class Sent(Exception):
     """What another thread sends."""
 
 
-def test_exception_that_is_sent_to_a_thread_that_starts_threads_reaches_it() -> None:
+def test_exception_sent_to_a_thread_that_starts_threads_reaches_it() -> None:
     """CPython gives it to the thread that was just created, which then never runs; `Thread.start` hung for ever."""
     begun, caught = ([Signal() for _ in range(SENT)] for _ in range(2))
 
@@ -44,7 +44,7 @@ def test_exception_that_is_sent_to_a_thread_that_starts_threads_reaches_it() -> 
         assert one.wait(PATIENCE_S)
 
 
-def test_worker_that_cannot_start_raises_where_it_was_asked_for(monkeypatch) -> None:
+def test_worker_that_cannot_start_raises_in_the_calling_thread(monkeypatch) -> None:
     def refuse(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -58,7 +58,7 @@ def test_worker_that_cannot_start_raises_where_it_was_asked_for(monkeypatch) -> 
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_worker_that_a_collection_needs_on_the_starting_thread_starts(monkeypatch, wait) -> None:
+def test_worker_started_by_garbage_collection_on_starting_thread_starts(monkeypatch, wait) -> None:
     over, real = Signal(), threading.Thread.start
 
     class Dropped:
@@ -78,7 +78,7 @@ def test_worker_that_a_collection_needs_on_the_starting_thread_starts(monkeypatc
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_worker_that_a_collection_needs_on_a_thread_that_has_not_begun_starts(monkeypatch, wait) -> None:
+def test_worker_started_by_garbage_collection_on_unbegun_thread_starts(monkeypatch, wait) -> None:
     """The starting thread waits for the new one, and the finalizer on the new one for the starting thread."""
     over, real = Signal(), threading.Thread._bootstrap_inner
 

@@ -33,5 +33,5 @@ def refused(verb: Verb, said: object) -> str:
     return ", ".join(meant) or "-"
 
 
-def test_the_table_of_answers_is_the_data() -> None:
+def test_readme_table_of_answers_is_the_data_of_the_code() -> None:
     assert answers_table() in README.read_text()

@@ -61,7 +61,7 @@ def opened(endpoint: str, profile: str = "broken") -> Store:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_without_usable_credentials_is_access_denied_and_nothing_is_sent(profile, name):
+def test_profile_without_credentials_is_access_denied_before_any_request(profile, name):
     profile(PROFILES[name])
     with Wire(http(200)) as wire:
         store = opened(wire.endpoint)
@@ -86,7 +86,7 @@ def test_a_role_that_is_refused_is_access_denied(profile, monkeypatch, tmp_path,
         assert (sts.requests, wire.requests) == (["POST"], [])
 
 
-def test_a_role_that_cannot_be_had_for_now_is_unavailable_and_not_unknown(profile, monkeypatch, tmp_path):
+def test_role_that_cannot_be_assumed_now_is_unavailable_and_not_unknown(profile, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     (tmp_path / "token").write_text("token")
     profile(f"role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = {tmp_path / 'token'}")
@@ -123,14 +123,14 @@ def azure_with(error: Exception, endpoint: str):
 
 
 @pytest.mark.parametrize("error", [ClientAuthenticationError("no login"), ValueError("no key"), OSError("no file")])
-def test_an_azure_credential_that_fails_is_access_denied_and_nothing_is_sent(error):
+def test_failing_azure_credential_is_access_denied_before_any_request(error):
     with Wire(http(200)) as wire:
         with pytest.raises(AccessDenied, match=str(error)):
             azure_with(error, wire.endpoint).put_if_absent("a", b"", timeout=PROMPT_S)
         assert wire.requests == []
 
 
-def test_an_azure_credential_that_cannot_be_had_for_now_is_unavailable_and_not_unknown():
+def test_azure_credential_missing_for_now_is_unavailable_and_not_unknown():
     with Wire(http(200)) as wire:
         with pytest.raises(Unavailable, match="no credentials"):
             azure_with(ServiceRequestError("no way there"), wire.endpoint).put_if_absent("a", b"", timeout=0.5)
@@ -156,14 +156,14 @@ def gcs_with(error: Exception, endpoint: str) -> Store:
 @pytest.mark.parametrize(
     "error", [google.auth.exceptions.RefreshError("gone"), OSError("no file"), ValueError("no key")]
 )
-def test_google_credentials_that_fail_are_access_denied_and_nothing_is_sent(error):
+def test_failing_google_credentials_are_access_denied_before_any_request(error):
     with Wire(http(200)) as wire:
         with pytest.raises(AccessDenied, match=str(error)):
             gcs_with(error, wire.endpoint).put_if_absent("a", b"", timeout=PROMPT_S)
         assert wire.requests == []
 
 
-def test_google_credentials_that_cannot_be_had_for_now_are_unavailable_and_not_unknown():
+def test_google_credentials_missing_for_now_are_unavailable_and_not_unknown():
     with Wire(http(200)) as wire:
         with pytest.raises(Unavailable, match="no fresh credentials"):
             gcs_with(google.auth.exceptions.TransportError("no way"), wire.endpoint).put_if_absent(
@@ -173,7 +173,7 @@ def test_google_credentials_that_cannot_be_had_for_now_are_unavailable_and_not_u
 
 
 @pytest.mark.parametrize(("content", "kind"), [("{}", AccessDenied), (None, Unavailable)], ids=["no key", "no file"])
-def test_a_google_token_that_is_none_is_told_when_the_store_is_opened(monkeypatch, tmp_path, content, kind):
+def test_invalid_google_token_is_refused_when_the_store_is_opened(monkeypatch, tmp_path, content, kind):
     """A gcsfs looks for credentials when it is made; what names no file it takes for a token, and asks Google."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     token = tmp_path / "secret.json"
@@ -186,7 +186,7 @@ def test_a_google_token_that_is_none_is_told_when_the_store_is_opened(monkeypatc
     assert "secret.json" not in str(refused.value)
 
 
-def test_a_machine_without_google_credentials_is_access_denied_when_the_store_is_opened(monkeypatch, tmp_path):
+def test_missing_google_credentials_are_access_denied_at_open(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
     monkeypatch.setenv("NO_GCE_CHECK", "true")

@@ -41,13 +41,13 @@ for _ in range(int(sys.argv[2])):
 """
 
 
-def test_sixteen_processes_that_count_in_one_file_lose_nothing(tmp_path, store):
+def test_sixteen_processes_increment_one_file_without_loss(tmp_path, store):
     children = [start(COUNT, tmp_path, ROUNDS) for _ in range(PROCESSES)]
     assert [child.wait(120) for child in children] == [0] * PROCESSES
     assert store.read("folder/counter").data == str(PROCESSES * ROUNDS).encode()
 
 
-def test_without_the_folders_lock_two_that_replace_would_both_win(store, monkeypatch):
+def test_two_replaces_both_win_without_the_folder_lock(store, monkeypatch):
     """The wrong twin: what the test above relies on is the lock, between the comparison and the renaming."""
     version = store.put_if_absent("a", b"start").unwrap()
     both_compared = threading.Barrier(2, timeout=10)
@@ -74,7 +74,7 @@ print(sum(isinstance(store.put_if_absent(f"new/{n}", b"x"), Won) for n in range(
 """
 
 
-def test_of_processes_that_create_the_same_files_each_file_has_one_winner(tmp_path):
+def test_exactly_one_process_wins_each_file_that_many_create(tmp_path):
     command = [sys.executable, "-c", CREATE, str(tmp_path), "20"]
     children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
     assert sum(int(wins) for wins in said_at_once(children)) == 20
@@ -95,7 +95,7 @@ while True:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 2, 3, 5, 8, 13, 21])
-def test_a_writer_that_is_killed_leaves_old_or_new_bytes_and_no_lock(tmp_path, store, delay_ms):
+def test_killed_writer_leaves_old_or_new_bytes_and_no_lock(tmp_path, store, delay_ms):
     store.put_if_absent("a", b"A" * 2_000_000)
     child = start(WRITE, tmp_path)
     assert child.stdout is not None
@@ -147,7 +147,7 @@ def test_a_plain_write_changes_the_version(tmp_path, store):
     assert outcome == Lost(str(tmp_path / "a"), version, store.head("a").version)
 
 
-def test_a_plain_write_while_the_clock_stands_still_changes_the_version_by_its_size(tmp_path, store):
+def test_plain_write_in_the_same_clock_tick_changes_version_by_its_size(tmp_path, store):
     version = store.put_if_absent("a", b"one").unwrap()
     before = (tmp_path / "a").stat().st_mtime_ns
     (tmp_path / "a").write_bytes(b"longer")
@@ -155,7 +155,7 @@ def test_a_plain_write_while_the_clock_stands_still_changes_the_version_by_its_s
     assert store.head("a").version != version
 
 
-def test_a_version_does_not_come_back_when_the_clock_stands_still(store, monkeypatch):
+def test_version_is_not_repeated_within_one_clock_tick(store, monkeypatch):
     monkeypatch.setattr(local, "time_ns", lambda: 1_000_000_000)
     versions = [store.put_if_absent("a", b"same").unwrap()]
     for _ in range(5):
@@ -163,7 +163,7 @@ def test_a_version_does_not_come_back_when_the_clock_stands_still(store, monkeyp
     assert len(set(versions)) == 6
 
 
-def test_a_file_system_without_fine_times_is_refused_and_not_trusted(store, monkeypatch):
+def test_file_system_with_coarse_timestamps_is_refused(store, monkeypatch):
     version = store.put_if_absent("a", b"same").unwrap()
     monkeypatch.setattr(local, "_version", lambda _: version)
     with pytest.raises(NotSupported, match="nanoseconds"):
@@ -213,13 +213,13 @@ def test_a_full_disk_is_a_store_error_and_leaves_nothing(tmp_path, store, monkey
     assert isinstance(store.put_if_absent("a", b"x"), Won)
 
 
-def test_what_a_crash_left_behind_is_not_listed(tmp_path, store):
+def test_leftovers_of_a_crash_are_not_listed(tmp_path, store):
     (tmp_path / f"{TEMPORARY}left-behind").write_bytes(b"half")
     store.put_if_absent("a", b"")
     assert [entry.path for entry in store.list("")] == ["a"]
 
 
-def test_missing_folders_are_made_and_a_lost_match_makes_none(tmp_path, store):
+def test_create_makes_missing_folders_and_a_lost_match_makes_none(tmp_path, store):
     version = store.put_if_absent("x/y/z", b"").unwrap()
     assert store.put_if_match("p/q", b"", version) == Lost(str(tmp_path / "p/q"), version, ABSENT)
     assert not (tmp_path / "p").exists()
@@ -269,7 +269,7 @@ os.kill(child, 9)
 
 
 @pytest.mark.parametrize(("parent", "after"), [("lives", (b"2cp", b"2pc")), ("dies", (b"1c",))])
-def test_a_fork_in_the_middle_of_anothers_write_leaves_no_lock_behind(tmp_path, store, parent, after):
+def test_fork_during_write_of_another_thread_leaves_no_lock(tmp_path, store, parent, after):
     program = [sys.executable, "-c", FORKED_IN_THE_MIDDLE, str(tmp_path), parent]
     subprocess.run(program, stdout=subprocess.PIPE, timeout=100, check=True)  # its output ends with the last process
     assert store.read("a").data in after

@@ -38,7 +38,7 @@ def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, store, mode):
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == mode
 
 
-def test_nobody_else_may_read_a_private_file_while_it_is_replaced(tmp_path, store, monkeypatch):
+def test_private_file_stays_private_while_it_is_replaced(tmp_path, store, monkeypatch):
     version = store.put_if_absent("a", b"1").unwrap()
     (tmp_path / "a").chmod(0o600)
     seen, real = [], local._sync_file
@@ -52,7 +52,7 @@ def test_nobody_else_may_read_a_private_file_while_it_is_replaced(tmp_path, stor
     assert seen == [0o600]
 
 
-def test_it_keeps_its_extended_attributes(tmp_path, store):
+def test_replaced_file_keeps_its_extended_attributes(tmp_path, store):
     version = store.put_if_absent("a", b"1").unwrap()
     try:
         os.setxattr(tmp_path / "a", "user.origin", b"here")
@@ -63,7 +63,7 @@ def test_it_keeps_its_extended_attributes(tmp_path, store):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
-def test_it_keeps_its_owner_and_group(tmp_path, store):
+def test_replaced_file_keeps_its_owner_and_group(tmp_path, store):
     store.put_if_absent("a", b"1").unwrap()
     os.chown(tmp_path / "a", 12345, 23456)
     store.put_if_match("a", b"2", store.head("a").version).unwrap()
@@ -71,7 +71,7 @@ def test_it_keeps_its_owner_and_group(tmp_path, store):
     assert (now.st_uid, now.st_gid) == (12345, 23456)
 
 
-def test_an_owner_that_cannot_be_kept_is_no_failure(tmp_path, store, monkeypatch):
+def test_replace_succeeds_when_the_owner_cannot_be_kept(tmp_path, store, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -97,7 +97,7 @@ def race(root: Path, names: list[str], version: object) -> list[str]:
     return said_at_once([start(REPLACE, root, name, version) for name in names])
 
 
-def test_of_processes_that_replace_one_file_by_its_name_and_by_links_one_wins(tmp_path, store):
+def test_one_process_wins_when_many_replace_a_file_by_name_and_by_links(tmp_path, store):
     version = store.put_if_absent("real/a", b"start").unwrap()
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "b").symlink_to(tmp_path / "real" / "a")
@@ -110,7 +110,7 @@ def test_of_processes_that_replace_one_file_by_its_name_and_by_links_one_wins(tm
     assert store.read("real/a").data == store.read("links/b").data == winner
 
 
-def test_without_following_the_link_both_would_win(tmp_path, store, monkeypatch):
+def test_two_replaces_both_win_without_following_the_link(tmp_path, store, monkeypatch):
     """The wrong twin."""
     monkeypatch.setattr(local, "resolved", Path)
     version = store.put_if_absent("real/a", b"start").unwrap()
@@ -131,7 +131,7 @@ def test_a_file_with_hard_links_is_not_written_at_a_version(tmp_path, store):
     assert isinstance(store.put_if_match("a", b"mine", version), Won)
 
 
-def test_what_a_killed_create_left_behind_is_no_hard_link(tmp_path, store):
+def test_leftover_of_killed_create_is_no_hard_link(tmp_path, store):
     version = store.put_if_absent("a", b"start").unwrap()
     (tmp_path / f"{TEMPORARY}left-behind").hardlink_to(tmp_path / "a")
     second = store.put_if_match("a", b"mine", version).unwrap()
@@ -139,7 +139,7 @@ def test_what_a_killed_create_left_behind_is_no_hard_link(tmp_path, store):
     assert isinstance(store.delete_if_match("a", second), Won)
 
 
-def test_an_object_is_made_behind_a_link_that_leads_nowhere_yet(tmp_path, store):
+def test_create_through_dangling_link_makes_its_target(tmp_path, store):
     (tmp_path / "link").symlink_to("target")
     version = store.put_if_absent("link", b"1").unwrap()
     assert store.read("target").version == version
@@ -180,7 +180,7 @@ def locked_by_another_program(folder: Path):
         child.wait()
 
 
-def test_a_timeout_holds_while_another_program_has_the_folders_lock(tmp_path, store):
+def test_timeout_holds_while_another_program_has_the_folder_lock(tmp_path, store):
     """It would be a hang otherwise: the other never lets go."""
     version = store.put_if_absent("a", b"1").unwrap()
     with locked_by_another_program(tmp_path):
@@ -196,14 +196,14 @@ def test_a_timeout_holds_while_another_program_has_the_folders_lock(tmp_path, st
     assert isinstance(store.put_if_match("a", b"2", version), Won)
 
 
-async def test_for_async_callers_too(tmp_path):
+async def test_async_timeout_holds_while_another_program_has_the_folder_lock(tmp_path):
     store = AsyncStore.from_url(str(tmp_path))
     version = (await store.put_if_absent("a", b"1")).unwrap()
     with locked_by_another_program(tmp_path), pytest.raises(Unavailable, match="lock"):
         await store.put_if_match("a", b"2", version, timeout=0.2)
 
 
-def test_a_lock_that_is_let_go_is_got(tmp_path, store):
+def test_folder_lock_is_acquired_once_another_program_releases_it(tmp_path, store):
     version = store.put_if_absent("a", b"1").unwrap()
     asked = threading.Event()
     folder = os.open(tmp_path, os.O_RDONLY)
@@ -220,7 +220,7 @@ def test_a_lock_that_is_let_go_is_got(tmp_path, store):
         assert isinstance(outcome.result(60), Won)
 
 
-def test_a_pipe_is_no_object_and_blocks_nobody(tmp_path, store):
+def test_pipe_is_no_object_and_blocks_no_caller(tmp_path, store):
     os.mkfifo(tmp_path / "pipe")
     version = store.put_if_absent("a", b"1").unwrap()
     for call in (

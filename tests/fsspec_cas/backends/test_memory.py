@@ -24,7 +24,7 @@ def store(fs, root):
     return Store.from_filesystem(fs, root)
 
 
-def test_plain_fsspec_code_sees_what_was_written_and_is_seen(store, fs, root):
+def test_plain_fsspec_code_and_store_see_each_others_writes(store, fs, root):
     store.put_if_absent("a", b"by cas")
     assert fs.cat_file(f"{root}/a") == b"by cas"
     fs.pipe_file(f"{root}/b", b"by fsspec")

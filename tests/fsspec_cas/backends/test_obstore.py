@@ -45,24 +45,24 @@ def test_another_client_or_another_protocol_is_refused():
     ("options", "named"),
     [({"key": "k"}, "'key'"), ({"region": 3}, "int"), ({"client_options": {"alow_http": True}}, "alow_http")],
 )
-def test_an_option_that_obstore_does_not_have_is_named_and_nothing_is_sent(options, named):
+def test_unknown_obstore_option_is_named_before_any_request(options, named):
     with Wire(GOOD) as wire, pytest.raises(InvalidInput, match=named):
         opened(wire.endpoint, **options).read("a")
     assert wire.requests == []
 
 
-def test_http_without_leave_for_it_says_what_to_write():
+def test_http_url_without_allow_http_is_refused_with_the_option():
     with pytest.raises(InvalidInput, match="allow_http"):
         opened(client_options={}).read("a")
 
 
-def test_an_option_that_obstore_has_and_this_client_does_not_use_is_refused():
+def test_unused_obstore_option_is_refused():
     for more in ({"checksum_algorithm": "sha256"}, {"client_options": {"allow_http": True, "http2_only": True}}):
         with pytest.raises(NotSupported, match="leave it out"):
             opened(**more).read("a")
 
 
-def test_what_s3_calls_by_its_own_names_is_sent(over_obstore):
+def test_s3_attributes_are_sent_by_their_s3_names(over_obstore):
     url = over_obstore.new_prefix()
     store = Store.from_url(url, over_obstore.storage_options)
     store.put_if_absent("a", b"1", CacheControl="no-cache", ContentLanguage="en", StorageClass="STANDARD").unwrap()
@@ -71,7 +71,7 @@ def test_what_s3_calls_by_its_own_names_is_sent(over_obstore):
     assert store.head("a").metadata == {}
 
 
-def test_a_filesystem_of_the_users_own_serves_too():
+def test_filesystem_of_the_caller_is_accepted():
     with Wire(GOOD) as wire:
         given = {name: value for name, value in OPTIONS.items() if name != "client"}
         fs = FsspecStore("s3", config={"endpoint": wire.endpoint}, retry_config={"max_retries": 5}, **given)
@@ -80,7 +80,7 @@ def test_a_filesystem_of_the_users_own_serves_too():
         assert pickle.loads(pickle.dumps(store)).read("a").data == b"data"
 
 
-def test_credentials_that_cannot_be_had_are_not_taken_for_the_stores_answer(monkeypatch):
+def test_missing_credentials_are_not_taken_for_an_answer_of_the_store(monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"):
         monkeypatch.delenv(name, raising=False)
     asked = {"client": "obstore", "client_options": {"allow_http": True}}
@@ -92,7 +92,7 @@ def test_credentials_that_cannot_be_had_are_not_taken_for_the_stores_answer(monk
         assert wire.requests != []
 
 
-def test_a_credential_provider_is_asked_and_what_it_fails_with_is_told():
+def test_credential_provider_is_called_and_its_error_is_reported():
     def fails() -> dict[str, str]:
         raise RuntimeError("no ticket")
 
@@ -109,7 +109,7 @@ def test_a_credential_provider_is_asked_and_what_it_fails_with_is_told():
         assert wire.heads[0]["x-amz-security-token"] == "t"
 
 
-async def test_a_request_takes_no_longer_than_its_caller_has():
+async def test_request_ends_within_the_timeout_of_its_caller():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         backend = opened(f"http://127.0.0.1:{silent.getsockname()[1]}").backend
         for timeout_s in (0.1, 0.7):
@@ -119,7 +119,7 @@ async def test_a_request_takes_no_longer_than_its_caller_has():
             assert time.monotonic() - began_s >= 0.75 * timeout_s
 
 
-async def test_many_tasks_wait_at_once():
+async def test_many_tasks_wait_concurrently():
     """Each in a thread of its own: asyncio's own threads are few."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         store = AsyncStore.from_url(
@@ -146,13 +146,13 @@ def test_a_forked_child_has_connections_of_its_own(seaweedfs, over_obstore):
 
 
 @pytest.mark.parametrize(("options", "target"), [({}, "/bucket/x/a"), ({"virtual_hosted_style_request": True}, "/x/a")])
-def test_a_virtual_host_of_the_users_own_has_the_bucket_in_it_already(options, target):
+def test_custom_virtual_host_already_contains_the_bucket(options, target):
     with Wire(GOOD) as wire:
         assert opened(wire.endpoint, **options).read("a").data == b"data"
     assert wire.targets == [target]
 
 
-def test_a_listing_may_start_after_a_name_that_obstore_does_not_take(over_obstore):
+def test_listing_may_start_after_a_name_that_obstore_rejects(over_obstore):
     store = Store.from_url(over_obstore.new_prefix(), over_obstore.storage_options)
     for name in ("d/1", "d/2", "e"):
         store.put_if_absent(name, b"")
@@ -161,7 +161,7 @@ def test_a_listing_may_start_after_a_name_that_obstore_does_not_take(over_obstor
         assert found == [name for name in ("d/1", "d/2", "e") if name > after]
 
 
-def test_where_requests_go_is_known_before_one_is_sent(monkeypatch):
+def test_destination_of_requests_is_known_before_the_first_request(monkeypatch):
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
 

@@ -73,12 +73,12 @@ def test_a_page_is_read_as_botocore_reads_it(data: bytes) -> None:
         body().replace(b"<Name>", b"<Contents><Key>a</Key></Contents><Name>"),
     ],
 )
-def test_what_is_no_good_page_is_not_believed(data: bytes) -> None:
+def test_malformed_listing_page_is_not_believed(data: bytes) -> None:
     assert isinstance(heard(data), Unproven)
     assert isinstance(heard(body(), 404), Unproven)
 
 
-def test_a_page_that_is_cut_without_a_token_is_refused_at_once() -> None:
+def test_truncated_page_without_a_token_is_refused_at_once() -> None:
     said = heard(body().replace(b"false", b"true"))
     assert isinstance(said, Spoken)
     assert said.says is Says.OTHER

@@ -27,13 +27,13 @@ def store(listener: Wire, **config: object) -> Store:
 
 
 @pytest.mark.parametrize("size", [0, 1, SMALL])
-def test_a_small_object_is_sent_along_with_its_headers(listener, size):
+def test_small_object_is_sent_without_expect_continue(listener, size):
     assert store(listener).put_if_absent("a", bytes(size)) == Won(Version("s3", ETAG))
     assert listener.asked_first == 0
     assert listener.heads[0]["content-length"] == str(size)
 
 
-def test_before_a_large_object_the_server_is_asked(listener):
+def test_large_object_is_sent_after_expect_continue(listener):
     assert store(listener).put_if_absent("a", bytes(LARGE)) == Won(Version("s3", ETAG))
     assert listener.asked_first == 1
     assert listener.heads[0]["content-length"] == str(LARGE)
@@ -59,12 +59,12 @@ def test_the_user_agent_is_the_sdks_own_and_the_same_in_every_request(listener):
     assert "more/1" in write
 
 
-def test_a_user_agent_of_the_users_own_is_kept(listener):
+def test_custom_user_agent_is_kept(listener):
     store(listener, user_agent="mine/1").put_if_absent("a", b"1")
     assert listener.heads[0]["user-agent"].startswith("mine/1 ")
 
 
-def test_a_second_store_reads_none_of_botocores_files_again(listener, monkeypatch):
+def test_second_store_does_not_read_botocore_files_again(listener, monkeypatch):
     store(listener).put_if_absent("a", b"")
     read, load = [], JSONFileLoader.load_file
     monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: read.append(path) or load(self, path))

@@ -77,7 +77,7 @@ def filled(make, args):
 
 
 @pytest.mark.parametrize(("make", "call", "args"), ASKED)
-def test_a_request_whose_connection_breaks_is_sent_once_and_nobody_knows(make, call, args):
+def test_request_with_broken_connection_is_sent_once_and_is_unknown(make, call, args):
     answer, requests = ask(make, b"", call, *filled(make, args))
     assert isinstance(answer, NoAnswer)
     assert len(requests) == 1
@@ -85,7 +85,7 @@ def test_a_request_whose_connection_breaks_is_sent_once_and_nobody_knows(make, c
 
 @pytest.mark.parametrize(("make", "call", "args"), ASKED)
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_a_failing_server_is_asked_once_and_nobody_knows(make, call, args, status):
+def test_request_to_failing_server_is_sent_once_and_is_unknown(make, call, args, status):
     answer, requests = ask(make, http(status), call, *filled(make, args))
     assert isinstance(answer, NoAnswer)
     assert str(status) in answer.why
@@ -93,7 +93,7 @@ def test_a_failing_server_is_asked_once_and_nobody_knows(make, call, args, statu
 
 
 @pytest.mark.parametrize(("make", "call", "args"), ASKED)
-def test_too_many_requests_was_not_done_and_says_how_long_to_wait(make, call, args):
+def test_too_many_requests_is_not_applied_and_carries_retry_after(make, call, args):
     answer, requests = ask(make, http(429, Retry_After=7), call, *filled(make, args))
     assert isinstance(answer, NotNow)
     assert answer.retry_after_s == 7
@@ -101,7 +101,7 @@ def test_too_many_requests_was_not_done_and_says_how_long_to_wait(make, call, ar
 
 
 @pytest.mark.parametrize(("call", "args"), CALLS)
-def test_gcs_says_not_how_long_to_wait_between_two_writes_of_one_object_so_we_do(call, args):
+def test_gcs_throttle_without_retry_after_gets_a_default_pause(call, args):
     answer, requests = ask(gcs, http(429), call, *filled(gcs, args))
     assert isinstance(answer, NotNow)
     assert answer.retry_after_s == 0.5
@@ -154,7 +154,7 @@ def test_a_redirect_is_not_followed(make):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_an_answer_that_stops_half_way_is_no_answer(make):
+def test_truncated_answer_is_no_answer(make):
     cut = http(200, b"half", Last_Modified=DATE, ETag='"1"', x_goog_generation=1, Content_Range="bytes 0-8/9")
     cut = cut.replace(b"Length: 4", b"Length: 9")
     answer, requests = ask(make, cut, "get", None)
@@ -163,7 +163,7 @@ def test_an_answer_that_stops_half_way_is_no_answer(make):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_server_that_says_nothing_is_no_answer_after_the_timeout(make):
+def test_silent_server_is_no_answer_after_the_timeout(make):
     async def run(endpoint: str):
         backend = backend_for(make(endpoint))
         try:
@@ -222,7 +222,7 @@ def test_gcs_408_is_no_answer_and_400_is_an_error():
         ask(gcs, google(400, "The name is too long"), "put", b"", ABSENT, "id")
 
 
-def test_gcs_without_a_generation_gives_no_version_rather_than_a_wrong_one():
+def test_gcs_answer_without_generation_has_no_version():
     for call, args in (("put", (b"", ABSENT, "id")), ("head", ()), ("get", (None,))):
         assert isinstance(ask(gcs, http(200, b"<html>"), call, *args)[0], NoAnswer)
 
@@ -247,7 +247,7 @@ def azure_error(status: int, code: str) -> bytes:
         (500, "OperationTimedOut", NoAnswer("500 OperationTimedOut"), NoAnswer("500 OperationTimedOut")),
     ],
 )
-def test_azure_codes_of_a_write(status, code, create, match):
+def test_azure_error_codes_of_a_write_are_classified(status, code, create, match):
     for args, expected in (((b"", ABSENT, "id"), create), ((b"", version(azure), "id"), match)):
         if expected is not None:
             assert ask(azure, azure_error(status, code), "put", *args)[0] == expected
@@ -262,7 +262,7 @@ def test_azure_names_a_missing_container():
 @pytest.mark.parametrize(
     ("status", "code"), [(412, "LeaseIdMissing"), (409, "SnapshotsPresent"), (409, "InvalidBlobType")]
 )
-def test_azure_refusals_that_do_not_speak_of_the_condition_are_errors(status, code):
+def test_azure_refusals_unrelated_to_the_condition_are_errors(status, code):
     for args in ((b"", ABSENT, "id"), (b"", version(azure), "id")):
         with pytest.raises(StoreError, match=code):
             ask(azure, azure_error(status, code), "put", *args)

@@ -18,7 +18,7 @@ def store_of(server: SmallS3, client: str) -> Store:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_store_that_looks_before_it_has_the_body_is_found_out_by_the_races(client):
+def test_store_that_checks_before_the_body_arrives_fails_the_races(client):
     for _ in range(3):
         both_won = pytest.raises(NotSupported, match="at once were both told that they won")
         with SmallS3(looks_first=True) as server, both_won:
@@ -35,14 +35,14 @@ def test_the_proof_before_a_lock_takes_fifty_six_requests(client):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_store_that_wants_each_body_signed_is_proved_with_signed_ones(client):
+def test_store_that_requires_signed_bodies_is_proved_with_signed_bodies(client):
     with SmallS3(any_body=False) as server:
         require_safe_for_locks(store_of(server, client))
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("form", ["quoted", "unquoted"])
-def test_a_client_learns_in_which_form_a_store_takes_a_version(client, form):
+def test_client_learns_the_form_in_which_store_takes_a_version(client, form):
     with SmallS3(quoted=form == "quoted", unquoted=form == "unquoted") as server:
         store = store_of(server, client)
         first = store.put_if_absent("a", b"1").unwrap()
@@ -54,7 +54,7 @@ def test_a_client_learns_in_which_form_a_store_takes_a_version(client, form):
         require_safe_for_locks(store)
 
 
-def test_a_store_without_checksums_in_headers_says_so_and_names_the_option():
+def test_store_without_checksum_headers_is_refused_with_the_option_to_set():
     with SmallS3(checksums=False) as server:
         with pytest.raises(NotSupported, match=r"x-amz-checksum-crc32.*request_checksum_calculation"):
             store_of(server, "s3fs").put_if_absent("a", b"1")

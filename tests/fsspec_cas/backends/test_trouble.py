@@ -62,7 +62,7 @@ def heard(asked: StoreRequest, status: int, code: str, more: str = "", now: str 
         (200, "InternalError"),
     ],
 )
-def test_codes_of_patience_are_no_answer_whatever_their_status(status, code):
+def test_throttling_codes_are_no_answer_whatever_their_status(status, code):
     assert isinstance(heard(StoreRequest(Verb.MATCH, "b/k"), status, code), NoAnswer)
 
 
@@ -75,13 +75,13 @@ def test_a_conflict_was_not_applied(code):
     ("now", "said"),
     [("Sat, 21 Nov 2026 04:20:07 GMT", "1207 s ahead"), ("Sat, 21 Nov 2026 03:00:00 GMT", "3600 s behind")],
 )
-def test_a_clock_that_is_off_is_told_with_both_times_and_the_difference(now, said):
+def test_clock_skew_error_names_both_times_and_their_difference(now, said):
     """K5."""
     with pytest.raises(AccessDenied, match=f"clock says {now}, the store's {DATE} \\({said}\\): set the clock"):
         heard(StoreRequest(Verb.GET, "b/k"), 403, "RequestTimeTooSkewed", now=now, date=DATE)
 
 
-def test_an_archived_object_is_told_to_be_restored():
+def test_archived_object_error_says_to_restore_it():
     with pytest.raises(StoreError, match="restore it first"):
         heard(StoreRequest(Verb.GET, "b/k"), 403, "InvalidObjectState")
 
@@ -92,13 +92,13 @@ def test_a_missing_upload_or_version_is_no_missing_object():
             heard(StoreRequest(Verb.GET, "b/k"), 404, code)
 
 
-def test_what_is_not_implemented_is_named():
+def test_unimplemented_feature_is_named():
     with pytest.raises(NotSupported, match="x-amz-checksum-crc32"):
         heard(StoreRequest(Verb.CREATE, "b/k"), 501, "NotImplemented", "<Header>x-amz-checksum-crc32</Header>")
 
 
 @CLIENTS
-def test_keys_that_delete_all_was_refused_are_named_at_once(options):
+def test_keys_that_bulk_delete_could_not_remove_are_named_at_once(options):
     body = b"<DeleteResult><Error><Key>x/b</Key><Code>AccessDenied</Code></Error></DeleteResult>"
     with Wire(http(200, body, x_amz_request_id=1)) as wire:
         with pytest.raises(AccessDenied, match="1 of 2 objects were not removed, 'x/b' first") as refused:
@@ -115,14 +115,14 @@ def test_a_weak_etag_is_refused_at_once(options):
 
 
 @CLIENTS
-def test_bytes_are_those_that_are_stored_whatever_their_encoding(options):
+def test_s3_bytes_are_returned_as_stored_whatever_their_encoding(options):
     packed = gzip.compress(b"data")
     answer = http(200, packed, ETag='"1"', Last_Modified=DATE, x_amz_request_id=1, Content_Encoding="gzip")
     with Wire(answer) as wire:
         assert Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a").data == packed
 
 
-def test_so_they_are_on_gcs_and_azure(gcs_double, azurite):
+def test_gcs_and_azure_bytes_are_returned_as_stored_whatever_their_encoding(gcs_double, azurite):
     packed = gzip.compress(b"data")
     for server, given in ((gcs_double, {"contentEncoding": "gzip"}), (azurite, {"content_settings": encoded()})):
         store = Store.from_url(server.new_prefix(), server.storage_options)
@@ -146,7 +146,7 @@ def test_a_redirect_is_not_followed_and_not_believed(options):
 
 
 @CLIENTS
-def test_what_never_was_a_store_ends_a_call_after_five_answers(options):
+def test_endpoint_that_is_no_store_ends_call_after_five_answers(options):
     with Wire(http(404, b"404 page not found")) as wire:
         with pytest.raises(Unavailable, match="404 page not found"):
             Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a")
@@ -154,7 +154,7 @@ def test_what_never_was_a_store_ends_a_call_after_five_answers(options):
 
 
 @CLIENTS
-def test_a_host_that_does_not_exist_ends_a_first_call_at_once(options):
+def test_nonexistent_host_ends_first_call_at_once(options):
     began_s = time.monotonic()
     with pytest.raises(Unavailable, match="no such host|could not connect"):
         Store.from_url("s3://bucket/x", options("http://no-such-host.invalid")).read("a", timeout=8)
@@ -189,7 +189,7 @@ def tls(tmp_path_factory) -> object:
 
 
 @CLIENTS
-def test_a_certificate_that_is_not_trusted_ends_a_first_call_at_once(options, tls):
+def test_untrusted_certificate_ends_first_call_at_once(options, tls):
     with pytest.raises(Unavailable, match="certificate is not trusted.*AWS_CA_BUNDLE"):
         Store.from_url("s3://bucket/x", options(tls)).read("a")
 
@@ -235,7 +235,7 @@ def test_a_dead_connection_leaves_time_for_another(options):
 
 
 @CLIENTS
-def test_the_region_is_taken_from_the_stores_own_words(options):
+def test_region_is_taken_from_the_error_of_the_store(options):
     moved = http(
         301,
         b"<Error><Code>PermanentRedirect</Code><Region>eu-west-1</Region></Error>",
@@ -249,14 +249,14 @@ def test_the_region_is_taken_from_the_stores_own_words(options):
         assert "/eu-west-1/s3/" in wire.heads[1]["authorization"]
 
 
-def test_a_304_on_azure_needs_the_stores_code():
+def test_azure_304_needs_the_error_code_of_the_store():
     asked = StoreRequest(Verb.GET, "c/b", condition=Version("azure", '"1"'))
     said_so = HttpReply(304, [("x-ms-request-id", "1"), ("x-ms-error-code", "ConditionNotMet")], b"")
     assert meaning(asked, AzureDialect().hear(asked, said_so, signs=True), "Azure", "") == Unchanged()
 
 
 @CLIENTS
-def test_access_denied_names_what_else_it_may_be(options):
+def test_access_denied_names_other_possible_causes(options):
     with Wire(said("s3", 403)) as wire, pytest.raises(AccessDenied, match="s3:ListBucket"):
         Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a")
 

@@ -81,7 +81,7 @@ MISTYPED = {
 
 
 @pytest.mark.parametrize(("url", "next_step"), MISTYPED.items())
-def test_a_mistyped_url_is_refused_and_makes_no_local_folder(url, next_step, tmp_path, monkeypatch):
+def test_mistyped_url_is_refused_and_makes_no_local_folder(url, next_step, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidUrl, match=next_step) as caught:
         Store.from_url(url)
@@ -90,7 +90,7 @@ def test_a_mistyped_url_is_refused_and_makes_no_local_folder(url, next_step, tmp
 
 
 @pytest.mark.parametrize("url", [None, 5, b"s3://b/x"])
-def test_what_is_no_text_is_no_url(url):
+def test_url_that_is_no_text_is_refused(url):
     with pytest.raises(InvalidUrl, match="str"):
         Store.from_url(url)
 
@@ -111,11 +111,11 @@ def test_what_is_no_text_is_no_url(url):
         "/",
     ],
 )
-def test_what_can_be_meant_is_left_alone(url):
+def test_unusual_but_valid_urls_are_accepted(url):
     assert check_url(url) == url
 
 
-def test_a_root_has_no_two_dots_either():
+def test_root_with_two_dots_is_refused():
     fs = fsspec.filesystem("memory")
     with pytest.raises(InvalidInput, match="without"):
         Store.from_filesystem(fs, "/unit-urls/../x")
@@ -167,7 +167,7 @@ def test_an_access_point_of_many_regions_is_no_chain_of_urls():
     assert Store.from_url(url, S3).root == "arn:aws:s3::123456789012:accesspoint:mine.mrap/a"
 
 
-def test_an_account_that_the_url_and_the_options_name_differently_is_refused():
+def test_account_that_differs_between_url_and_options_is_refused():
     url = "abfss://container@name.dfs.core.windows.net/a"
     assert Store.from_url(url, {"account_name": "name", **KEY})
     with pytest.raises(InvalidInput, match="account_name.*differs between the URL and storage_options"):
@@ -211,7 +211,7 @@ def test_an_object_has_one_name_in_all_stores(kind, path, tmp_path):
         assert repr(path) in str(caught.value)
 
 
-def test_a_name_with_blanks_and_other_characters_inside_is_kept(tmp_path):
+def test_object_name_with_blanks_and_special_characters_is_kept(tmp_path):
     store = Store.from_url(tmp_path)
     names = ["a b", "a/ b", "a /b", "é", "\U0001f600", "a%20b", "a+b", "a:b", "...", "a?b", "a#b", "a\tb"]
     for name in names:
@@ -220,7 +220,7 @@ def test_a_name_with_blanks_and_other_characters_inside_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["s3://b/t ", " s3://b/t", "/a/b\n", "s3://b/\ud800", "/a/\udcff"])
-def test_a_url_with_blanks_at_its_ends_or_a_lone_surrogate_is_refused(url):
+def test_url_with_outer_blanks_or_lone_surrogate_is_refused(url):
     with pytest.raises(InvalidUrl, match="blanks|surrogate"):
         lockprovider.LockProvider.from_config({"hoodie.base.path": url}, {})
 
@@ -230,7 +230,7 @@ NAMELESS = ["", "/", "//", ".", "./."]
 
 @pytest.mark.parametrize("path", [*NAMELESS, "a/", "a\0b", "a/../b", None, b"a"])
 @pytest.mark.parametrize("kind", ["memory", "local"])
-def test_nothing_is_written_to_what_names_no_object(kind, path, tmp_path):
+def test_path_that_names_no_object_is_refused_for_writing(kind, path, tmp_path):
     store = Store.from_url("memory://unit-urls/names" if kind == "memory" else str(tmp_path / "root"))
     version = store.put_if_absent("a", b"kept").unwrap()
     for call in (
@@ -247,7 +247,7 @@ def test_nothing_is_written_to_what_names_no_object(kind, path, tmp_path):
 
 
 @pytest.mark.parametrize("path", NAMELESS)
-def test_nor_is_it_read_or_deleted(path):
+def test_path_that_names_no_object_is_refused_for_reading_and_deleting(path):
     store = Store.from_url("memory://unit-urls/reads")
     version = store.put_if_absent("a", b"kept").unwrap()
     for call in (
@@ -291,7 +291,7 @@ WRONG = {
 
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize(("protocol", "name"), WRONG)
-def test_an_option_that_the_store_does_not_have_is_refused_by_whatever_opens_it(opener, protocol, name):
+def test_unknown_storage_option_is_refused_by_every_way_to_open_a_store(opener, protocol, name):
     if opener == "cas" and name in ("encoding", "protocol"):
         pytest.skip("fsspec.open takes it for an argument of its own")
     with pytest.raises(InvalidInput, match=WRONG[protocol, name]):
@@ -299,12 +299,12 @@ def test_an_option_that_the_store_does_not_have_is_refused_by_whatever_opens_it(
 
 
 @pytest.mark.parametrize("options", ["anon", ["anon"], 5])
-def test_storage_options_that_are_no_mapping_are_refused(options):
+def test_storage_options_that_are_not_a_mapping_are_refused(options):
     with pytest.raises(InvalidInput, match="must be a dict"):
         Store.from_url("s3://bucket/f", options)
 
 
-def test_auto_mkdir_makes_folders_or_does_not(tmp_path):
+def test_auto_mkdir_decides_whether_folders_are_made(tmp_path):
     for options in (None, {}, {"auto_mkdir": True}):
         folder = tmp_path / repr(options)
         assert Store.from_url(folder, options).put_if_absent("a/b", b"1").unwrap()

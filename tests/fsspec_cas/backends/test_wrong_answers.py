@@ -100,7 +100,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("make", "kind"), ASKED)
-def test_wrong_answers_are_believed_by_no_backend(make, kind):
+def test_no_backend_believes_a_wrong_answer(make, kind):
     wrong = {}
 
     async def run(gateway: Gateway) -> None:
@@ -124,7 +124,7 @@ def test_wrong_answers_are_believed_by_no_backend(make, kind):
 @pytest.mark.parametrize("signs", [None, True, False])
 @pytest.mark.parametrize("verb", Verb)
 @pytest.mark.parametrize("dialect", [S3Dialect(), GcsDialect("127.0.0.1"), AzureDialect()], ids=lambda d: d.vendor)
-def test_no_dialect_hears_a_store_in_a_wrong_answer(dialect, verb, signs):
+def test_no_dialect_takes_a_wrong_answer_for_one_of_the_store(dialect, verb, signs):
     version = Version(dialect.vendor.lower(), "17")
     write = Write("bucket/key", version, "id")
     asked = StoreRequest(verb, "bucket/key", b"mine", version, write, upload=Upload(write, "token"))

@@ -13,14 +13,14 @@ from fsspec_cas.bridge.background import Background
 LONG_S = 60.0
 
 
-def test_call_never_waits_for_another_however_many_are_under_way() -> None:
+def test_call_never_waits_for_other_running_calls() -> None:
     background, all_there = Background(), threading.Barrier(40)
     for _ in range(2):
         calls = [background.begin(lambda: all_there.wait(LONG_S)) for _ in range(40)]
         assert sorted(call.result() for call in calls) == [*range(40)]
 
 
-def test_call_may_wait_for_one_that_it_begins() -> None:
+def test_call_may_wait_for_a_call_that_it_starts() -> None:
     background = Background()
 
     def nested(depth: int) -> int:
@@ -29,7 +29,7 @@ def test_call_may_wait_for_one_that_it_begins() -> None:
     assert background.begin(lambda: nested(0)).result(LONG_S) == 20
 
 
-def test_calls_one_after_the_other_share_a_few_threads() -> None:
+def test_consecutive_calls_share_a_few_threads() -> None:
     background = Background()
     used = set()
     for _ in range(50):
@@ -38,7 +38,7 @@ def test_calls_one_after_the_other_share_a_few_threads() -> None:
     assert len(used) <= 4
 
 
-def test_what_a_call_raises_is_its_answer_and_the_next_one_begins() -> None:
+def test_exception_of_a_call_is_its_answer_and_the_next_call_begins() -> None:
     background = Background()
     for _ in range(20):
         with pytest.raises(ZeroDivisionError):

@@ -80,7 +80,7 @@ def test_a_cancelled_coroutine_never_looks_like_a_finished_one():
     assert isinstance(caught.value.__cause__, Reason)
 
 
-def test_ctrl_c_ends_the_coroutine_and_carries_what_it_says_about_that():
+def test_ctrl_c_ends_the_coroutine_and_carries_its_outcome():
     begun = threading.Event()
     with ctrl_c(begun), pytest.raises(KeyboardInterrupt) as caught:
         OnLoop().run(waits(begun, Reason()))
@@ -110,7 +110,7 @@ def test_ctrl_c_before_the_coroutine_has_begun_ends_it_at_its_first_suspension(m
     assert went_on == []
 
 
-def test_what_ends_a_coroutine_does_not_end_the_loop():
+def test_exception_that_ends_a_coroutine_does_not_end_the_loop():
     async def leaves() -> None:
         raise SystemExit(3)
 
@@ -122,7 +122,7 @@ def test_what_ends_a_coroutine_does_not_end_the_loop():
     assert OnLoop().run(one()) == 1
 
 
-def test_a_sync_call_on_the_loop_itself_is_refused_rather_than_waited_for():
+def test_sync_call_on_the_loop_itself_is_refused():
     async def one() -> int:
         return 1
 
@@ -133,7 +133,7 @@ def test_a_sync_call_on_the_loop_itself_is_refused_rather_than_waited_for():
         OnLoop().run(calls())
 
 
-def test_an_error_that_was_handled_keeps_nothing_alive():
+def test_handled_error_keeps_no_objects_alive():
     class Large:
         pass
 

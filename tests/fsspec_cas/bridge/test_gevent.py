@@ -64,7 +64,7 @@ def test_greenlets_share_a_lock_on_s3_by_the_lean_client(seaweedfs):
 
 
 @pytest.mark.parametrize("client", ["s3fs", "obstore"])
-def test_a_call_that_needs_an_event_loop_says_what_to_do(seaweedfs, client):
+def test_call_that_needs_an_event_loop_is_refused_with_the_next_step(seaweedfs, client):
     server = seaweedfs if client == "s3fs" else OverObstore(seaweedfs)
     text = said(server.new_prefix(), server.storage_options)
     assert "gevent has patched threads" in text

@@ -114,7 +114,7 @@ class TestSeaweedFS(Suite, S3Fixtures):
         return seaweedfs
 
 
-def test_the_suite_is_the_installed_one():
+def test_abstract_suite_is_that_of_the_installed_fsspec():
     """So that a release that adds a class of tests is noticed."""
     from fsspec.tests import abstract
 

@@ -16,7 +16,7 @@ def at(request):
     return place(request, request.param)
 
 
-def test_a_listing_shows_the_version_of_each_file_which_is_a_condition(at):
+def test_listed_version_of_each_file_works_as_a_condition(at):
     fs, folder = at.cas(), at.folder
     written = {f"{folder}/{name}": str(fs.put_if_absent(f"{folder}/{name}", b"1")) for name in ("a", "b", "c/d")}
     listed = {one["name"]: one.get("version") for one in fs.ls(folder, detail=True) if one["type"] == "file"}
@@ -29,7 +29,7 @@ def test_a_listing_shows_the_version_of_each_file_which_is_a_condition(at):
     assert fs.find(folder, detail=True)[f"{folder}/a"]["version"] == str(newer)
 
 
-def test_rm_at_a_version_removes_it_once(at):
+def test_rm_at_a_version_removes_the_file_once(at):
     fs, path = at.cas(), f"{at.folder}/a"
     first = fs.put_if_absent(path, b"one")
     second = fs.put_if_match(path, b"second", first)
@@ -46,7 +46,7 @@ def test_rm_at_a_version_removes_it_once(at):
     assert not fs.exists(path)
 
 
-def test_a_copy_that_is_exclusive_takes_content_type_and_metadata_along(at):
+def test_exclusive_copy_keeps_content_type_and_metadata(at):
     fs, path = at.cas(), f"{at.folder}/a"
     kept = fs.cas_backend.attribute_rules.keeps
     given = {"content_type": "text/x-a", "metadata": {"who": "me"}} if kept else {}
@@ -77,7 +77,7 @@ def test_a_folder_is_copied_file_by_file(at):
         fs.cp(f"{folder}/from/", f"{folder}/to/", recursive=True, if_absent=True)
 
 
-def test_without_a_condition_they_are_the_targets(at):
+def test_rm_and_cp_without_a_condition_are_those_of_the_target(at):
     fs, folder = at.cas(), at.folder
     fs.pipe({f"{folder}/a": b"1", f"{folder}/d/b": b"2"})
     fs.cp(f"{folder}/a", f"{folder}/d/b")
@@ -105,7 +105,7 @@ def test_a_condition_on_more_than_one_object_is_refused(call, words):
 
 
 @pytest.mark.parametrize("name", ["seaweedfs", "azurite"])
-async def test_so_are_the_coroutines(request, name):
+async def test_coroutines_take_the_same_conditions(request, name):
     at = place(request, name)
     fs = at.cas_of_this_loop()
     path = f"{at.folder}/a"

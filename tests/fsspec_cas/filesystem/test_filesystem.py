@@ -59,7 +59,7 @@ def test_a_create_is_made_once(fs, path, at):
     assert at.plain.cat_file(path) == b"mine"
 
 
-def test_a_match_is_made_at_its_version_only(fs, path):
+def test_match_writes_only_at_its_version(fs, path):
     first = fs.put_if_absent(path, b"1")
     second = fs.put_if_match(path, b"2", first)
     with pytest.raises(VersionMismatch) as lost:
@@ -69,7 +69,7 @@ def test_a_match_is_made_at_its_version_only(fs, path):
     assert fs.read_with_version(path).data == b"2"
 
 
-def test_a_version_comes_out_of_info_as_text_and_goes_back_in(fs, path):
+def test_version_text_of_info_is_accepted_by_put_if_match(fs, path):
     made = fs.put_if_absent(path, b"1")
     assert fs.info(path)["version"] == str(made)
     assert fs.stat(path)["version"] == str(made)
@@ -80,7 +80,7 @@ def test_a_version_comes_out_of_info_as_text_and_goes_back_in(fs, path):
 
 
 @pytest.mark.parametrize("token", ["*", '"*"', "0"])
-def test_a_wildcard_is_no_version(fs, path, token):
+def test_wildcard_is_refused_as_a_version(fs, path, token):
     """If-Match: * matches whatever is there, and generation 0 stands for nothing."""
     kind = fs.store.kind
     if token == "0" and kind != "gcs":  # noqa: S105 (no secret)
@@ -94,7 +94,7 @@ def test_a_wildcard_is_no_version(fs, path, token):
     assert fs.cat_file(path) == b"1"
 
 
-def test_info_is_fresh_though_a_listing_was_kept(fs, path, at):
+def test_info_is_fresh_when_a_listing_is_cached(fs, path, at):
     version = fs.put_if_absent(path, b"1")
     assert [entry["size"] for entry in fs.ls(at.folder, detail=True)] == [1]
     version = fs.put_if_match(path, b"22", version)
@@ -112,7 +112,7 @@ def test_a_plain_write_changes_the_version(fs, path):
     assert fs.cat_file(path) == b"plain"
 
 
-def test_read_if_changed(fs, path):
+def test_read_if_changed_returns_none_until_the_file_changes(fs, path):
     version = fs.put_if_absent(path, b"1")
     assert fs.read_if_changed(path, version) is None
     assert fs.read_if_changed(path, str(version)) is None
@@ -120,7 +120,7 @@ def test_read_if_changed(fs, path):
     assert fs.read_if_changed(path, version).data == b"2"
 
 
-def test_a_conditional_delete(fs, path, at):
+def test_conditional_delete_removes_only_the_given_version(fs, path, at):
     first = fs.put_if_absent(path, b"1")
     second = fs.put_if_match(path, b"2", first)
     with pytest.raises(VersionMismatch):
@@ -131,13 +131,13 @@ def test_a_conditional_delete(fs, path, at):
     assert not fs.exists(path)
 
 
-def test_update_counts(fs, path):
+def test_update_applies_each_increment_once(fs, path):
     for _ in range(3):
         fs.update(path, lambda old: str(int(old or b"0") + 1).encode())
     assert fs.cat_file(path) == b"3"
 
 
-def test_what_is_not_there_is_not_found(fs, path):
+def test_missing_object_is_not_found(fs, path):
     with pytest.raises(FileNotFoundError):
         fs.info(path)
     with pytest.raises(ObjectNotFound):
@@ -192,7 +192,7 @@ def test_every_way_to_create_is_exclusive(fs, path, at, tmp_path_factory, create
     assert at.plain.cat_file(path) == b"theirs"
 
 
-def test_an_exclusive_file_is_there_when_it_is_closed(fs, path, at):
+def test_exclusive_file_exists_once_it_is_closed(fs, path, at):
     file = fs.open(path, "xb")
     assert file.writable()
     assert file.write(b"x" * 9 * MIB) == file.tell() == 9 * MIB
@@ -204,7 +204,7 @@ def test_an_exclusive_file_is_there_when_it_is_closed(fs, path, at):
         file.write(b"more")
 
 
-def test_a_race_that_is_lost_after_opening_is_told_on_close(fs, path, at):
+def test_race_lost_after_opening_is_raised_on_close(fs, path, at):
     file = fs.open(path, "xb")
     file.write(b"mine")
     at.plain.pipe_file(path, b"theirs")
@@ -215,7 +215,7 @@ def test_a_race_that_is_lost_after_opening_is_told_on_close(fs, path, at):
 
 
 @pytest.mark.parametrize("mode", ["xb", "x"])
-def test_a_file_that_nobody_closes_leaves_nothing(fs, path, mode):
+def test_unclosed_file_leaves_nothing(fs, path, mode):
     file = fs.open(path, mode)
     file.write(b"mine" if mode == "xb" else "mine")
     del file
@@ -225,7 +225,7 @@ def test_a_file_that_nobody_closes_leaves_nothing(fs, path, mode):
 
 @pytest.mark.parametrize("mode", ["xb", "x"])
 @pytest.mark.parametrize("opener", ["fs.open", "fsspec.open"])
-def test_an_exception_leaves_nothing_through_whatever_it_was_opened(fs, at, path, mode, opener):
+def test_exception_in_block_leaves_nothing_however_the_file_was_opened(fs, at, path, mode, opener):
     """The OpenFile of fsspec closes its files when an exception passes, too."""
     file = fs.open(path, mode) if opener == "fs.open" else fsspec.open(f"{at.url}/a", mode, **at.storage_options)
     with pytest.raises(ZeroDivisionError), file as target:  # noqa: PT012
@@ -234,7 +234,7 @@ def test_an_exception_leaves_nothing_through_whatever_it_was_opened(fs, at, path
     assert not fs.exists(path)
 
 
-def test_a_file_that_is_written_while_another_error_is_handled_is_written(fs, path):
+def test_file_written_while_an_error_is_being_handled_is_stored(fs, path):
     try:
         raise ZeroDivisionError  # noqa: TRY301
     except ZeroDivisionError:
@@ -243,7 +243,7 @@ def test_a_file_that_is_written_while_another_error_is_handled_is_written(fs, pa
     assert fs.cat_file(path) == b"report"
 
 
-def test_a_compressed_file_through_fsspec_open(at, fs):
+def test_compressed_file_is_written_through_fsspec_open(at, fs):
     with fsspec.open(f"{at.url}/a.gz", "xb", compression="gzip", **at.storage_options) as file:
         file.write(b"long " * 1000)
     with fsspec.open(f"{at.url}/a.gz", "rb", compression="gzip", **at.storage_options) as file:
@@ -277,7 +277,7 @@ def test_a_large_put_is_streamed_with_its_callback(fs, path, tmp_path_factory):
 # Everything else is the target's.
 
 
-def test_the_target_does_the_rest(fs, at, tmp_path_factory):
+def test_other_calls_go_to_the_target(fs, at, tmp_path_factory):
     fs.makedirs(f"{at.folder}/d", exist_ok=True)
     fs.pipe({f"{at.folder}/d/1": b"one", f"{at.folder}/d/2": b"two"})
     fs.copy(f"{at.folder}/d/1", f"{at.folder}/d/3")
@@ -302,7 +302,7 @@ def test_the_target_does_the_rest(fs, at, tmp_path_factory):
 
 
 @pytest.mark.parametrize("prefix", ["cas://", "cas::", "protocol", "both"])
-def test_a_path_may_have_any_of_its_prefixes(fs, at, path, prefix):
+def test_path_may_have_any_of_its_prefixes(fs, at, path, prefix):
     own = f"{at.protocol}://{path}"
     asked = {"protocol": own, "both": f"cas::{own}"}.get(prefix, f"{prefix}{path}")
     fs.put_if_absent(asked, b"1")
@@ -314,7 +314,7 @@ def test_a_path_may_have_any_of_its_prefixes(fs, at, path, prefix):
     assert Version.parse(fs.info(asked)["version"])
 
 
-def test_a_chained_url_opens_it(at, path):
+def test_chained_url_opens_the_filesystem(at, path):
     fs, plain = fsspec.url_to_fs(f"{at.url}/a", **at.storage_options)
     assert isinstance(fs, CasFileSystem)
     assert plain == path
@@ -328,7 +328,7 @@ def test_a_chained_url_opens_it(at, path):
     assert fs.unstrip_protocol(plain) == f"cas::{at.plain.unstrip_protocol(path)}"
 
 
-def test_it_survives_pickle_and_json(fs, path):
+def test_filesystem_survives_pickle_and_json(fs, path):
     version = fs.put_if_absent(path, b"1")
     for copy in (pickle.loads(pickle.dumps(fs)), fsspec.AbstractFileSystem.from_json(fs.to_json())):
         assert isinstance(copy, CasFileSystem)
@@ -338,7 +338,7 @@ def test_it_survives_pickle_and_json(fs, path):
         assert copy.info(path)["version"] == str(version)
 
 
-def test_another_process_gets_it_by_pickle(at, fs, path):
+def test_pickled_filesystem_works_in_another_process(at, fs, path):
     if at.protocol == "memory":
         pytest.skip("memory is not shared")
     code = "import pickle, sys; fs, p = pickle.load(sys.stdin.buffer); fs.pipe_file(p, b'theirs', mode='create')"
@@ -349,7 +349,7 @@ def test_another_process_gets_it_by_pickle(at, fs, path):
 
 
 @pytest.mark.parametrize("form", ["cas::", "cas://"])
-def test_pandas_writes_and_reads_through_it(at, form):
+def test_pandas_writes_and_reads_through_the_filesystem(at, form):
     pandas = pytest.importorskip("pandas")
     if form == "cas::" and pandas.__version__ < "3":
         pytest.skip("pandas 2 takes no chained URL for a URL")
@@ -369,7 +369,7 @@ def test_pandas_writes_and_reads_through_it(at, form):
     assert at.plain.cat_file(f"{at.folder}/t.csv.gz").startswith(b"\x1f\x8b")
 
 
-def test_arrow_writes_a_dataset_through_it(at, fs):
+def test_arrow_writes_a_dataset_through_the_filesystem(at, fs):
     pa = pytest.importorskip("pyarrow")
     from pyarrow import dataset
 
@@ -378,13 +378,13 @@ def test_arrow_writes_a_dataset_through_it(at, fs):
     assert dataset.dataset(f"{at.folder}/d", filesystem=fs, partitioning=["city"]).count_rows() == 2
 
 
-def test_a_store_is_opened_from_it(fs, at):
+def test_store_is_opened_from_the_filesystem(fs, at):
     store = Store.from_filesystem(fs, at.folder)
     assert isinstance(store.put_if_absent("a", b"1"), Won)
     assert fs.cat_file(f"{at.folder}/a") == b"1"
 
 
-def test_a_mapper_goes_through_it(fs, at):
+def test_mapper_writes_through_the_filesystem(fs, at):
     mapper = fs.get_mapper(at.folder)
     mapper["x"] = b"1"
     assert mapper.fs is fs
@@ -397,7 +397,7 @@ ASYNC = [name for name in STORES if name not in ("memory", "local")]
 
 
 @pytest.mark.parametrize("name", ASYNC)
-async def test_the_same_for_async_callers(request, name):
+async def test_async_callers_have_the_same_verbs(request, name):
     at = place(request, name)
     fs = at.cas_of_this_loop()
     session = await fs.set_session() if hasattr(fs.fs, "set_session") else None
@@ -442,7 +442,7 @@ def test_a_target_without_conditional_writes_is_refused_by_name():
         fsspec.filesystem("cas", target_protocol="data")
 
 
-def test_no_target_is_refused_with_the_next_step():
+def test_missing_target_is_refused_with_the_next_step():
     with pytest.raises(InvalidInput, match="cas::s3://"):
         fsspec.filesystem("cas")
 
@@ -460,7 +460,7 @@ class Faults(CasFileSystem):
         return self
 
 
-def test_a_lost_answer_is_settled_before_anybody_sees_it():
+def test_lost_answer_is_settled_before_the_caller_sees_it():
     fs = Faults(target_protocol="memory").lose({"put": [LoseAnswer()]})
     version = fs.pipe_file("/lost/1", b"mine", mode="create")
     assert fs.cat_file("/lost/1") == b"mine"
@@ -468,7 +468,7 @@ def test_a_lost_answer_is_settled_before_anybody_sees_it():
     fs.rm("/lost", recursive=True)
 
 
-def test_what_cannot_be_settled_is_unknown_and_can_be_resolved_later():
+def test_unsettled_write_is_unknown_and_can_be_resolved_later():
     fs = Faults(target_protocol="memory").lose({"put": [LoseAnswer()], "head": [LoseRequest()] * 50})
     with pytest.raises(OutcomeUnknown) as unknown:
         fs.put_if_absent("/lost/2", b"mine", timeout=0.2)

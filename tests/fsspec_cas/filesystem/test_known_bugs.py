@@ -34,7 +34,7 @@ def winners(outcomes):
 
 
 @pytest.mark.parametrize("name", ["seaweedfs", "ministack", "fake_gcs", "azurite", "local", "memory"])
-def test_t40_an_empty_exclusive_file_does_not_truncate_what_is_there(request, name):
+def test_t40_empty_exclusive_file_does_not_truncate_existing_file(request, name):
     """s3fs touches the key, without a condition, when nothing was written."""
     at = place(request, name)
     fs, path = at.cas(), f"{at.folder}/a"
@@ -62,7 +62,7 @@ def test_t41_a_local_put_file_with_mode_create_does_not_overwrite(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["local", "memory"])
-def test_t42_of_many_creates_at_once_one_wins(request, name):
+def test_t42_exactly_one_of_many_concurrent_creates_wins(request, name):
     """The base class of fsspec looks, and then writes."""
     at = place(request, name)
     fs = at.cas()
@@ -88,7 +88,7 @@ def test_t43_an_exclusive_file_is_not_seen_before_it_is_closed(request, name):
 
 
 @pytest.mark.parametrize("name", ["local", "memory", "ministack", "azurite"])
-def test_t44_of_many_exclusive_files_closed_at_once_one_wins(request, name):
+def test_t44_one_of_many_exclusive_files_closed_at_once_wins(request, name):
     """OpenDAL's local service with a folder for atomic writes looks whether the target exists, and then renames."""
     at = place(request, name)
     fs = at.cas()
@@ -103,7 +103,7 @@ def test_t44_of_many_exclusive_files_closed_at_once_one_wins(request, name):
 
 
 @pytest.mark.parametrize("write", ["put_if_absent", "put_if_match", "open_exclusive"])
-def test_t45_what_is_in_place_but_not_synced_is_not_called_a_failure(tmp_path, monkeypatch, write):
+def test_t45_file_in_place_but_not_synced_is_not_reported_as_failed(tmp_path, monkeypatch, write):
     """object_store says that it could not rename, though others see the file already."""
     store = Store.from_url(str(tmp_path))
     first = store.put_if_absent("old", b"old").unwrap()
@@ -130,7 +130,7 @@ def test_t45_what_is_in_place_but_not_synced_is_not_called_a_failure(tmp_path, m
 
 
 @pytest.mark.parametrize("name", ["fake_gcs", "azurite", "ministack"])
-def test_t46_a_match_that_fails_is_not_called_exists(request, name):
+def test_t46_failed_match_is_not_reported_as_exists(request, name):
     """In gcsfs a refusal is always "exists": it makes every 412 a FileExistsError."""
     at = place(request, name)
     fs, path = at.cas(), f"{at.folder}/a"

@@ -45,7 +45,7 @@ def exclusive_writes(at, tmp_path, more):
     }
 
 
-def test_an_exclusive_write_keeps_what_it_is_given(request, at, tmp_path):
+def test_exclusive_write_keeps_its_arguments(request, at, tmp_path):
     fs, calls = exclusive_writes(at, tmp_path, TAKEN[request.node.callspec.params["at"]])
     for number, call in enumerate(calls.values(), 1):
         call()
@@ -55,7 +55,7 @@ def test_an_exclusive_write_keeps_what_it_is_given(request, at, tmp_path):
 
 
 @pytest.mark.parametrize("argument", ["contentType_", "ACl", "taging", "SSECustomerKeys", "chunksize"])
-def test_an_exclusive_write_refuses_an_argument_that_it_cannot_pass_on(at, argument, tmp_path):
+def test_exclusive_write_refuses_an_argument_that_it_cannot_pass_on(at, argument, tmp_path):
     fs, calls = exclusive_writes(at, tmp_path, {argument: "x"})
     for call in calls.values():
         with pytest.raises(InvalidInput, match=argument):
@@ -63,7 +63,7 @@ def test_an_exclusive_write_refuses_an_argument_that_it_cannot_pass_on(at, argum
     assert fs.find(at.folder) == []
 
 
-async def test_so_does_an_async_one():
+async def test_async_exclusive_write_refuses_an_argument_that_it_cannot_pass_on():
     fs = fsspec.filesystem("cas", target_protocol="s3", target_options={"anon": True}, asynchronous=True)
     with pytest.raises(InvalidInput, match="did you mean ACL"):
         await fs._pipe_file("b/a", b"mine", mode="create", acl="private")
@@ -83,7 +83,7 @@ async def test_so_does_an_async_one():
         ({"SSECustomerKey": "k"}, NotSupported, "s3_additional_kwargs"),
     ],
 )
-def test_what_no_object_can_be_made_with_is_refused_before_anything_is_sent(more, error, words):
+def test_invalid_attributes_are_refused_before_any_request(more, error, words):
     store = Store.from_url("s3://bucket/a", {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:1"})
     for call in (store.put_if_absent, lambda path, data, **how: store.put_if_match(path, data, 's3:"e"', **how)):
         with pytest.raises(error, match=words):
@@ -92,7 +92,7 @@ def test_what_no_object_can_be_made_with_is_refused_before_anything_is_sent(more
         store.open_exclusive("a", **more)
 
 
-def test_a_write_that_is_taken_up_again_is_made_with_the_same():
+def test_resolved_write_is_sent_with_the_same_attributes():
     clock = ManualClock()
     fs = fsspec.filesystem("memory")
     backend = Faulty(MemoryBackend(fs), {"put": [LoseRequest()], "head": [LoseAnswer()] * 9}, world=clock)
@@ -105,7 +105,7 @@ def test_a_write_that_is_taken_up_again_is_made_with_the_same():
 
 
 @pytest.mark.parametrize("mode", ["x+b", "xbz", "x+", "rxb", "xx", "xbt", "wx", "xb+"])
-def test_a_mode_that_is_none_is_refused(mode):
+def test_invalid_mode_is_refused(mode):
     fs = fsspec.filesystem("cas", target_protocol="memory")
     path = f"/modes/{uuid.uuid4().hex}"
     with pytest.raises(InvalidInput, match="'xb'"):
@@ -116,7 +116,7 @@ def test_a_mode_that_is_none_is_refused(mode):
 
 
 @pytest.mark.parametrize("mode", ["x", "xt", "tx", "xb", "bx"])
-def test_the_modes_that_are(mode):
+def test_valid_modes_are_accepted(mode):
     fs = fsspec.filesystem("cas", target_protocol="memory")
     path = f"/modes/{uuid.uuid4().hex}"
     with fs.open(path, mode) as file:
@@ -129,7 +129,7 @@ def test_a_binary_file_refuses_an_encoding():
         fsspec.filesystem("cas", target_protocol="memory").open("/modes/encoded", "xb", encoding="utf-8")
 
 
-def test_info_tells_the_version_that_is_there_and_not_the_one_of_a_cached_listing(at):
+def test_info_returns_current_version_and_not_that_of_a_cached_listing(at):
     fs, path = at.cas(), f"{at.folder}/a"
     first = fs.put_if_absent(path, b"one")
     fs.ls(at.folder, detail=True)  # a target keeps this
@@ -145,7 +145,7 @@ def s3(request):
     return request.getfixturevalue(request.param)
 
 
-def test_an_object_under_a_customers_key_is_written_looked_at_and_read(s3):
+def test_object_with_customer_provided_key_is_written_and_read(s3):
     url = s3.new_prefix()
     store = Store.from_url(url, {**s3.storage_options, "s3_additional_kwargs": KEY})
     first = store.put_if_absent("a", b"1").unwrap()
@@ -163,7 +163,7 @@ def test_an_object_under_a_customers_key_is_written_looked_at_and_read(s3):
         store.head("a")
 
 
-def test_metadata_and_content_type_of_all_writes_are_kept_beside_the_identity(s3):
+def test_metadata_and_content_type_are_kept_next_to_the_identity(s3):
     more = {"Metadata": {"who": "me"}, "ContentType": "text/x-a"}
     url = s3.new_prefix()
     store = Store.from_url(url, {**s3.storage_options, "s3_additional_kwargs": more})
@@ -181,7 +181,7 @@ def test_metadata_and_content_type_of_all_writes_are_kept_beside_the_identity(s3
 @pytest.mark.parametrize(
     ("more", "named"), [({"IfMatch": "x"}, "IfMatch"), ({"Key": "k"}, "Key"), ({"Metadata": "x"}, "Metadata")]
 )
-def test_settings_that_a_call_says_itself_are_refused_at_once(more, named):
+def test_settings_that_a_call_sets_itself_are_refused_at_once(more, named):
     with pytest.raises(InvalidInput, match=named):
         Store.from_url("s3://bucket/a", {"key": "k", "secret": "s", "s3_additional_kwargs": more})
 
@@ -193,7 +193,7 @@ def test_a_misspelt_setting_is_refused_by_the_first_write(ministack):
         store.put_if_absent("a", b"")
 
 
-def test_a_path_below_an_object_in_memory_is_no_lost_race():
+def test_path_below_an_object_in_memory_is_no_lost_race():
     store = Store.from_url(f"memory://below/{uuid.uuid4().hex}")
     store.put_if_absent("a", b"").unwrap()
     store.put_if_absent("folder/x", b"").unwrap()
@@ -207,7 +207,7 @@ def test_a_path_below_an_object_in_memory_is_no_lost_race():
         assert not isinstance(caught.value, FileExistsError)
 
 
-def test_the_place_of_a_store_shows_no_secret_and_tells_stores_apart():
+def test_description_of_store_shows_no_secret_and_identifies_the_store():
     def place_of(**options):
         return Store.from_url("s3://bucket/a", {"key": "AKIAKEY", "secret": "hush-hush", **options}).place
 
@@ -219,7 +219,7 @@ def test_the_place_of_a_store_shows_no_secret_and_tells_stores_apart():
 
 
 @pytest.mark.parametrize("form", ["by name", "target_options", "chained", "chained by protocol"])
-def test_cas_gives_its_target_every_option(form):
+def test_cas_passes_every_option_to_its_target(form):
     endpoint = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s"}
     fs = {
         "by name": lambda: fsspec.filesystem("cas", target_protocol="s3", **endpoint),
@@ -249,7 +249,7 @@ def test_cas_refuses_an_option_that_its_target_does_not_take(options, words):
 
 
 @pytest.mark.parametrize("protocol", ["memory", "file"])
-async def test_cas_has_coroutines_over_a_target_that_has_none(protocol, tmp_path):
+async def test_cas_has_coroutines_over_a_target_without_coroutines(protocol, tmp_path):
     folder = f"/cas-{uuid.uuid4().hex}" if protocol == "memory" else f"{tmp_path}/f"
     options = {"auto_mkdir": True} if protocol == "file" else {}
     fs, path = fsspec.url_to_fs(f"cas::{protocol}://{folder}/a", asynchronous=True, **{protocol: options})

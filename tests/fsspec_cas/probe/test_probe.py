@@ -55,7 +55,7 @@ OTHER_FACTS = {"match form": "one form", "equal bytes": "another version", "a-b-
 
 
 @pytest.mark.parametrize("name", ["memory", "local"])
-def test_what_has_no_network_keeps_every_promise(name, tmp_path):
+def test_memory_and_local_files_keep_every_promise(name, tmp_path):
     url = str(tmp_path) if name == "local" else f"memory://probe/{uuid.uuid4().hex}"
     report = probe(url)
     assert but(report)
@@ -66,7 +66,7 @@ def test_what_has_no_network_keeps_every_promise(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ministack", "azurite", "gcs_double"])
-def test_a_right_server_is_safe_for_everything(request, name):
+def test_correct_server_is_safe_for_everything(request, name):
     server = request.getfixturevalue(name)
     report = probe(server.new_prefix(), server.storage_options, racers=4)
     assert but(report)
@@ -74,7 +74,7 @@ def test_a_right_server_is_safe_for_everything(request, name):
     assert (report.verdict.create_once, report.verdict.locks, report.verdict.streams) == (True, True, True)
 
 
-def test_seaweedfs_is_safe_but_for_racing_completions(seaweedfs):
+def test_seaweedfs_is_safe_except_for_racing_completions(seaweedfs):
     """Several of many completions at once may succeed there, but not every time: then there is nothing to find."""
     report = probe(seaweedfs.new_prefix(), seaweedfs.storage_options)
     assert but(report) or but(report, ("upload race", "no"))
@@ -92,7 +92,7 @@ def test_t29_fake_gcs_enforces_plain_uploads_and_nothing_else(fake_gcs):
     assert str(report.verdict) == "safe for locks and create-once, not for creates in parts"
 
 
-def test_rclone_which_ignores_conditions_is_caught(negative_s3):
+def test_rclone_is_caught_ignoring_conditions(negative_s3):
     tried = [check for check in CHECKS if "create" in check.needed_for or "locks" in check.needed_for]
     report = probe(negative_s3.url, negative_s3.storage_options, checks=tried, timeout=20)
     found = states(report)
@@ -102,7 +102,7 @@ def test_rclone_which_ignores_conditions_is_caught(negative_s3):
     assert str(report.verdict).startswith("not safe: create refused: it was not refused")
 
 
-def test_localbucket_which_knows_creates_only_is_safe_for_those_and_not_for_locks():
+def test_localbucket_is_safe_for_creates_and_unsafe_for_locks():
     with LocalBucket() as server:
         report = probe(server.new_prefix(), server.storage_options)
     assert report.verdict.create_once
@@ -110,14 +110,14 @@ def test_localbucket_which_knows_creates_only_is_safe_for_those_and_not_for_lock
     assert report["match stale"].state == "no"
 
 
-def test_the_gcs_emulator_which_does_not_speak_as_google_does_is_no_store(negative_gcs):
+def test_gcs_emulator_with_foreign_answers_is_no_store(negative_gcs):
     """It ignores conditions, and its refusals carry neither an id nor Google's JSON."""
     with pytest.raises(Unavailable, match="no store"):
         probe(negative_gcs.new_prefix(), negative_gcs.storage_options)
 
 
 @pytest.mark.parametrize("name", ["seaweedfs", "ministack", "fake_gcs", "azurite", "gcs_double"])
-def test_nothing_is_left_behind(request, name):
+def test_probe_leaves_nothing_behind(request, name):
     server = request.getfixturevalue(name)
     url = server.new_prefix()
     report = probe(url, server.storage_options, racers=2)
@@ -125,7 +125,7 @@ def test_nothing_is_left_behind(request, name):
     assert Store.from_url(url, server.storage_options).list("") == []
 
 
-def test_what_is_there_already_is_not_touched(gcs_double):
+def test_probe_does_not_touch_existing_objects(gcs_double):
     url = gcs_double.new_prefix()
     store = Store.from_url(url, gcs_double.storage_options)
     store.put_if_absent("mine", b"kept")
@@ -134,7 +134,7 @@ def test_what_is_there_already_is_not_touched(gcs_double):
     assert store.read("mine").data == b"kept"
 
 
-def test_the_report_is_json_and_progress_is_told(tmp_path):
+def test_report_is_json_and_progress_is_reported(tmp_path):
     told = []
     report = probe(str(tmp_path), progress=lambda finding, n, of: told.append((finding.name, n, of)))
     read = json.loads(report.to_json())
@@ -150,12 +150,12 @@ def test_a_store_or_a_filesystem_that_is_open_already_can_be_probed(ministack):
     assert probe(Store.from_filesystem(fs, f"{ministack.bucket}/{uuid.uuid4().hex}"), racers=2).verdict.locks
 
 
-async def test_it_runs_on_the_callers_own_loop(gcs_double):
+async def test_probe_runs_on_the_event_loop_of_the_caller(gcs_double):
     async with AsyncStore.from_url(gcs_double.new_prefix(), gcs_double.storage_options) as store:
         assert (await async_probe(store, racers=2)).verdict.locks
 
 
-async def test_it_runs_inside_somebody_elses_loop(tmp_path):
+async def test_probe_runs_inside_a_running_event_loop(tmp_path):
     assert probe(str(tmp_path), racers=2).verdict.locks  # as in a notebook
 
 
@@ -163,7 +163,7 @@ async def test_it_runs_inside_somebody_elses_loop(tmp_path):
     ("what", "error", "timeout_s"),
     [("bucket", BucketNotFound, PATIENCE_S), ("credentials", AccessDenied, PATIENCE_S), ("endpoint", Unavailable, 1)],
 )
-def test_a_store_that_cannot_be_used_is_an_error_and_no_verdict(azurite, what, error, timeout_s):
+def test_unusable_store_is_an_error_and_no_verdict(azurite, what, error, timeout_s):
     options, url = azurite.storage_options, azurite.new_prefix()
     if what == "bucket":
         url = "az://no-such-container-here/x"
@@ -340,7 +340,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_store_that_is_wrong_in_one_way_is_caught_by_its_check(kind):
+def test_broken_store_is_caught_by_the_check_for_its_fault(kind):
     backend = kind()
     root = f"/wrong/{uuid.uuid4().hex}"
     report = probe(Store(backend, root), checks=THOROUGH if kind is PagesEnd else CHECKS)
@@ -350,7 +350,7 @@ def test_a_store_that_is_wrong_in_one_way_is_caught_by_its_check(kind):
     assert report.verdict.locks == (spoiled is None)
 
 
-def test_t24_a_header_that_is_ignored_once_versioning_is_on_is_caught_by_asking_the_bucket_itself():
+def test_t24_condition_ignored_in_versioned_bucket_is_caught_by_the_probe():
     """Tencent COS forbids overwriting in a plain bucket and not in a versioned one: no list of vendors can know."""
 
     class Bucket(CreateOverwrites):
@@ -366,7 +366,7 @@ def test_t24_a_header_that_is_ignored_once_versioning_is_on_is_caught_by_asking_
     assert not probe(Store(bucket, f"/wrong/{uuid.uuid4().hex}")).verdict.create_once
 
 
-def test_t28_a_store_that_is_right_for_one_writer_and_wrong_for_many_is_caught_by_racing_it():
+def test_t28_store_that_fails_only_under_concurrency_is_caught_by_races():
     """Moto was reported to be such a one; the release that is probed here is not."""
     report = probe(Store(LooksThenWrites(), f"/wrong/{uuid.uuid4().hex}"))
     assert report["create refused"].state == "yes"
@@ -389,7 +389,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_lock_refuses_a_store_whose_conditions_do_not_hold_for_many(kind):
+def test_lock_refuses_a_store_whose_conditions_fail_under_concurrency(kind):
     store = Store(kind(), f"/wrong/{uuid.uuid4().hex}")
     with pytest.raises(NotSupported, match=REFUSED[kind]):
         require_safe(store)
@@ -397,7 +397,7 @@ def test_a_lock_refuses_a_store_whose_conditions_do_not_hold_for_many(kind):
 
 
 @pytest.mark.parametrize("name", ["seaweedfs", "ministack", "fake_gcs", "azurite", "gcs_double"])
-def test_a_lock_accepts_a_right_store_and_leaves_nothing(request, name):
+def test_lock_accepts_a_correct_store_and_leaves_nothing_behind(request, name):
     server = request.getfixturevalue(name)
     store = Store.from_url(server.new_prefix(), server.storage_options)
     require_safe(store)

@@ -103,7 +103,7 @@ class TableSpec:
         """Build the table's properties.
 
         Raises:
-            UnsupportedSchema: a column's type cannot be stored, or cannot order deletes in log files.
+            UnsupportedSchema: a column's type cannot be stored, cannot be a key, or cannot order deletes in log files.
             InvalidRecords: a named column is not in the schema.
 
         >>> spec.config().partition_fields
@@ -114,8 +114,11 @@ class TableSpec:
         missing = hudi_schema.absent(named, schema.names)
         if missing or not self.record_keys:
             raise InvalidRecords(f"table {self.name!r}: {missing or 'no record key'}: name columns of {schema.names}")
+        if self.ordering:
+            hudi_schema.refuse_nested_ordering(self.ordering, schema.field(self.ordering).type)
         if self.ordering and self.table_type.upper() == MERGE_ON_READ:
             wrapper_of(schema.field(self.ordering).type)
+        hudi_schema.refuse_keys_without_text(self.name, schema, (*self.record_keys, *self.partition_by))
         hudi_schema.refuse_timestamp_partitions(self.name, schema, self.partition_by)
         index = None if self.buckets is None else BucketIndex(self.buckets, self.bucket_by or self.record_keys)
         config = TableConfig(

@@ -121,7 +121,7 @@ def _texts(table: pa.Table, field: str) -> pa.Array:
         column = column.cast(kind.value_type)
     elif types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
-    elif types.is_floating(kind) or types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+    elif not schema.has_key_text(kind):
         raise InvalidRecords(f"column {field!r} of type {kind} cannot be a key or partition; cast it to a string")
     return array_of(column.cast(pa.string()))
 

@@ -219,6 +219,5 @@ def _ordering(rows: pa.Table, field: str) -> pa.Array:
     if field not in rows.column_names:
         raise InvalidRecords(f"ordering column {field!r} is missing; the rows have {rows.column_names}")
     values = files.array_of(rows.column(field))
-    if types.is_nested(values.type):
-        raise UnsupportedSchema(f"ordering column {field!r} of type {values.type} cannot be compared; choose another")
+    schema.refuse_nested_ordering(field, values.type)
     return comparable(values)

@@ -78,6 +78,41 @@ def refuse_timestamp_partitions(table: str, schema: pa.Schema, fields: Sequence[
             )
 
 
+def refuse_nested_ordering(field: str, kind: pa.DataType) -> None:
+    """Refuse an ordering column of lists, structs or maps.
+
+    Raises:
+        UnsupportedSchema: the message names the column and its type.
+    """
+    if types.is_nested(kind):
+        raise UnsupportedSchema(f"ordering column {field!r} of type {kind} cannot be compared; choose another")
+
+
+def refuse_keys_without_text(table: str, schema: pa.Schema, fields: Sequence[str]) -> None:
+    """Refuse record key and partition columns of types that have no key text: see `has_key_text`.
+
+    Raises:
+        UnsupportedSchema: the message names the column, its type, and an alternative.
+    """
+    for name in present(fields, schema.names):
+        kind = schema.field(name).type
+        if not has_key_text(kind):
+            raise UnsupportedSchema(
+                f"table {table!r}: column {name!r} of type {kind} cannot be a key or partition; cast it to an integer "
+                "or a string"
+            )
+
+
+def has_key_text(kind: pa.DataType) -> bool:
+    """Whether values of this type can be record keys or partitions: not floats, bytes and nested values.
+
+    Hudi's engines write these as different texts, so one value would be two keys.
+    """
+    return not (
+        types.is_floating(kind) or types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+    )
+
+
 # --- Avro -----------------------------------------------------------------------------------------------------------
 
 _PLAIN: Mapping[Any, Any] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -101,6 +101,26 @@ def test_write_is_refused_when_rows_before_one_with_another_spelling_have_no_tim
 def test_timestamp_partition_is_refused_when_a_table_is_made(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedSchema, match="'at'.*partition by a date"):
         Table.create(f"{tmp_path}/t", TableSpec("t", MOMENTS, "v", "at"))
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.binary(), pa.list_(pa.int64())], ids=str)
+@pytest.mark.parametrize(
+    "spec", [{"record_keys": "k"}, {"record_keys": ("v", "k")}, {"record_keys": "v", "partition_by": "k"}]
+)
+def test_key_without_text_is_refused_when_a_table_is_made(
+    tmp_path: Path, spec: dict[str, Any], kind: pa.DataType
+) -> None:
+    schema = pa.schema([("v", pa.int64()), ("k", kind)])
+    with pytest.raises(UnsupportedSchema, match=r"'k' of type .* cannot be a key or partition; cast it"):
+        Table.create(f"{tmp_path}/t", TableSpec("t", schema, **spec))
+    assert not (tmp_path / "t").exists()
+
+
+def test_nested_ordering_column_is_refused_when_a_table_is_made(tmp_path: Path) -> None:
+    schema = pa.schema([("v", pa.int64()), ("o", pa.list_(pa.int64()))])
+    with pytest.raises(UnsupportedSchema, match="ordering column 'o' of type .* cannot be compared"):
+        Table.create(f"{tmp_path}/t", TableSpec("t", schema, "v", ordering="o"))
     assert not (tmp_path / "t").exists()
 
 

@@ -107,6 +107,7 @@ def draw_lanes(
     stripes: Sequence[Box] = (),
     links: Sequence[Curve] = (),
     is_wrong: bool = False,
+    elapsed: bool = False,
 ) -> str:
     """Draw the SVG document.
 
@@ -118,6 +119,7 @@ def draw_lanes(
         stripes: stretches drawn through all lanes.
         links: curves between lanes.
         is_wrong: whether the line below the title is red.
+        elapsed: whether the axis counts milliseconds from 0, instead of showing clock times.
     """
     scale, bottom = _scale([*lanes, Lane("", stripes)]), _TOP + LANE * len(lanes) + 8
     samples = _legend(legend, bottom + _AXIS + 12)
@@ -127,7 +129,7 @@ def draw_lanes(
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         _text(_MARGIN, 36, shown, font_size="20", font_weight="bold"),
         _text(_MARGIN, 60, words, fill=RED if is_wrong else FAINT, font_size="14"),
-        *_axis(scale, bottom),
+        *_axis(scale, bottom, elapsed=elapsed),
         *(part for number, lane in enumerate(lanes) for part in _lane(lane, _TOP + LANE * number, scale)),
         *(_box(stripe, _TOP, bottom - _TOP, scale) for stripe in stripes),
         *(_link(link, scale) for link in links),
@@ -150,7 +152,7 @@ def _scale(lanes: Sequence[Lane]) -> _Scale:
     return _Scale(start - room, end + room)
 
 
-def _axis(scale: _Scale, bottom: int) -> list[str]:
+def _axis(scale: _Scale, bottom: int, *, elapsed: bool) -> list[str]:
     span_ms = scale.end_ms - scale.start_ms
     step_ms = next((step for step in _STEPS_MS if span_ms / step <= _TICKS), span_ms // _TICKS)
     days = moment(scale.start_ms)[:10] != moment(scale.end_ms)[:10]
@@ -158,8 +160,9 @@ def _axis(scale: _Scale, bottom: int) -> list[str]:
     for at_ms in range(-(-scale.start_ms // step_ms) * step_ms, scale.end_ms + 1, step_ms):
         x = scale.x(at_ms)
         parts.append(f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{bottom}" stroke="{GRID}"/>')
-        parts.append(_text(x, bottom + 17, _clock(at_ms, step_ms, days=days), text_anchor="middle", fill=FAINT))
-    return [*parts, _text(_MARGIN, bottom + 17, f"{moment(scale.start_ms)[:10]} UTC", fill=FAINT)]
+        time = f"{at_ms:,} ms" if elapsed else _clock(at_ms, step_ms, days=days)
+        parts.append(_text(x, bottom + 17, time, text_anchor="middle", fill=FAINT))
+    return parts if elapsed else [*parts, _text(_MARGIN, bottom + 17, f"{moment(scale.start_ms)[:10]} UTC", fill=FAINT)]
 
 
 def _clock(at_ms: int, step_ms: int, *, days: bool) -> str:

@@ -1,7 +1,7 @@
 """Known table properties, and checks whether this library can read or write a table.
 
 An unknown property or value of Hudi's may change what a row means, so the table is refused by name. A read is refused
-only if its rows could be wrong. `KNOWN_PROPERTIES` is the list that the README shows.
+only if its rows could be wrong. `KNOWN_PROPERTIES` is the list that SPECIFICATION.md shows.
 
 Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`, `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`.
 """
@@ -44,7 +44,7 @@ class Property:
     """One known property, or all properties with the prefix `key` if it ends with a dot.
 
     Attributes:
-        meaning: its effect here, for readers of the README.
+        meaning: its effect here, for readers of SPECIFICATION.md.
         reads: the values that reads accept, in lower case; None: any.
         writes: the values that writes accept; None: any that reads accept.
         why: the effect of other values, as the end of a sentence that begins with `key=value`.

@@ -195,6 +195,6 @@ def as_markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_readme_has_the_list() -> None:
-    readme = (Path(table_package.__file__).parent / "README.md").read_text()
-    assert as_markdown() in readme, f"print it anew:\n{as_markdown()}"
+def test_specification_has_the_list_of_properties() -> None:
+    specification = (Path(table_package.__file__).parent / "SPECIFICATION.md").read_text()
+    assert as_markdown() in specification, f"print it anew:\n{as_markdown()}"

@@ -82,7 +82,7 @@ class NotAcquired(LockError, TimeoutError):
     `owner`, `holder` and `valid_until_ms` describe the last known holder, if any.
     """
 
-    next_step = "wait longer (timeout=), or see `lockprovider status {url}`"
+    next_step = "wait longer (timeout=), or run `lockprovider status {url}`"
 
 
 class LossReason(enum.Enum):
@@ -111,7 +111,7 @@ class LeaseLost(LockError):
     `reason` is for programs. `why` gives the same reason, with details, for people.
     """
 
-    next_step = "stop, and acquire it again: what was not published never will be"
+    next_step = "stop the work and acquire the lock again; what was not published will never appear"
 
     def __init__(
         self, message: str = "", *, reason: LossReason = LossReason.TAKEN_OVER, why: str = "", **who: Any
@@ -135,7 +135,7 @@ class Unappliable(LockError):
     `occupied`: other bytes are at its path, so it cannot be applied while they are there.
     """
 
-    next_step = "`lockprovider break {url}`, then acquire again"
+    next_step = "run `lockprovider break {url}`, then acquire the lock again"
 
     def __init__(self, message: str = "", *, occupied: bool = False, **who: Any) -> None:
         super().__init__(message, **who)

@@ -376,7 +376,9 @@ def _holds(record: LockRecord) -> Busy:
 
 def _not_acquired(where: str, busy: Busy, world: World) -> NotAcquired:
     if not busy.valid_until_ms:
-        return NotAcquired(f"{where!r} is about to be taken by {busy.owner}, of this process", owner=busy.owner)
+        return NotAcquired(f"{busy.owner}, a client of this process, is acquiring {where!r}", owner=busy.owner)
     owner, holder, until_ms = busy.owner, busy.holder, busy.valid_until_ms
     held = held_by(owner, holder, until_ms, world.now_ms())
-    return NotAcquired(f"{where!r} is {held} unless it is renewed", owner=owner, holder=holder, valid_until_ms=until_ms)
+    return NotAcquired(
+        f"{where!r} is {held}, and its holder may renew it", owner=owner, holder=holder, valid_until_ms=until_ms
+    )

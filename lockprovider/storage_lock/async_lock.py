@@ -198,7 +198,9 @@ class AsyncLock(ForTasks[Lock]):
         self._lease: AsyncLease | None = None
 
     def __getstate__(self) -> NoReturn:
-        raise NotPicklable("an AsyncLock belongs to its event loop: send the URL or the store, and make another there")
+        raise NotPicklable(
+            "an AsyncLock belongs to its event loop and cannot be pickled: send the URL and make a new lock there"
+        )
 
     def __repr__(self) -> str:
         return f"<AsyncLock of {self._sync!r}>"
@@ -246,7 +248,7 @@ class AsyncLock(ForTasks[Lock]):
         deadline = loop.time() + wait_s(timeout, self._sync.settings.timeout)
         queue = TaskQueue.of(self._same)
         if not await queue.wait(max(0.0, deadline - loop.time())):
-            error = NotAcquired("another task of this process holds it")
+            error = NotAcquired("another task of this process holds the lock")
             say_all(error, self._sync.url, _record_of(queue.lease), self._world.now_ms())
             raise error
         try:
@@ -326,7 +328,9 @@ class AsyncLease:
             inner.when_lost(on_loop(self._loop, on_lost))
 
     def __getstate__(self) -> NoReturn:
-        raise NotPicklable("an AsyncLease belongs to its event loop: acquire the lock where it is needed")
+        raise NotPicklable(
+            "an AsyncLease belongs to its event loop and cannot be pickled: acquire the lock where it is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<AsyncLease of {self._inner!r}>"

@@ -176,7 +176,7 @@ class AuditLog:
                 self._put(page, timeout_s)
                 return
         except (CasError, OSError) as error:
-            _log.warning("the audit of a lock is not complete: %s was not written: %s", page.path, error)
+            _log.warning("the audit of the lock is incomplete: writing %s failed: %s", page.path, error)
             return
         with shared.guard:
             shared.open_page = None if shared.open_page is page else shared.open_page
@@ -222,7 +222,7 @@ def _at_exit() -> None:
         try:
             log._finish()  # noqa: SLF001 - a function of the same module
         except Exception:  # noqa: BLE001 - the other logs must still be finished
-            _log.exception("the audit of a lock is not complete: %r", log)
+            _log.exception("the audit of the lock is incomplete: writing the last records of %r failed", log)
 
 
 def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:

@@ -66,7 +66,7 @@ _PACKED = 16384  # bytes; each waiting client reads them
 MOST_ENTRIES = 128
 _FIRSTS = 16  # the last entries may still be pending, so only these keep their `first`
 LARGEST = 32768  # bytes of one entry
-REMOVE = "if no writer is alive, remove the object by hand"
+REMOVE = "if no writer is running, remove the object by hand"
 _LONGEST_NAMES = 1 << 20  # bytes of the line that names the entries
 _INFLATED = _LONGEST_NAMES + 2 * MOST_ENTRIES * LARGEST
 MOST_PACKED = 1 << 20  # a log of one entry may be larger than `_PACKED`
@@ -161,7 +161,7 @@ class Log:
     def _unpacked(self) -> tuple[Entry, ...]:
         entries = unpack(self.packed)
         if len(entries) != self.next - self.first:
-            raise Undecodable(f"it has {len(entries)} entries from {self.first} to {self.next}")
+            raise Undecodable(f"it has {len(entries)} entries, but its numbers run from {self.first} to {self.next}")
         return entries
 
     def has(self, pending: Pending) -> bool:
@@ -303,7 +303,7 @@ def _unpack(packed: bytes) -> tuple[Entry, ...]:
     """Inflate and decode the entries; the last results are cached."""
     if not packed:
         return ()
-    with undecodable_as(Undecodable, "it cannot be unpacked"):
+    with undecodable_as(Undecodable, "its entries cannot be unpacked"):
         head, _, rest = inflate(packed, most=_INFLATED).partition(b"\n")
         entries, at = [], 0
         for said in parse_json(head, most=_LONGEST_NAMES):
@@ -318,7 +318,7 @@ def _entry(rest: bytes, at: int, said: list[Any], *, is_first: bool = False) -> 
     """Decode the entry whose bytes begin at `at`; returns it with the end of its bytes."""
     path, digest, size, *before = said
     if len(before) > (not is_first):
-        raise Undecodable("an entry has more fields than a writer gives it")
+        raise Undecodable("an entry has more fields than a writer stores")
     first, at = _entry(rest, at, before[0], is_first=True) if before else (None, at)
     as_whole(size, "size", least=-1)
     data = rest[at : at + size] if size >= 0 else None

@@ -181,7 +181,7 @@ class Committer:
                 self._rest.set()
                 self._member.take(new)
                 for request in self._requests:
-                    said = f"the publish of {request.intent.stem!r} may have been decided: {error!r}"
+                    said = f"{request.intent.stem!r} may have been published: {error!r}"
                     self._requests.end(request, PublishUnknown(said))
             raise
 

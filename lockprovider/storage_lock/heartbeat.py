@@ -99,13 +99,13 @@ class Heartbeat:
 
     def _beat(self, lease: Beating) -> tuple[str | None, float]:
         if lease.lost.is_set():
-            return "it is over", 0.0
+            return "it has ended", 0.0
         if not lease.thread.is_alive():
-            return f"the thread that took it ({lease.thread.name}) is dead", 0.0
+            return f"the thread that acquired it ({lease.thread.name}) has ended", 0.0
         if self._most_s is not None and self._world.monotonic_s() - self._began_s >= self._most_s:
-            return f"it was held for max_hold={self._most_s:g} s, and is not renewed any more", 0.0
+            return f"it was held for max_hold={self._most_s:g} s and is no longer renewed", 0.0
         wait_s = self.interval_s if _renewed(lease) else min(_RETRY_S, self.interval_s)
-        return ("it is over" if lease.lost.is_set() else None), wait_s
+        return ("it has ended" if lease.lost.is_set() else None), wait_s
 
 
 def _renewed(lease: Beating) -> bool:

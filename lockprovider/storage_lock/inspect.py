@@ -65,7 +65,7 @@ def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeo
         CasError: the store failed. Decided publishes are still pending in the record.
     """
     if seen.record is None or seen.version is None:
-        raise ValueError(f"there is no record at {path!r} to break")
+        raise ValueError(f"no lock record exists at {path!r}, so there is no lock to break")
     record, version, nonce = seen.record, seen.version, world.new_id()
     for _ in range(_TRIES):
         if record.unapplied:

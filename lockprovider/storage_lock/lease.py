@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 OnLost = Callable[[LeaseLost], None]  # gets the error that `check` raises from then on
 
 _LOG = logging.getLogger("lockprovider")
-_FORKED = Ended("it belongs to the process that this one was forked from", LossReason.FORKED)
+_FORKED = Ended("it belongs to the parent process, from which this process was forked", LossReason.FORKED)
 _RELEASED = Ended("it was released", LossReason.RELEASED)
 _RELEASING = Ended("it is being released", LossReason.RELEASED)
 
@@ -55,7 +55,7 @@ def warn_and_give_back(lease: Lease, name: str) -> None:
 
     A garbage collection may run in any thread, in the middle of anything, so this one must not release it.
     """
-    said = f"{name} was dropped while it was held, and is given back: use `with`, or release()"
+    said = f"{name} was garbage-collected while it was held, and is now released: use `with`, or call release()"
     warnings.warn(said, ResourceWarning, stacklevel=3, source=lease)
     with contextlib.suppress(RuntimeError):  # the interpreter is ending: the lease lapses
         Worker(lease.end, "dropped-lease").start(wait=False)
@@ -236,11 +236,15 @@ class Lease:
             case "committed":
                 return
             case "apply":  # this client holds nothing: applying could restore what a later holder removed
-                raise PublishUnknown(f"{pending.path!r} was decided, and the next holder puts it there")
+                raise PublishUnknown(
+                    f"the publish of {pending.path!r} was decided, and the next holder of the lock applies it"
+                )
             case "not_committed":
                 self.check()
             case "unknown":
-                raise PublishUnknown(f"a commit of {pending.path!r} may still be on its way, and the lease has lapsed")
+                raise PublishUnknown(
+                    f"the lease has lapsed, and {pending.path!r} may still be published by a late write"
+                )
 
     def _over(self) -> Ended | None:
         """Return how the lease has ended; None while it is held. Sends no request and calls no callback."""
@@ -322,7 +326,8 @@ class Lease:
         self.check()
         if self.record.log is not None and not keeps_log:
             raise LockError(
-                f"the lease on {self._client.path!r} keeps a log, an inner one must keep it too, or come later"
+                f"the outer lease on {self._client.path!r} was acquired with keeps_log=True: acquire the inner one "
+                "with it too, or after the outer one is released"
             )
         self._depth += 1
         return self
@@ -401,7 +406,7 @@ class Lease:
 
 
 def _in_doubt(pending: Pending, error: Exception) -> PublishUnknown:
-    return PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}")
+    return PublishUnknown(f"{pending.path!r} may have been published: {error}")
 
 
 _FIRST_CODE = 128  # exit code of a process that a signal ended, as shells count it
@@ -426,7 +431,9 @@ def until_signal(*numbers: int) -> Iterator[None]:
     ...     lease.check()  # SIGTERM leaves the block, which gives the lock back
     """
     if threading.current_thread() is not threading.main_thread():
-        raise LockError("until_signal() sets signal handlers, which only the main thread may: enter it there")
+        raise LockError(
+            "until_signal() sets signal handlers, which only the main thread may do: enter it in the main thread"
+        )
     came = False
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -83,8 +83,8 @@ class Lock:
         lease = self._client.lease
         if lease is not None and not lease.released:
             raise NotPicklable(
-                f"the lock {self.path!r} is held by this process, and a lease cannot be taken elsewhere: "
-                "release it first, or pickle the lock before it is acquired"
+                f"the lock {self.path!r} is held by this process, and a lease cannot go to another process: "
+                "release the lock first, or pickle it before it is acquired"
             )
         return {name: getattr(self, name) for name in self._kept}
 
@@ -188,7 +188,7 @@ class Lock:
 
     def _must_come(self, turn: FifoTurn, deadline_s: float) -> None:
         if not turn.wait(max(0.0, deadline_s - self._world.monotonic_s())):
-            said = f"another thread of this process holds {self._client.where!r}: wait longer"
+            said = f"another thread of this process holds {self._client.where!r}"
             raise NotAcquired(said, owner=self.owner)
 
     def _begin(self, client: Client, turn: FifoTurn) -> Lease:
@@ -224,7 +224,7 @@ class Lock:
         if lease is None or lease.released:
             return None
         if lease.thread is not threading.current_thread():
-            said = f"{self._client.where!r} was taken by thread {lease.thread.name!r}; only that may release it"
+            said = f"thread {lease.thread.name!r} acquired {self._client.where!r}; release it in that thread"
             raise LockError(said, url=self._client.where, owner=lease.owner)
         return lease
 
@@ -407,5 +407,5 @@ def _at_most(timeout: float | None, *, blocking: bool) -> float | None:
     if blocking:
         return timeout
     if timeout:
-        raise InvalidSettings(f"blocking=False asks once, and timeout={timeout!r} waits: give one of them")
+        raise InvalidSettings(f"blocking=False does not wait, but timeout={timeout!r} does: give only one of them")
     return 0.0

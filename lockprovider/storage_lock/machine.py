@@ -334,13 +334,13 @@ def _reason(me: Me, record: LockRecord | None) -> LossReason:
 
 def _said(me: Me, record: LockRecord | None) -> str:
     if record is None:
-        return "its record is gone"
+        return "its record was removed"
     if record.handed:
-        return f"{record.owner} had it and handed it over, epoch {record.epoch}"
+        return f"{record.owner} acquired it in epoch {record.epoch} and released it with pending publishes"
     if record.expired:
-        who = "somebody broke it" if record.owner == me.owner else f"{record.owner} had it and gave it back"
-        return f"{who}, epoch {record.epoch}"
-    return f"{record.owner} holds it since epoch {record.epoch}"
+        who = "an operator broke it" if record.owner == me.owner else f"{record.owner} acquired and released it"
+        return f"{who} in epoch {record.epoch}"
+    return f"{record.owner} has held it since epoch {record.epoch}"
 
 
 def only_ours_since(record: LockRecord | None, since_ms: int) -> bool:

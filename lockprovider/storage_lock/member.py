@@ -223,7 +223,7 @@ class Member:
         known = self._writer.known
         owner, until_ms = ("", 0) if known is None else (known.record.owner, known.record.valid_until_ms)
         waited_s = request.deadline_s - request.began_s
-        said = f"{request.intent.stem!r} was not decided in {waited_s:g} s; the lock was last written by {owner}"
+        said = f"{request.intent.stem!r} was not published within {waited_s:g} s; {owner} wrote the lock record last"
         return NotAcquired(said, owner=owner, valid_until_ms=until_ms)
 
     def _all_hold(self) -> float:
@@ -242,7 +242,7 @@ class Member:
             if self._withdraw(request) and isinstance(came, BaseException):
                 came = Void()
         except (CasError, LockError) as error:
-            unknown = PublishUnknown(f"the publish of {request.intent.stem!r} may have been decided: {error}")
+            unknown = PublishUnknown(f"{request.intent.stem!r} may have been published: {error}")
             unknown.__cause__ = error
             self._requests.end(request, unknown)
         else:
@@ -262,7 +262,7 @@ class Member:
         known = self._writer.known
         came = combine.verdict(None if known is None else known.record.log, request.intent, request.decider)
         if isinstance(came, Decided):
-            raise PublishUnknown(f"{came.path!r} was decided, and whoever writes the lock record next puts it there")
+            raise PublishUnknown(f"the publish of {came.path!r} was decided; the next writer of the lock applies it")
         return asked and isinstance(came, Void)
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ class Member:
             elif not tells(pending):  # no writer could follow it while it is pending
                 self._give_up(request, Hold())
             elif not pending.path.startswith(request.intent.stem):
-                said = f"{pending.path!r} does not begin with {request.intent.stem!r}, the stem of its intent"
+                said = f"the path {pending.path!r} must begin with {request.intent.stem!r}, the stem of its intent"
                 self._give_up(request, InvalidInput(said))
         return batch
 

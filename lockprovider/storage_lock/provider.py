@@ -170,7 +170,7 @@ class LockProvider:
         """
         timeout = wait_s(timeout, 0.0)
         if self._closed:
-            raise LockError(f"the provider of {self._lock.path!r} is closed; make another one")
+            raise LockError(f"the LockProvider of {self._lock.path!r} is closed: create a new one")
         try:
             self._lease = self._lock.acquire(timeout)
         except NotAcquired:
@@ -193,7 +193,7 @@ class LockProvider:
         if lease is None or lease.released:
             return
         if lease.thread is not threading.current_thread():
-            raise LockError(f"{self._lock.path!r} was taken by thread {lease.thread.name!r}; only that may unlock it")
+            raise LockError(f"thread {lease.thread.name!r} acquired {self._lock.path!r}; unlock it in that thread")
         lease.release()
         if lease.lost.is_set():
             lease.check()
@@ -269,14 +269,16 @@ def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
         try:
             from azure.identity.aio import ManagedIdentityCredential  # noqa: PLC0415 - an optional dependency
         except ImportError as error:
-            raise InvalidSettings("a managed identity needs azure-identity: pip install azure-identity") from error
+            raise InvalidSettings(
+                "a managed identity needs a package that is not installed: run `pip install azure-identity`"
+            ) from error
         found["credential"] = ManagedIdentityCredential(client_id=identity)
     return found
 
 
 def _one_of(name: str, in_url: T | None, argument: T | None) -> T | None:
     if in_url is not None and argument is not None and in_url != argument:
-        raise InvalidSettings(f"the URL says {in_url!r}, and {name}={argument!r} contradicts it: say it once")
+        raise InvalidSettings(f"{name}={argument!r} contradicts the URL, which has {in_url!r}: give only one of them")
     return argument if in_url is None else in_url
 
 

@@ -41,7 +41,7 @@ from lockprovider.storage_lock.states import (
 )
 
 _LOG = logging.getLogger("lockprovider")
-_ENDED_BEFORE = Ended("it had ended before", LossReason.LAPSED)
+_ENDED_BEFORE = Ended("it had already ended", LossReason.LAPSED)
 
 
 class Publisher:
@@ -86,8 +86,8 @@ class Publisher:
             may_be = [tried for tried, sent in tries if became(sent, seen.record, seen.version) == "open"]
             if any(named.staged == pending.staged for named in (*unapplied, *may_be)):
                 raise LockError(
-                    f"the bytes staged at {pending.staged!r} are those of a publish that was decided, or may be yet: "
-                    "remove them after the next acquisition"
+                    f"a publish that was or may be decided needs the bytes staged at {pending.staged!r}: "
+                    "acquire the lock again, then remove them"
                 )
         self.discard(pending)
 
@@ -170,12 +170,12 @@ class Publisher:
             with self._driver.one_step:
                 seen = self._driver.read().record
         except (CasError, MalformedRecord) as error:
-            said = f"{pending.path!r} was written after its time, and who has had the lock is not known"
+            said = f"{pending.path!r} was written after the lease had ended, and the lock record could not be read"
             raise PublishUnknown(said) from error
         logged = seen is not None and seen.log is not None and seen.log.has(pending)
         if not (logged or (seen is not None and pending in seen.unapplied) or only_ours_since(seen, since_ms)):
             raise PublishUnknown(
-                f"{pending.path!r} was written after its time: a JVM writer may have had the lock before it was there"
+                f"{pending.path!r} was written after the lease had ended; a JVM writer may have held the lock before"
             )
 
     def _never(self, pending: Pending) -> None:
@@ -187,7 +187,7 @@ class Publisher:
             CasError: the same.
         """
         kept = self.set_aside[pending.path]
-        said = f"{pending.path!r} already exists with other bytes; it was not published, see {kept!r}"
+        said = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {kept!r}"
         with self._driver.one_step:
             held = isinstance(self._driver.state, Held)
             if held and self._driver.feed(Renew(self._driver.moment())) == Done("renewed"):
@@ -271,7 +271,7 @@ class Publisher:
             return False
         kept = steps.set_aside(self._store, self._folder, pending, why)
         self.set_aside[pending.path] = kept
-        _LOG.warning("%s; what is known of it is kept at %r", why, kept)
+        _LOG.warning("%s; the publish was set aside in %r", why, kept)
         return True
 
     def roll_forward(self, what: Apply) -> None:

@@ -210,7 +210,9 @@ def _log(value: Any, path: str) -> Log | None:
     packed = unbase64(value["packed"], "packed")
     log = Log(text_in(value, "name"), whole_in(value, "first"), whole_in(value, "next"), packed, path)
     if not 0 <= log.next - log.first <= MOST_ENTRIES or len(packed) > MOST_PACKED:
-        raise Undecodable(f"its log has {len(packed)} bytes from {log.first} to {log.next}")
+        raise Undecodable(
+            f"its log has {len(packed)} bytes and runs from entry {log.first} to {log.next}, which is out of bounds"
+        )
     return log
 
 
@@ -231,12 +233,12 @@ def _earlier(value: Any, log: Log | None) -> tuple[Pending, ...]:
     if value is None:
         return ()
     if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_EARLIER:
-        raise Undecodable(f"more than {_MOST_EARLIER} publishes are pending")
+        raise Undecodable(f"it has more than {_MOST_EARLIER} pending publishes")
     if isinstance(value, list):
         return tuple(p for p in (_pending(one, None) for one in value) if p is not None)
     found = () if log is None else (log.since(log.next - 1 - value) or ())[:-1]
     if len(found) != value:
-        raise Undecodable(f"the log does not have the {value} publishes that are pending")
+        raise Undecodable(f"its log does not hold the {value} publishes that are pending")
     return tuple(entry.pending for entry in found)
 
 
@@ -245,7 +247,7 @@ def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending 
     if value is None:
         return None
     if is_first and value.get("first") is not None:
-        raise Undecodable("what a publish puts there first puts something there first, too")
+        raise Undecodable("a pending publish has a nested `first`, which is allowed only one level deep")
     sole = as_flag(value.get("unshared") or False, "unshared")
     pending = Pending(text_in(value, "path"), text_in(value, "staged"), text_in(value, "digest"), sole=sole)
     enclosed, first = value.get("enclosed"), _pending(value.get("first"), None, is_first=True)

@@ -98,7 +98,7 @@ class Applying:
         steps.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
         if self._left_s() <= 0:  # possible if the process was stopped in the moment of sending
             # A foreign client (a JVM writer) may have had the lock before: the record must tell.
-            raise Unavailable(f"{pending.path!r} was written after its time", path=pending.path)
+            raise Unavailable(f"{pending.path!r} was written after the lease had ended", path=pending.path)
         with self._guard:
             self._done.add(pending)
             for one in self._left():

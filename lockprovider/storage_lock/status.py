@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fsspec_cas import Version
 from lockprovider.errors import LockError, held_by
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.words import distance, moment, span
+from lockprovider.words import count, distance, moment, span
 
 RecordState = Literal["absent", "released", "held", "lapsed"]
 ChangeKind = Literal[
@@ -86,20 +86,20 @@ def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
 
 # A possible reason why a JVM writer, which does not say what it does, holds the lock.
 JVM_HOLDS = (
-    "with hoodie.write.auto.upgrade left on it waits, under the lock, for writes in flight, its own too, and renews; "
-    "if it is held for minutes, stop that writer and set the key to false"
+    "a JVM writer with hoodie.write.auto.upgrade=true can hold the lock while it waits for all writes, even its own; "
+    "if it holds the lock for minutes, stop it and set the key to false"
 )
 # The yield windows give a JVM writer about a second, a few times a minute.
 JVM_STARVES = (
-    "a JVM writer stands in no line, and may get no turn beside fast writers: raise its "
-    "hoodie.write.lock.wait_time_ms and its client.num_retries, or pause the others"
+    "a JVM writer cannot add itself to the waiters, so fast writers may keep it from the lock; raise its "
+    "hoodie.write.lock.wait_time_ms and hoodie.write.lock.client.num_retries, or pause the other writers"
 )
 
 
 def who(record: LockRecord) -> str:
     """Format the holder."""
     if record.holder is None:
-        return f"{record.owner} (a JVM writer, or one that says no more)"
+        return f"{record.owner} (a JVM writer, or another that records no host)"
     return f"{record.owner} ({record.holder})"
 
 
@@ -138,7 +138,7 @@ def lines(status: LockStatus) -> list[str]:
     """Format the status, one line a fact."""
     record, now_ms = status.record, status.now_ms
     if record is None:
-        return ["state    absent: nobody has ever taken this lock"]
+        return ["state    absent: no client has ever acquired this lock"]
     named = [("state", _state_words(status, record)), ("owner", record.owner)]
     if record.holder is not None:
         since_ms = record.holder.since_ms
@@ -148,14 +148,14 @@ def lines(status: LockStatus) -> list[str]:
         named.append(("until", f"{moment(record.valid_until_ms)} ({distance(record.valid_until_ms - now_ms)})"))
     named.append(("epoch", str(record.epoch) if record.epoch else "none (written by JVM Hudi)"))
     if record.line:
-        named.append(("waiting", f"{len(record.line)} in line"))
+        named.append(("waiting", count(len(record.line), "client")))
     if record.holder is None and not record.given:
         named.append(("note", JVM_HOLDS))
     if record.guest_ms and record.line:
         named.append(("note", JVM_STARVES))
     if record.unapplied:
         paths = ", ".join(pending.path for pending in record.unapplied)
-        named.append(("pending", f"{paths}, decided; whoever takes the lock finishes it first"))
+        named.append(("pending", f"{paths}; decided, and the next holder applies it first"))
     named.append(("clock", _clock_words(status)))
     return [f"{name:<8} {words}" for name, words in named]
 
@@ -166,14 +166,14 @@ def _state_words(status: LockStatus, record: LockRecord) -> str:
             return "held"
         case "lapsed":
             late_ms = status.now_ms - record.valid_until_ms
-            return f"lapsed {span(late_ms)} ago without a release: the next one who asks gets it"
+            return f"lapsed {span(late_ms)} ago without a release: the next client that asks gets it"
         case "released" | "absent":
-            return "released: the next one who asks gets it"
+            return "released: the next client that asks gets it"
 
 
 def _clock_words(status: LockStatus) -> str:
     if not status.by_store:
-        return "this machine's; the store does not say its own"
+        return "this machine's; the store does not report its time"
     ahead_ms = status.own_ms - status.now_ms
     if abs(ahead_ms) < _CLOCKS_DIFFER_MS:
         return "the store's"
@@ -185,7 +185,9 @@ def describe(change: Change) -> str:
     """Format a change in one line."""
     record = change.record
     if record is None:
-        return "removed: there is no record any more" if change.what == "removed" else "absent: there is no record yet"
+        return (
+            "removed: the lock record was deleted" if change.what == "removed" else "absent: no lock record exists yet"
+        )
     until = f"until {moment(record.valid_until_ms)}"
     match change.what:
         case "acquired" | "held":
@@ -195,7 +197,7 @@ def describe(change: Change) -> str:
         case "decided":
             words = f"to publish {record.pending.path if record.pending else 'nothing'}"
         case "waiting":
-            words = f"for it: {len(record.line)} in line"
+            words = f"for it: {count(len(record.line), 'client')}"
         case "lapsed":
             words = f"without a release by {who(record)}, {until}"
         case "released" | "rewritten" | "absent" | "removed":

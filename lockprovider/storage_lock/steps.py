@@ -96,14 +96,14 @@ def prepare(store: Store, pending: Pending, data: bytes | None = None, left_s: L
     there = digest_at(store, pending.path, left_s)
     if there not in (None, pending.digest):
         raise AlreadyExists(
-            f"{pending.path!r} already exists with other bytes (digest {there}); it was not published",
+            f"{pending.path!r} already exists with other bytes (digest {there}); nothing was published",
             path=pending.path,
         )
     try:
         path = pending.path if there else pending.staged
         data = store.read(path, timeout=_look_s(left_s)).data if data is None else data
     except ObjectNotFound:
-        raise LockError(f"nothing is staged at {pending.staged!r} for {pending.path!r}; stage it again") from None
+        raise LockError(f"no object is staged at {pending.staged!r} for {pending.path!r}: stage it again") from None
     must_match(pending, data)
     return data
 
@@ -117,8 +117,8 @@ def must_match(pending: Pending, data: bytes) -> bytes:
     given = check_bytes(pending.path, data)
     if digest(given) != pending.digest:
         where = f"staged at {pending.staged!r}" if pending.staged else "given"
-        said = f"the bytes {where} for {pending.path!r} are not those of digest {pending.digest}"
-        raise LockError(f"{said}; stage them anew")
+        said = f"the bytes {where} for {pending.path!r} do not have the digest {pending.digest}"
+        raise LockError(f"{said}: stage them again")
     return given
 
 
@@ -168,7 +168,7 @@ def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
             return None
     if digest(data) != pending.digest:
         where = f"staged at {pending.staged!r}" if pending.staged else "enclosed"
-        raise Unappliable(f"the bytes {where} for {pending.path!r} are not those of digest {pending.digest}; {_CURE}")
+        raise Unappliable(f"the bytes {where} for {pending.path!r} do not have the digest {pending.digest}; {_CURE}")
     return data
 
 
@@ -210,15 +210,15 @@ def _must_be(pending: Pending, there: str | None) -> None:
         return
     if there is None and pending.sole:
         return  # it was applied, and a later holder has removed it
-    found = "nothing is there" if there is None else f"an object with digest {there} is there"
+    found = "its bytes are gone" if there is None else f"its path holds an object with digest {there}"
     raise Unappliable(
         f"the decided publish of {pending.path!r} (digest {pending.digest}) cannot be applied: {found}; "
-        f"somebody wrote or removed it outside the lock; {_CURE}",
+        f"a program changed it outside the lock; {_CURE}",
         occupied=there is not None,
     )
 
 
-_CURE = "`lockprovider break URL` sets it aside"
+_CURE = "`lockprovider break` sets it aside"
 
 
 def set_aside(store: Store, folder: str, pending: Pending, why: Unappliable) -> str:

@@ -86,7 +86,7 @@ def test_times_of_the_call_go_before_those_of_the_settings_and_the_url(tmp_path:
 
 def test_a_lease_that_is_dropped_is_told_and_given_back(tmp_path: Path) -> None:
     other = lockprovider.lock(tmp_path)
-    with pytest.warns(ResourceWarning, match=r"dropped while it was held.*use `with`"):
+    with pytest.warns(ResourceWarning, match=r"garbage-collected while it was held.*use `with`"):
         lockprovider.lock(tmp_path).acquire()
     with other.acquire(timeout=PATIENCE_S):
         pass

@@ -183,7 +183,7 @@ def test_a_lock_without_a_table_is_on_any_object(local):
             said = json.loads(command("status", "--json", *words, code=0).stdout)
             assert (said["owner"], said["path"]) == (lease.owner, "jobs/nightly.json")
     both = command("status", f"file://{local.url}?on=a", "--on", "b", code=2)
-    assert "say it once" in sentence(both)
+    assert "give only one of them" in sentence(both)
 
 
 # Breaking it

@@ -435,7 +435,7 @@ def test_the_lock_does_not_fail_with_its_audit(store: Store, backend: Slow, capl
         assert lease.renew()
         assert settled(log)
     assert settled(log)
-    assert "audit of a lock is not complete" in caplog.text
+    assert "audit of the lock is incomplete" in caplog.text
     backend.down = False
     with Lock(store, settings=SETTINGS, audit=log).acquire():
         pass

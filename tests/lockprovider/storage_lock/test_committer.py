@@ -320,7 +320,7 @@ def test_refused_commit_is_unknown_when_the_store_fails_before_a_look(
     publishing = started(lock, intent, timeout_s=30)
     until(lambda: record(elsewhere).unapplied)
     clock.advance(31)
-    with pytest.raises(PublishUnknown, match="may have been decided"):
+    with pytest.raises(PublishUnknown, match="may have been published"):
         publishing.result(SOON_S)
     with Lock(elsewhere, settings=SETTINGS).acquire(keeps_log=True):
         assert there(elsewhere) == {"first", "second"}
@@ -350,7 +350,7 @@ def test_one_whose_store_stays_out_of_reach_is_told_that_nobody_knows(
     publishing = started(lock, intent, timeout_s=30)
     until(lambda: backend.out_of_reach)
     clock.advance(31)
-    with pytest.raises(PublishUnknown, match="may have been decided"):
+    with pytest.raises(PublishUnknown, match="may have been published"):
         publishing.result(SOON_S)
     assert there(elsewhere) == {"first"}
     with Lock(elsewhere, settings=SETTINGS).acquire(keeps_log=True):
@@ -411,7 +411,7 @@ def test_when_its_time_is_over_it_is_left_to_the_next(store: Store, elsewhere: S
     publishing = started(lock, intent, timeout_s=30)
     until(lambda: record(store).unapplied)
     clock.advance(31)
-    with pytest.raises(PublishUnknown, match="whoever writes the lock record next puts it there"):
+    with pytest.raises(PublishUnknown, match="was decided; the next writer of the lock applies it"):
         publishing.result(SOON_S)
     commit(client(elsewhere), "third")
     assert told(store) == ["first", "second", "third"]

@@ -90,6 +90,6 @@ def test_one_without_a_body_says_nothing_to_others(store: Store, lock: Lock) -> 
 
 
 def test_what_would_be_published_under_another_name_than_the_intents_is_refused(store: Store, lock: Lock) -> None:
-    with pytest.raises(InvalidInput, match=r"'elsewhere\.1' does not begin with 'second\.'"):
+    with pytest.raises(InvalidInput, match=r"'elsewhere\.1' must begin with 'second\.'"):
         commit(lock, "second", ELSEWHERE)
     assert told(store) == ["first"]

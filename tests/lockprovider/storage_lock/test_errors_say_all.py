@@ -53,7 +53,7 @@ def test_who_waits_in_vain_is_told_who_holds_it_until_when_and_what_to_do(url):
         assert words in said
     assert re.search(rf"since {ISO}", said)
     assert re.search(rf"until {ISO} \(in [\d.]+ s\)", said)
-    assert said.endswith(f"wait longer (timeout=), or see `lockprovider status {url}`")
+    assert said.endswith(f"wait longer (timeout=), or run `lockprovider status {url}`")
 
 
 def not_acquired_by_a_thread(url):
@@ -128,7 +128,7 @@ def test_a_lease_that_was_broken_says_who_has_it_now(url):
     error = caught.value
     assert error.reason in {LossReason.TAKEN_OVER, LossReason.BROKEN}
     assert error.url == f"{url}/{HUDI_LOCK_PATH}"
-    assert str(error).endswith("stop, and acquire it again: what was not published never will be")
+    assert str(error).endswith("stop the work and acquire the lock again; what was not published will never appear")
     assert error.holder is not None
     assert f"held by {second.owner}" in str(error)
 
@@ -136,7 +136,7 @@ def test_a_lease_that_was_broken_says_who_has_it_now(url):
 def test_a_lease_that_was_released_says_so(url):
     with lockprovider.lock(url) as lease:
         pass
-    with pytest.raises(LeaseLost, match="acquire it again") as caught:
+    with pytest.raises(LeaseLost, match="acquire the lock again") as caught:
         lease.check()
     assert (caught.value.reason, caught.value.url) == (LossReason.RELEASED, f"{url}/{HUDI_LOCK_PATH}")
 

@@ -135,7 +135,7 @@ def test_a_holder_whose_lock_was_broken_is_told_so(store: Store) -> None:
     lease = Lock(store, settings=SHORT).acquire()
     assert isinstance(broken(store, see(store)), Won)
     assert not lease.renew()
-    with pytest.raises(LeaseLost, match="somebody broke it") as loss:
+    with pytest.raises(LeaseLost, match="an operator broke it") as loss:
         lease.check()
     assert loss.value.reason is LossReason.BROKEN
 
@@ -182,7 +182,7 @@ def test_a_decided_publish_survives_the_break_and_is_finished_by_the_next_holder
 
 
 def test_there_must_be_a_record_to_break(store: Store) -> None:
-    with pytest.raises(ValueError, match="no record"):
+    with pytest.raises(ValueError, match="no lock record"):
         broken(store, see(store))
     assert store.list("") == []
 

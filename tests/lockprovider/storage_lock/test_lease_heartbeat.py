@@ -71,7 +71,7 @@ def test_it_stops_when_the_thread_that_took_the_lock_is_dead_and_says_so() -> No
     heartbeat = Heartbeat(lease, 0.001)
     heartbeat.start()
     assert ended(heartbeat)
-    assert lease.abandoned == ["the thread that took it (worker-7) is dead"]
+    assert lease.abandoned == ["the thread that acquired it (worker-7) has ended"]
     assert not lease.beats.acquire(blocking=False), "it renewed for nobody"
 
 

@@ -142,7 +142,7 @@ def test_publish_of_what_was_staged_ahead_makes_so_many_requests(store: Store, b
 def test_publish_refuses_a_handle_whose_bytes_have_another_digest(store: Store, *, new: bool) -> None:
     lock = client(store)
     wrong = replace(lock.stage("state/1", SMALL), data=b"other")
-    with lock.acquire() as lease, pytest.raises(LockError, match="not those of digest"):
+    with lock.acquire() as lease, pytest.raises(LockError, match="not have the digest"):
         lease.publish(wrong, new=new)
     assert not store.list("state/")
 

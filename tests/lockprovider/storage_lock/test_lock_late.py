@@ -159,7 +159,7 @@ def test_what_is_going_to_be_removed_is_not_named_in_the_record_any_more(store: 
 def test_a_lease_that_keeps_the_log_has_no_inner_one_that_does_not(store: Store) -> None:
     lock = Lock(store, settings=SETTINGS)
     lease = lock.acquire(keeps_log=True)
-    with pytest.raises(Exception, match="keeps a log"):
+    with pytest.raises(Exception, match="keeps_log=True"):
         lock.acquire()
     lock.acquire(keeps_log=True).release()
     lease.release()

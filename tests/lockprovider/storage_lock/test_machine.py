@@ -496,7 +496,7 @@ def test_a_renewal_that_finds_the_lock_handed_over_ends_the_lease() -> None:
     checking, _ = step(ME, renewing, PutFailed())
     _, done = step(ME, checking, RecordSeen(put.record, V2, at("n7")))
     assert isinstance(done, Ended)
-    assert "handed it over" in done.why
+    assert "with pending publishes" in done.why
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------

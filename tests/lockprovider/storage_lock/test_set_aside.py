@@ -58,7 +58,7 @@ def test_what_is_published_where_others_have_written_is_not_reported_as_publishe
     store.put_if_absent("state1", FOREIGN).unwrap()
     lock = of_another_process(store)
     with lock.acquire(keeps_log=True) as lease:
-        with pytest.raises(AlreadyExists, match="was not published"):
+        with pytest.raises(AlreadyExists, match="was set aside"):
             lease.publish(lock.stage("state1", b"mine", sole=sole), b"mine", new=True)
         assert not record(store).unapplied
         assert record(store).log is None, "who goes by the log would take it for published"
@@ -98,7 +98,7 @@ def test_bytes_that_are_not_those_of_the_publish_are_refused_before_it_is_decide
     lock = of_another_process(store)
     pending = lock.stage("state1", b"mine")
     with lock.acquire() as lease:
-        with pytest.raises(LockError, match="given for 'state1' are not those of digest"):
+        with pytest.raises(LockError, match="given for 'state1' do not have the digest"):
             lease.publish(pending, b"others", new=True)
         assert not record(store).unapplied
 
@@ -117,11 +117,11 @@ def in_doubt(store: Store, backend: Noting) -> tuple[Lock, Lease, Pending]:
 
 def test_what_is_staged_for_a_decided_publish_stays_until_that_is_there(store: Store, backend: Noting) -> None:
     lock, lease, pending = in_doubt(store, backend)
-    with pytest.raises(LockError, match="after the next acquisition"):
+    with pytest.raises(LockError, match="acquire the lock again, then remove"):
         lock.unstage(pending)
     lease.release()
     for other in (lock, of_another_process(store)):
-        with pytest.raises(LockError, match="after the next acquisition"):
+        with pytest.raises(LockError, match="acquire the lock again, then remove"):
             other.unstage(pending)
     with of_another_process(store).acquire():
         assert store.read("state1").data == LARGE
@@ -137,7 +137,7 @@ def test_what_is_staged_for_a_commit_that_may_land_yet_is_not_removed(store: Sto
     with pytest.raises(PublishUnknown):
         lease.publish(pending, LARGE, new=True)
     backend.loses, backend.out_of_reach = "", False
-    with pytest.raises(LockError, match="or may be yet"):
+    with pytest.raises(LockError, match="was or may be decided"):
         lock.unstage(pending)
     lease.release()
     lock.unstage(pending)
@@ -153,14 +153,14 @@ def lost_its_bytes(store: Store, backend: Noting) -> None:
 def test_a_publish_whose_bytes_are_gone_is_set_aside_by_a_break_alone(store: Store, backend: Noting) -> None:
     lost_its_bytes(store, backend)
     for _ in range(2):
-        with pytest.raises(Unappliable, match="nothing is there.*`lockprovider break URL` sets it aside"):
+        with pytest.raises(Unappliable, match="its bytes are gone.*`lockprovider break` sets it aside"):
             of_another_process(store).acquire(timeout=0)
     done = broken(store)
     assert isinstance(done.outcome, Won)
     assert (done.finished, list(done.set_aside)) == ((), ["state1"])
     said = json.loads(store.read(done.set_aside["state1"]).data)
     assert said == kept(store)
-    assert "nothing is there" in said["why"]
+    assert "its bytes are gone" in said["why"]
     assert (record(store).expired, record(store).unapplied) == (True, ())
     store.put_if_absent("state1", FOREIGN).unwrap()
     goes_on(store)

@@ -70,7 +70,7 @@ def test_applying_through_a_bad_network_ends_with_the_object_there_once(
 def test_a_foreign_object_at_the_path_is_an_error_that_says_so_and_stays(store: Store) -> None:
     pending = staged(store)
     store.put_if_absent("state/7", b"foreign").unwrap()
-    with pytest.raises(LockError, match="an object with digest .* is there; somebody wrote or removed it"):
+    with pytest.raises(LockError, match="its path holds an object with digest .*; a program changed it"):
         steps.apply(store, pending, None, steps.ample)
     with pytest.raises(AlreadyExists, match="state/7"):
         steps.prepare(store, pending)
@@ -80,9 +80,9 @@ def test_a_foreign_object_at_the_path_is_an_error_that_says_so_and_stays(store: 
 def test_when_neither_the_staged_copy_nor_the_object_is_there_that_is_an_error(store: Store) -> None:
     pending = staged(store)
     steps.discard(store, pending)
-    with pytest.raises(LockError, match="nothing is there"):
+    with pytest.raises(LockError, match="its bytes are gone"):
         steps.apply(store, pending, None, steps.ample)
-    with pytest.raises(LockError, match="nothing is staged at .*; stage it again"):
+    with pytest.raises(LockError, match="no object is staged at .*: stage it again"):
         steps.prepare(store, pending)
 
 
@@ -96,7 +96,7 @@ def test_preparing_gives_the_bytes_also_when_the_object_is_there_already(store: 
 
 def test_staged_bytes_that_are_not_the_promised_ones_are_refused(store: Store) -> None:
     pending = replace(staged(store), digest=steps.digest(b"other"))
-    with pytest.raises(LockError, match="are not those of digest"):
+    with pytest.raises(LockError, match="do not have the digest"):
         steps.prepare(store, pending)
 
 
@@ -121,7 +121,7 @@ def test_what_is_large_is_not_enclosed() -> None:
 def test_enclosed_bytes_that_are_not_the_promised_ones_are_not_written(store: Store) -> None:
     pending = steps.enclose("state/7", b"data")
     assert pending is not None
-    with pytest.raises(LockError, match="enclosed for 'state/7' are not those of digest"):
+    with pytest.raises(LockError, match="enclosed for 'state/7' do not have the digest"):
         steps.apply(store, replace(pending, data=b"other"), None, steps.ample)
     assert store.list("") == []
 
@@ -150,7 +150,7 @@ def test_what_goes_first_is_there_first_whoever_puts_it_there(
 
 def test_what_goes_first_and_cannot_be_there_keeps_the_rest_away(store: Store) -> None:
     store.put_if_absent("listing/7", b"foreign").unwrap()
-    with pytest.raises(LockError, match="an object with digest .* is there"):
+    with pytest.raises(LockError, match="its path holds an object with digest"):
         steps.apply(store, pair(), b"data", steps.ample)
     with pytest.raises(ObjectNotFound):
         store.read("state/7")

@@ -66,7 +66,7 @@ def batch(table: Table, number: int) -> None:
     transact(table, run)
 
 
-def test_they_read_and_write_and_archive_on_what_we_archived(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_jvm_reads_writes_and_archives_after_python_archived(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     table, everything = opened(seaweedfs), dict[str, bytes]()
     batch(table, 7)
     for turn in range(2):
@@ -98,7 +98,7 @@ def test_they_read_and_write_and_archive_on_what_we_archived(hudi: HudiSpark, se
     healthy(table)
 
 
-def test_we_read_and_write_and_archive_on_what_they_archived(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_python_reads_writes_and_archives_after_jvm_archived(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     table = opened(seaweedfs)
     for turn in range(4):
         hudi.write(table.url, DDL, [(1, "a", turn)], SHORT | {"hoodie.timeline.compaction.batch.size": "10"})
@@ -119,7 +119,7 @@ def test_we_read_and_write_and_archive_on_what_they_archived(hudi: HudiSpark, se
     healthy(table)
 
 
-def test_a_table_that_nobody_has_archived_for_long_is_read_equal_by_all(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_long_unarchived_table_reads_equal_in_all_readers(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     table = opened(seaweedfs)
     for number in range(25):
         upsert(table, (number % 5, "ab"[number % 2], number))
@@ -130,7 +130,7 @@ def test_a_table_that_nobody_has_archived_for_long_is_read_equal_by_all(hudi: Hu
 
 
 @pytest.mark.parametrize("step", ["_point", "remove_archived"])
-def test_they_archive_on_where_ours_died_halfway_and_so_do_we(
+def test_archival_that_died_halfway_is_finished_by_jvm_and_by_python(
     hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Once its manifest is decided and nothing points to it yet, and once nothing is removed yet."""

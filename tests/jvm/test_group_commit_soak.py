@@ -22,7 +22,7 @@ PROCESSES = 12
 TRY_S, HOLD_S, PAUSE_S = 20.0, 0.3, 2.0
 
 
-def test_no_commit_is_lost_doubled_or_half_there_beside_a_jvm_lock_client(
+def test_group_commit_beside_jvm_lock_client_loses_and_doubles_no_commit(
     seaweedfs: SeaweedFS,
     start_jvm: Callable[[], JvmLocks],
     seed: int,

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.jvm
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_texts_of_keys_and_partitions_are_those_that_are_stored(
+def test_key_and_partition_texts_of_released_jvm_match_the_stored_samples(
     version: str, start_release: Callable[..., HudiSpark], tmp_path: Path
 ) -> None:
     with start_release(version, tmp_path, **DRIVER) as hudi:

@@ -45,7 +45,7 @@ def known(key: str) -> bool:
     return True
 
 
-def test_every_key_of_the_released_hudi_is_known_and_there_are_no_others(hudi_jars: list[Path]) -> None:
+def test_known_keys_are_exactly_those_of_released_hudi(hudi_jars: list[Path]) -> None:
     released = {key for jar in hudi_jars for key in keys(jar)}
     assert (HONOURED | WITHOUT_EFFECT | REFUSED.keys()) - released == ONLY_LATER | ONLY_EARLIER
     owned = [key for key in released if key.startswith(OWNED) and re.fullmatch(r"[\w.]+\w", key)]

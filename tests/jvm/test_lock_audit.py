@@ -50,7 +50,7 @@ def table(seaweedfs: SeaweedFS) -> Audited:
     return Audited(seaweedfs)
 
 
-def test_their_lines_are_ours_byte_for_byte_and_their_file_is_where_ours_are(jvm: JvmLocks, table: Audited) -> None:
+def test_audit_records_and_paths_of_jvm_and_python_are_equal(jvm: JvmLocks, table: Audited) -> None:
     theirs = jvm.open(table.url, 10, 1)
     assert theirs.try_lock()
     until(lambda: b"RENEW" in b"".join(table.files().values()), "they renew it")
@@ -65,7 +65,7 @@ def test_their_lines_are_ours_byte_for_byte_and_their_file_is_where_ours_are(jvm
     assert all(record.valid_until_ms == record.at_ms + 10_000 for record in records)
 
 
-def test_one_audit_tells_of_both_in_the_order_in_which_they_held_it(jvm: JvmLocks, table: Audited) -> None:
+def test_audit_lists_jvm_and_python_holders_in_order(jvm: JvmLocks, table: Audited) -> None:
     theirs = jvm.open(table.url)
     assert theirs.try_lock()
     owner = theirs.held().split()[2]
@@ -80,7 +80,7 @@ def test_one_audit_tells_of_both_in_the_order_in_which_they_held_it(jvm: JvmLock
     assert (audit.overlaps, audit.files) == ((), 3), "theirs is one file for all that a provider acquires"
 
 
-def test_a_holder_of_theirs_that_was_overtaken_told_no_end(jvm: JvmLocks, table: Audited) -> None:
+def test_jvm_holder_that_was_overtaken_has_no_end_in_the_audit(jvm: JvmLocks, table: Audited) -> None:
     theirs = jvm.open(table.url)
     assert theirs.try_lock()
     record = json.loads(table.store.read(HUDI_LOCK_PATH).data)
@@ -93,7 +93,7 @@ def test_a_holder_of_theirs_that_was_overtaken_told_no_end(jvm: JvmLocks, table:
     assert audit.overlaps == (), "theirs told no end, which may have been before ours began"
 
 
-def test_they_keep_records_only_when_our_switch_says_so(jvm: JvmLocks, table: Audited) -> None:
+def test_jvm_writes_audit_only_when_the_python_switch_is_on(jvm: JvmLocks, table: Audited) -> None:
     set_enabled(table.store, AT.switch, enabled=False, timeout_s=60)
     theirs = jvm.open(table.url)
     assert theirs.try_lock()

@@ -77,7 +77,7 @@ def theirs(jvm: JvmLocks, table: Table) -> Provider:
     return jvm.open(table.url)
 
 
-def test_our_record_begins_with_theirs_byte_for_byte_and_each_reads_the_others(jvm: JvmLocks) -> None:
+def test_python_record_starts_with_the_jvm_record_and_each_reads_the_other(jvm: JvmLocks) -> None:
     owner = str(uuid.uuid4())
     pending, holder = Pending("a/b", "staged/b", "digest"), Holder("host", 7, 8)
     for expired in (False, True):
@@ -91,7 +91,7 @@ def test_our_record_begins_with_theirs_byte_for_byte_and_each_reads_the_others(j
         assert LockRecord.decode(written.encode()) == plain
 
 
-def test_their_held_lock_is_refused_to_us_and_their_released_one_is_ours(table: Table, theirs: Provider) -> None:
+def test_python_waits_for_lock_held_by_jvm_and_takes_released_one(table: Table, theirs: Provider) -> None:
     assert theirs.try_lock()
     written = table.bytes()
     assert set(json.loads(written)) == {"expired", "validUntil", "owner"}
@@ -107,7 +107,7 @@ def test_their_held_lock_is_refused_to_us_and_their_released_one_is_ours(table: 
         lease.check()
 
 
-def test_our_held_lock_is_refused_to_them_and_our_released_one_is_theirs(table: Table, theirs: Provider) -> None:
+def test_jvm_waits_for_lock_held_by_python_and_takes_released_one(table: Table, theirs: Provider) -> None:
     with table.ours().acquire(0):
         written = table.bytes()
         assert not theirs.try_lock()
@@ -117,9 +117,7 @@ def test_our_held_lock_is_refused_to_them_and_our_released_one_is_theirs(table: 
     theirs.unlock()
 
 
-def test_a_waiting_client_of_ours_leaves_their_record_alone_so_that_it_can_be_renewed(
-    jvm: JvmLocks, table: Table
-) -> None:
+def test_waiting_python_client_does_not_change_the_jvm_record(jvm: JvmLocks, table: Table) -> None:
     """Were a waiter to write itself into their record, their next renewal would find another version and give up."""
     theirs = jvm.open(table.url, 10, 1)
     assert theirs.try_lock()
@@ -147,7 +145,7 @@ def _valid_until(table: Table) -> int:
     return LockRecord.decode(table.bytes()).valid_until_ms
 
 
-def test_our_epoch_rises_over_their_acquisitions_which_drop_it(table: Table, theirs: Provider) -> None:
+def test_epoch_rises_over_jvm_acquisitions_that_drop_it(table: Table, theirs: Provider) -> None:
     epochs = []
     for _ in range(3):
         with table.ours().acquire() as lease:
@@ -158,7 +156,7 @@ def test_our_epoch_rises_over_their_acquisitions_which_drop_it(table: Table, the
     assert epochs == sorted(set(epochs))
 
 
-def test_they_take_over_what_of_ours_lapsed_but_not_before_the_grace_for_clocks(table: Table, theirs: Provider) -> None:
+def test_jvm_takes_over_lapsed_python_lock_after_the_clock_grace(table: Table, theirs: Provider) -> None:
     lapses_ms = int(time.time() * 1000) + 1_500
     table.write(LockRecord("dead", lapses_ms, expired=False, epoch=5, holder=Holder("gone", 1, 2)).encode())
     until(theirs.try_lock, "they take it over")
@@ -166,9 +164,7 @@ def test_they_take_over_what_of_ours_lapsed_but_not_before_the_grace_for_clocks(
     theirs.unlock()
 
 
-def test_a_killed_jvm_holds_the_lock_until_it_lapses_and_no_longer(
-    start_jvm: Callable[[], JvmLocks], table: Table
-) -> None:
+def test_killed_jvm_holds_the_lock_exactly_until_it_lapses(start_jvm: Callable[[], JvmLocks], table: Table) -> None:
     jvm = start_jvm()
     assert jvm.open(table.url, 10, 1).try_lock()
     jvm.kill9()
@@ -179,7 +175,7 @@ def test_a_killed_jvm_holds_the_lock_until_it_lapses_and_no_longer(
     assert table.server.raw_get(f"{table.url}/state/1").body == b"after the dead"
 
 
-def test_we_are_told_when_they_take_over_and_cannot_publish_then(table: Table, theirs: Provider) -> None:
+def test_python_holder_learns_of_jvm_takeover_and_cannot_publish(table: Table, theirs: Provider) -> None:
     stale = table.ours().acquire(0)
     table.lapse()
     assert theirs.try_lock()
@@ -191,7 +187,7 @@ def test_we_are_told_when_they_take_over_and_cannot_publish_then(table: Table, t
     theirs.unlock()
 
 
-def test_a_jvm_that_was_paused_past_its_lease_is_told_and_leaves_our_record_alone(
+def test_jvm_paused_past_its_lease_learns_it_and_spares_python_record(
     start_jvm: Callable[[], JvmLocks], table: Table
 ) -> None:
     jvm = start_jvm()
@@ -226,7 +222,9 @@ MALFORMED = (
 
 
 @pytest.mark.parametrize("data", MALFORMED)
-def test_both_refuse_what_is_no_record_and_leave_it_as_it_is(table: Table, theirs: Provider, data: bytes) -> None:
+def test_jvm_and_python_refuse_invalid_record_and_leave_it_unchanged(
+    table: Table, theirs: Provider, data: bytes
+) -> None:
     table.write(data)
     with pytest.raises(JvmError):
         theirs.try_lock()
@@ -235,7 +233,7 @@ def test_both_refuse_what_is_no_record_and_leave_it_as_it_is(table: Table, their
     assert table.bytes() == data
 
 
-def test_a_counter_that_only_the_lock_protects_loses_nothing(jvm: JvmLocks, table: Table) -> None:
+def test_counter_protected_by_the_lock_loses_no_increment(jvm: JvmLocks, table: Table) -> None:
     for _ in range(5):  # on a busy machine one of them may be done before another begins
         counted, looks = contend(table, [jvm.open(table.url)], ours=2, times=30)
         assert counted == 90
@@ -256,7 +254,7 @@ def test_a_counter_under_two_locks_loses_increments(jvm: JvmLocks, table: Table)
 
 
 @pytest.mark.soak
-def test_hundreds_of_acquisitions_by_two_jvms_and_two_of_ours_lose_nothing(
+def test_hundreds_of_acquisitions_by_jvm_and_python_clients_lose_nothing(
     start_jvm: Callable[[], JvmLocks], table: Table
 ) -> None:
     jvms = [start_jvm(), start_jvm()]

@@ -83,7 +83,9 @@ def hudi(start_release: Callable[..., HudiSpark], tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_a_row_that_we_write_again_is_there_once_or_refused_by_name(hudi: HudiSpark, tmp_path: Path, name: str) -> None:
+def test_row_written_again_by_python_exists_once_or_is_refused_by_name(
+    hudi: HudiSpark, tmp_path: Path, name: str
+) -> None:
     report, url = REPORTS[name], str(tmp_path / "t")
     fields = {
         "hoodie.table.name": "t",
@@ -107,7 +109,7 @@ def test_a_row_that_we_write_again_is_there_once_or_refused_by_name(hudi: HudiSp
         assert [(one["id"], one["value"]) for one in Table.open(url).to_arrow().to_pylist()] == [(1, 3)]
 
 
-def test_rows_inserted_into_buckets_that_hold_rows_are_all_there(hudi: HudiSpark, tmp_path: Path) -> None:
+def test_rows_inserted_into_nonempty_buckets_are_all_kept(hudi: HudiSpark, tmp_path: Path) -> None:
     """Hudi 9742: an `insert` into a bucket with a file group lost its rows."""
     url = str(tmp_path / "t")
     table = alone(Table.create(url, replace(SPEC, buckets=2), settings=SETTINGS))
@@ -122,9 +124,7 @@ def test_rows_inserted_into_buckets_that_hold_rows_are_all_there(hudi: HudiSpark
 
 
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-def test_a_row_that_a_global_index_moves_to_another_partition_is_there_once(
-    hudi: HudiSpark, tmp_path: Path, kind: str
-) -> None:
+def test_row_moved_to_another_partition_by_global_index_exists_once(hudi: HudiSpark, tmp_path: Path, kind: str) -> None:
     """Hudi 13153: readers saw a row in both partitions."""
     url = str(tmp_path / "t")
     table = alone(Table.create(url, replace(SPEC, table_type=kind), settings=SETTINGS))
@@ -139,7 +139,7 @@ def test_a_row_that_a_global_index_moves_to_another_partition_is_there_once(
 
 
 @pytest.mark.parametrize("old_lists", [None, "false"])
-def test_a_list_with_a_null_is_rewritten_by_the_jvm_with_the_setting_that_the_readme_names(
+def test_jvm_rewrites_list_with_null_with_the_setting_from_the_readme(
     start_release: Callable[..., HudiSpark], tmp_path: Path, old_lists: str | None
 ) -> None:
     """Its merge writes lists in an older form, which has no place for a null."""

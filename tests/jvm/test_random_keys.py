@@ -48,7 +48,7 @@ def any_key(drawn: random.Random, ranges: tuple[tuple[int, int], ...] = RANGES) 
 
 
 @pytest.mark.parametrize("index", INDEXES)
-def test_row_of_any_key_is_found_by_the_other_side(
+def test_row_of_any_key_is_found_by_jvm_and_by_python(
     hudi: HudiSpark, seaweedfs: SeaweedFS, seed: int, index: str
 ) -> None:
     drawn = random.Random(seed)
@@ -89,7 +89,7 @@ def test_row_of_any_key_is_found_by_the_other_side(
     assert {key: value for key, _, value in hudi.read(table.url, SCHEMA.names)} == expected
 
 
-def test_record_index_misses_keys_whose_order_by_utf_16_and_by_bytes_differs_in_tables_of_the_jvm_alone(
+def test_jvm_record_index_misses_keys_whose_utf_16_and_byte_order_differ(
     hudi: HudiSpark, seaweedfs: SeaweedFS, seed: int
 ) -> None:
     """Not of our making; when this fails, JVM Hudi has mended it, and the test above takes all keys."""

@@ -84,7 +84,7 @@ def seen(hudi: HudiSpark, url: str) -> dict[int, int]:
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 @pytest.mark.parametrize("buckets", [None, 4])
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
-def test_a_row_is_once_in_a_table_that_another_release_and_we_write(
+def test_row_exists_once_in_table_written_by_another_release_and_python(
     release: HudiSpark, tmp_path: Path, kind: str, buckets: int | None, first: str
 ) -> None:
     url = str(tmp_path / "t")

@@ -61,7 +61,7 @@ def agreed(hudi: HudiSpark, table: Table, expected: set[Triple]) -> None:
     assert content(table) == theirs(hudi, table) == by_hudi_rs(table.url, options) == expected
 
 
-def test_they_find_the_index_in_the_properties_and_write_into_our_file_groups(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_finds_bucket_index_in_properties_and_writes_into_python_groups(hudi: HudiSpark, table: Table) -> None:
     upsert(table, *((key, "a", key) for key in range(10)), (1, "b", 1))
     before = groups(table)
     hudi.write(table.url, DDL, [(key, "a", -key) for key in range(5, 20)] + [(2, "c", 2)], OPTIONS)
@@ -79,7 +79,7 @@ def test_they_find_the_index_in_the_properties_and_write_into_our_file_groups(hu
 
 
 @pytest.mark.parametrize("operation", ["insert", "insert_overwrite"])
-def test_their_other_operations_keep_to_the_buckets_too(hudi: HudiSpark, table: Table, operation: str) -> None:
+def test_other_jvm_operations_keep_to_the_buckets(hudi: HudiSpark, table: Table, operation: str) -> None:
     upsert(table, *((key, "a", key) for key in range(6)))
     hudi.write(
         table.url,
@@ -94,7 +94,7 @@ def test_their_other_operations_keep_to_the_buckets_too(hudi: HudiSpark, table: 
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["first file group", "bucket exists"])
-def test_they_are_told_when_we_inserted_the_same_new_key(
+def test_jvm_gets_conflict_when_python_inserted_the_same_new_key(
     hudi: HudiSpark, table: Table, tmp_path: Path, there: bool
 ) -> None:
     upsert(table, (5 if there else 2, "a", 0))
@@ -107,7 +107,7 @@ def test_they_are_told_when_we_inserted_the_same_new_key(
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["first file group", "bucket exists"])
-def test_we_are_told_when_they_inserted_the_same_new_key(hudi: HudiSpark, table: Table, there: bool) -> None:
+def test_python_gets_conflict_when_jvm_inserted_the_same_new_key(hudi: HudiSpark, table: Table, there: bool) -> None:
     upsert(table, (5 if there else 2, "a", 0))
     mine = Transaction(table)
     engine.write(mine, upserts=rows((1, "a", 100)))
@@ -120,7 +120,7 @@ def test_we_are_told_when_they_inserted_the_same_new_key(hudi: HudiSpark, table:
 
 
 @pytest.mark.parametrize("other", [{"hoodie.bucket.index.num.buckets": "8"}, {"hoodie.index.type": "SIMPLE"}])
-def test_a_writer_of_theirs_with_other_settings_is_refused_by_them(
+def test_jvm_refuses_its_writer_with_other_bucket_settings(
     hudi: HudiSpark, table: Table, other: dict[str, str]
 ) -> None:
     upsert(table, (1, "a", 1))
@@ -130,7 +130,7 @@ def test_a_writer_of_theirs_with_other_settings_is_refused_by_them(
     agreed(hudi, table, {(1, "a", 1), (2, "a", 2)})
 
 
-def test_a_bucket_table_of_theirs_is_written_once_it_says_so(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_jvm_bucket_table_is_writable_once_its_properties_name_the_index(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     url = seaweedfs.new_prefix()
     made = {
         "hoodie.datasource.write.recordkey.field": "id",
@@ -155,9 +155,7 @@ def test_a_bucket_table_of_theirs_is_written_once_it_says_so(hudi: HudiSpark, se
     )
 
 
-def test_their_bulk_insert_is_good_for_a_first_load_only_and_a_second_one_is_noticed(
-    hudi: HudiSpark, table: Table
-) -> None:
+def test_second_jvm_bulk_insert_into_buckets_is_noticed(hudi: HudiSpark, table: Table) -> None:
     bulk = OPTIONS | {"hoodie.datasource.write.operation": "bulk_insert"}
     hudi.write(table.url, DDL, [(key, "a", key) for key in range(6)], bulk)
     before = groups(table)
@@ -184,7 +182,7 @@ def test_their_bulk_insert_is_good_for_a_first_load_only_and_a_second_one_is_not
     agreed(hudi, table, expected | {(7, "a", 70)})
 
 
-def test_keys_of_other_types_and_several_columns_meet_in_one_file_group(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_keys_of_all_types_and_several_columns_share_one_file_group(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     schema = pa.schema(
         [
             ("name", pa.string()),
@@ -212,7 +210,7 @@ def test_keys_of_other_types_and_several_columns_meet_in_one_file_group(hudi: Hu
     assert groups(table) == before
 
 
-def test_every_key_that_was_pinned_is_in_the_bucket_that_they_say(hudi: HudiSpark) -> None:
+def test_pinned_keys_are_in_the_buckets_of_the_jvm(hudi: HudiSpark) -> None:
     for fields, key, *expected in JVM:
         assert [hudi.buckets(fields, [key], count)[0] for count in (16, 1009, 2**31 - 1)] == expected
 
@@ -233,7 +231,7 @@ def is_endless(key: str, fields: list[str]) -> bool:
 
 
 @pytest.mark.parametrize(("fields", "named"), [("id", ("id",)), ("a,b", ("a", "b")), ("a", ("a", "b"))])
-def test_random_keys_are_in_the_bucket_that_they_say(hudi: HudiSpark, fields: str, named: tuple[str, ...]) -> None:
+def test_random_keys_are_in_the_buckets_of_the_jvm(hudi: HudiSpark, fields: str, named: tuple[str, ...]) -> None:
     rng = random.Random(7)
     signs = "abz019 -_./:,é東😀\x00\uffff"
 

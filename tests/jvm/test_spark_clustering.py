@@ -68,7 +68,7 @@ def call(hudi: HudiSpark, table: Table, given: str) -> None:
     hudi.sql(f"call run_clustering(path => '{table.url}', {given}, options => '{options}')")
 
 
-def test_they_read_and_go_on_from_what_we_clustered(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_reads_and_writes_after_python_clustering(hudi: HudiSpark, table: Table) -> None:
     table.cluster(sort_by=["ts", "id"])
     assert (same(hudi, table), files(table)) == (START, 2)
     hudi.write(table.url, DDL, [(2, "b", "theirs", 70), (8, "a", "theirs", 70)], OPTIONS)
@@ -79,7 +79,7 @@ def test_they_read_and_go_on_from_what_we_clustered(hudi: HudiSpark, table: Tabl
     assert same(hudi, table) == expected
 
 
-def test_they_run_our_plan_and_write_nothing_past_it(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_runs_python_clustering_plan_and_writes_nothing_past_it(hudi: HudiSpark, table: Table) -> None:
     begin = table.schedule_clustering(sort_by=["id"])
     assert begin is not None
     with pytest.raises(HudiError, match="Clustering"):
@@ -93,7 +93,7 @@ def test_they_run_our_plan_and_write_nothing_past_it(hudi: HudiSpark, table: Tab
     assert (same(hudi, table), files(table)) == (expected, 3)
 
 
-def test_we_run_their_plan_and_write_nothing_past_it(hudi: HudiSpark, table: Table) -> None:
+def test_python_runs_jvm_clustering_plan_and_writes_nothing_past_it(hudi: HudiSpark, table: Table) -> None:
     call(hudi, table, "op => 'schedule', order => 'id'")
     (begin,) = table.timeline().pending(Action.CLUSTERING)
     txn = write_one(table)
@@ -104,7 +104,7 @@ def test_we_run_their_plan_and_write_nothing_past_it(hudi: HudiSpark, table: Tab
     assert (same(hudi, table), files(table)) == (START, 2)
 
 
-def test_they_go_on_with_what_we_left_half_done(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_finishes_half_done_python_clustering(hudi: HudiSpark, table: Table) -> None:
     begin = table.schedule_clustering(sort_by=["id"])
     assert begin is not None
     with executing(table, begin) as mine:

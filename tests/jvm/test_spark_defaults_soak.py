@@ -162,7 +162,7 @@ def said_of_the_listing(table: Table) -> tuple[object, ...]:
     return {rule: tuple(found) for rule, _, found in diagnose(table)}["metadata"]
 
 
-def test_writers_of_both_count_for_minutes(
+def test_jvm_and_python_writers_lose_no_increment_for_minutes(
     start_hudi: Callable[..., HudiSpark],
     seaweedfs: SeaweedFS,
     request: pytest.FixtureRequest,

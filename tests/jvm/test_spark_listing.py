@@ -64,7 +64,7 @@ def same(hudi: HudiSpark, table: Table) -> set[Triple]:
     return found
 
 
-def test_they_read_what_we_write_and_write_on_without_a_setting(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_reads_and_writes_after_python_without_a_setting(hudi: HudiSpark, table: Table) -> None:
     looks = hudi.looks_at_lock(table.url)
     upsert(table, (1, "a", 10), (3, "c", 3))
     assert same(hudi, table) == {(1, "a", 10), (2, "b", 2), (3, "c", 3)}
@@ -83,7 +83,7 @@ def test_they_read_what_we_write_and_write_on_without_a_setting(hudi: HudiSpark,
     assert [e for e in table.store.list(f"{METADATA_TABLE}/files/") if e.path.endswith(".hfile")][1:], "none compacted"
 
 
-def test_they_go_on_after_our_compaction_of_it_and_after_one_that_died(
+def test_jvm_writes_after_python_compacted_the_listing_or_died_at_it(
     hudi: HudiSpark, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for turn in range(3 * MOST_LOGS + 1):  # three times, so that the oldest of its files are removed
@@ -119,7 +119,7 @@ def test_they_go_on_after_our_compaction_of_it_and_after_one_that_died(
     assert same(hudi, table) == found | {(5, "b", 5)}
 
 
-def test_a_merge_on_read_table_is_kept_too(
+def test_listing_of_merge_on_read_table_is_kept(
     hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, has_logs = seaweedfs.new_prefix(), {"hoodie.datasource.write.table.type": "MERGE_ON_READ"}
@@ -175,7 +175,7 @@ def died_at_the_decision(table: Table, monkeypatch: pytest.MonkeyPatch, *, done:
     return txn.begin
 
 
-def test_they_go_on_after_our_cleans(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_writes_after_python_cleans(hudi: HudiSpark, table: Table) -> None:
     for turn in range(3):
         upsert(table, (1, "a", turn))
     (done,) = table.clean(KeepCommits(1))
@@ -191,9 +191,7 @@ def test_they_go_on_after_our_cleans(hudi: HudiSpark, table: Table) -> None:
     assert same(hudi, table) == {(1, "a", 100), (2, "b", 20)}
 
 
-def test_they_go_on_after_our_clustering_archival_and_restore_without_a_setting_of_ours(
-    hudi: HudiSpark, table: Table
-) -> None:
+def test_jvm_writes_after_python_clustering_archival_and_restore(hudi: HudiSpark, table: Table) -> None:
     """What `share` wrote tells our writers, too."""
     ours = Table.open(
         table.url, storage_options=table.storage_options, settings=replace(SETTINGS, retention=KeepCommits(1))
@@ -223,7 +221,7 @@ def test_they_go_on_after_our_clustering_archival_and_restore_without_a_setting_
 
 
 @pytest.mark.parametrize("done", [0, 1], ids=["pending there", "completed there, pending here"])
-def test_they_go_on_after_a_writer_of_ours_that_died(
+def test_jvm_writes_after_a_python_writer_died(
     hudi: HudiSpark, table: Table, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
     begin = died_at_the_decision(table, monkeypatch, done=bool(done))

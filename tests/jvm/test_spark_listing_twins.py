@@ -70,7 +70,7 @@ def _without_sizes(metadata: CommitMetadata) -> Iterable[FilesRecord]:
         yield replace(record, files={name: one._replace(size=0) for name, one in record.files.items()})
 
 
-def test_d5_a_file_that_is_listed_without_bytes_fails_them(
+def test_d5_file_listed_with_size_zero_fails_jvm_readers(
     hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = made(hudi, seaweedfs)
@@ -83,7 +83,7 @@ def test_d5_a_file_that_is_listed_without_bytes_fails_them(
         asked(hudi, table, "true")
 
 
-def test_d10_they_lose_rows_to_a_prefix_by_statistics_of_their_own(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_d10_jvm_readers_lose_rows_of_prefix_filters_by_own_statistics(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     table = made(hudi, seaweedfs, (3, "c", "newpart"))  # the least value of its file, and greater than the prefix
     assert asked(hudi, table, "name like 'new%'") == set(), "mended there: share() may leave them their statistics"
     assert table.to_arrow(["id"], filter=pc.starts_with(pc.field("name"), "new"))["id"].to_pylist() == [3]

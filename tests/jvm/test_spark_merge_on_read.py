@@ -46,7 +46,7 @@ def changed(table: Table) -> Table:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_jvm_hudi_hudi_rs_and_we_see_the_same_rows(hudi: HudiSpark, tmp_path: Path, kind: str) -> None:
+def test_jvm_hudi_and_hudi_rs_and_python_read_the_same_rows(hudi: HudiSpark, tmp_path: Path, kind: str) -> None:
     table = changed(a_table(tmp_path / "t", kind))
     assert theirs(hudi, table) == content(table) == by_hudi_rs(table)
     assert theirs(hudi, table, **OPTIMIZED) == content(table, read_optimized=True)
@@ -54,7 +54,7 @@ def test_jvm_hudi_hudi_rs_and_we_see_the_same_rows(hudi: HudiSpark, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["by event", "by commit, buckets"])
-def test_jvm_hudi_reads_what_we_compacted_and_beside_a_scheduled_one(
+def test_jvm_reads_compacted_table_and_one_with_a_scheduled_compaction(
     hudi: HudiSpark, tmp_path: Path, kind: str
 ) -> None:
     table = changed(a_table(tmp_path / "t", kind))
@@ -66,7 +66,7 @@ def test_jvm_hudi_reads_what_we_compacted_and_beside_a_scheduled_one(
     assert theirs(hudi, table) == content(table) == by_hudi_rs(table)
 
 
-def test_they_run_our_plan_of_a_compaction_and_we_theirs(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_jvm_and_python_run_each_others_compaction_plans(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     table = changed(a_table(seaweedfs.new_prefix(), "by event", seaweedfs.storage_options))
     seen = content(table)
     begin = table.schedule_compaction()
@@ -85,7 +85,7 @@ def test_they_run_our_plan_of_a_compaction_and_we_theirs(hudi: HudiSpark, seawee
     assert theirs(hudi, table) == theirs(hudi, table, **OPTIMIZED) == found == content(table, read_optimized=True)
 
 
-def test_m5_twin_that_gives_deletes_another_type_than_the_column_has_fails_their_readers(
+def test_m5_mutant_with_deletes_of_another_type_fails_jvm_readers(
     hudi: HudiSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = pa.schema([("id", pa.int64()), ("ts", pa.int32())])
@@ -100,7 +100,7 @@ def test_m5_twin_that_gives_deletes_another_type_than_the_column_has_fails_their
         hudi.read(table.url, ["id"])
 
 
-def test_m6_twin_that_writes_a_row_without_an_ordering_value_fails_their_readers(
+def test_m6_mutant_with_row_without_ordering_value_fails_jvm_readers(
     hudi: HudiSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = a_table(tmp_path / "t", "by event")
@@ -113,7 +113,7 @@ def test_m6_twin_that_writes_a_row_without_an_ordering_value_fails_their_readers
         theirs(hudi, table)
 
 
-def test_m7_twin_whose_log_is_named_with_letters_is_not_seen_by_their_readers(
+def test_m7_mutant_with_letters_in_log_name_is_invisible_to_jvm_readers(
     hudi: HudiSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = a_table(tmp_path / "t", "by event")

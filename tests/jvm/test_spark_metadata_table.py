@@ -29,7 +29,7 @@ SOON = {
 }
 
 
-def test_it_lists_what_is_there_after_each_write_and_rows_are_read_by_it(
+def test_metadata_table_lists_all_files_and_serves_reads_after_each_write(
     hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = seaweedfs.new_prefix()

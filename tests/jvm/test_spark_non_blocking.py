@@ -75,7 +75,7 @@ def begun(table: Table, *given: Row) -> Any:
     return txn
 
 
-def test_writers_of_both_beside_each_other_with_a_compaction_between(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_and_python_write_at_once_with_a_compaction_in_between(hudi: HudiSpark, table: Table) -> None:
     first = begun(table, (1, "a", "ours", 5), (2, "a", "ours", 1), (3, "a", "ours", 50))
     hudi.write(table.url, DDL, [(1, "a", "theirs", 4), (2, "a", "theirs", 2), (4, "b", "theirs", 1)], THEIRS)
     assert agreed(hudi, table) == [(1, "a", "theirs", 4), (2, "a", "theirs", 2), (4, "b", "theirs", 1)]
@@ -88,7 +88,7 @@ def test_writers_of_both_beside_each_other_with_a_compaction_between(hudi: HudiS
     assert agreed(hudi, table) == expected
 
 
-def test_both_keep_the_metadata_table_that_they_make(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_and_python_keep_the_metadata_table_of_the_jvm(hudi: HudiSpark, table: Table) -> None:
     kept = {METADATA_KEY: "true", STATISTICS_KEY: "false"}
     with table.lock.acquire() as lease:
         plans.change_properties(table, lease, lambda config: replace(config, raw={**config.raw, **kept}))
@@ -113,7 +113,7 @@ def test_both_keep_the_metadata_table_that_they_make(hudi: HudiSpark, table: Tab
     assert said["metadata"] == ()
 
 
-def test_they_write_into_our_groups_without_a_setting_of_the_mode(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_writes_into_python_groups_without_a_setting_of_the_mode(hudi: HudiSpark, table: Table) -> None:
     table.upsert(rows(*((n, "a", "ours", 1) for n in range(4))))
     before = {one.file_id for one in table.snapshot().slices}
     told = {key: value for key, value in THEIRS.items() if key != MODE_KEY}
@@ -122,7 +122,7 @@ def test_they_write_into_our_groups_without_a_setting_of_the_mode(hudi: HudiSpar
     assert [row for row in agreed(hudi, table) if row[2] == "theirs"] == [(1, "a", "theirs", 2), (7, "a", "theirs", 2)]
 
 
-def test_one_of_theirs_that_is_under_way_and_ours_both_commit(hudi: HudiSpark, table: Table, tmp_path: Path) -> None:
+def test_pending_jvm_write_and_python_write_both_commit(hudi: HudiSpark, table: Table, tmp_path: Path) -> None:
     table.upsert(rows((1, "a", "old", 1), (2, "a", "old", 1)))
     given: Any = [(1, "a", "theirs", 9), (2, "a", "theirs", 3)]
     with Writing(hudi, table, given, tmp_path / "gate", THEIRS, ddl=DDL) as write:
@@ -133,7 +133,7 @@ def test_one_of_theirs_that_is_under_way_and_ours_both_commit(hudi: HudiSpark, t
 
 
 @pytest.mark.parametrize("is_anchored", [True, False], ids=["anchored", "twin without an anchor"])
-def test_m1_their_readers_see_what_is_committed_while_an_earlier_write_is_pending(
+def test_m1_jvm_readers_see_commits_while_an_earlier_write_is_pending(
     hudi: HudiSpark, table: Table, is_anchored: bool
 ) -> None:
     if is_anchored:
@@ -147,9 +147,7 @@ def test_m1_their_readers_see_what_is_committed_while_an_earlier_write_is_pendin
     assert agreed(hudi, table) == found
 
 
-def test_they_roll_back_a_dead_writer_of_ours_whose_logs_are_announced_in_one_object(
-    hudi: HudiSpark, table: Table
-) -> None:
+def test_jvm_rolls_back_dead_python_writer_with_one_marker_object(hudi: HudiSpark, table: Table) -> None:
     table.upsert(rows(*((n, part, "ours", 1) for n in range(4) for part in "ab")))
     dead = begun(table, *((n, part, "dead", 9) for n in range(4) for part in "ab"))
     dead.leave()
@@ -168,7 +166,7 @@ def test_they_roll_back_a_dead_writer_of_ours_whose_logs_are_announced_in_one_ob
         dead.commit()
 
 
-def test_m10_after_our_overwrite_their_rows_are_seen(hudi: HudiSpark, table: Table) -> None:
+def test_m10_jvm_rows_after_python_overwrite_are_visible(hudi: HudiSpark, table: Table) -> None:
     table.upsert(rows(*((n, "a", "ours", 1) for n in range(6))))
     another(table, mode=Mode.OPTIMISTIC).overwrite(rows(), ["a"])
     assert agreed(hudi, table) == []

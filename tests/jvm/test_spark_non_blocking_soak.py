@@ -120,7 +120,7 @@ def compacted_by(table: Table) -> Counter[str]:
     return found
 
 
-def test_writers_of_both_and_compactions_of_both_for_minutes(
+def test_jvm_and_python_write_and_compact_for_minutes(
     hudi: HudiSpark, seaweedfs: SeaweedFS, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = Table.create(seaweedfs.new_prefix(), SPEC, settings=BLIND, storage_options=seaweedfs.storage_options)

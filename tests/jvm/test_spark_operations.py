@@ -31,7 +31,9 @@ OPERATIONS: dict[str, tuple[list[Triple], dict[str, str], set[Triple]]] = {
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_what_they_did_is_read_and_gone_on_from(hudi: HudiSpark, seaweedfs: SeaweedFS, operation: str) -> None:
+def test_python_reads_and_writes_after_each_jvm_operation(
+    hudi: HudiSpark, seaweedfs: SeaweedFS, operation: str
+) -> None:
     table = new_table(seaweedfs)
     written, more, expected = OPERATIONS[operation]
     hudi.write(table.url, DDL, written, OPTIONS | more | {"hoodie.datasource.write.operation": operation})
@@ -42,7 +44,7 @@ def test_what_they_did_is_read_and_gone_on_from(hudi: HudiSpark, seaweedfs: Seaw
 
 
 @pytest.mark.parametrize("index", ["SIMPLE", "BLOOM", "GLOBAL_SIMPLE"])
-def test_their_index_finds_our_rows(hudi: HudiSpark, seaweedfs: SeaweedFS, index: str) -> None:
+def test_jvm_index_finds_python_rows(hudi: HudiSpark, seaweedfs: SeaweedFS, index: str) -> None:
     table = new_table(seaweedfs)
     upsert(table, *((key, "a", key) for key in range(100, 200)))
     hudi.write(table.url, DDL, [(150, "a", -1), (250, "a", 250)], OPTIONS | {"hoodie.index.type": index})
@@ -71,12 +73,12 @@ def found_by_their_bloom_index(hudi: HudiSpark, seaweedfs: SeaweedFS) -> tuple[l
     return sorted(tuple(row.values()) for row in table.to_arrow().to_pylist()), sorted(expected)
 
 
-def test_their_bloom_index_takes_our_filters_of_any_size(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_jvm_bloom_index_accepts_python_filters_of_any_size(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     found, expected = found_by_their_bloom_index(hudi, seaweedfs)
     assert found == expected
 
 
-def test_their_bloom_index_goes_by_our_filters(
+def test_jvm_bloom_index_uses_python_filters(
     hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test above would notice filters that say too little."""
@@ -86,7 +88,7 @@ def test_their_bloom_index_goes_by_our_filters(
     assert len(found) == len(expected) + len(SIZES)
 
 
-def test_we_read_and_go_on_from_their_clustering(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_python_reads_and_writes_after_jvm_clustering(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     table = new_table(seaweedfs)
     upsert(table, (3, "a", 3))
     clustering = {"hoodie.clustering.inline": "true", "hoodie.clustering.inline.max.commits": "1"}
@@ -106,7 +108,7 @@ SHORT = OPTIONS | {
 }
 
 
-def test_we_read_and_go_on_from_what_they_cleaned_and_archived(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_python_reads_and_writes_after_jvm_cleaned_and_archived(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     table = new_table(seaweedfs)
     before = table.timeline().written
     for turn in range(6):
@@ -118,9 +120,7 @@ def test_we_read_and_go_on_from_what_they_cleaned_and_archived(hudi: HudiSpark, 
     assert content(table) == theirs(hudi, table) == {(1, "a", 50), (2, "b", 5), (3, "a", 3)}
 
 
-def test_we_are_told_of_a_conflict_with_a_commit_that_they_have_archived_since(
-    hudi: HudiSpark, seaweedfs: SeaweedFS
-) -> None:
+def test_python_gets_conflict_with_commit_archived_by_jvm(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     table = new_table(seaweedfs)
     mine = table.transaction()
     assert mine.to_arrow().num_rows == 2  # and thinks
@@ -146,7 +146,7 @@ MADE = OPTIONS | {
 
 
 @pytest.mark.parametrize("version", ["8", "9"])
-def test_we_write_to_tables_that_they_made(hudi: HudiSpark, seaweedfs: SeaweedFS, version: str) -> None:
+def test_python_writes_tables_made_by_jvm(hudi: HudiSpark, seaweedfs: SeaweedFS, version: str) -> None:
     url = seaweedfs.new_prefix()
     made = MADE | {"hoodie.write.table.version": version}
     hudi.write(url, DDL, sorted(START), made)
@@ -159,9 +159,7 @@ def test_we_write_to_tables_that_they_made(hudi: HudiSpark, seaweedfs: SeaweedFS
     assert content(table) == theirs(hudi, table) == {(1, "a", 10), (2, "b", 2), (3, "c", 30)}
 
 
-def test_a_table_of_theirs_with_local_times_or_with_a_metadata_table_is_refused_and_left_alone(
-    hudi: HudiSpark, seaweedfs: SeaweedFS
-) -> None:
+def test_jvm_table_with_local_times_or_metadata_table_is_refused(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     for unfit in ({"hoodie.table.timeline.timezone": "LOCAL"}, {"hoodie.metadata.enable": "true"}):
         url = seaweedfs.new_prefix()
         hudi.write(url, DDL, sorted(START), MADE | {"hoodie.write.table.version": "8"} | unfit)

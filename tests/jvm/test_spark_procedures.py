@@ -67,7 +67,7 @@ def last(table: Table) -> str:
     return table.history()[-1].instant
 
 
-def test_procedure_that_shows_something_works_and_changes_nothing(hudi: HudiSpark, table: Table) -> None:
+def test_procedure_that_only_shows_works_and_changes_nothing(hudi: HudiSpark, table: Table) -> None:
     wrong = {}
     for call, shows in SHOWS.items():
         found = hudi.sql("call " + call.format(url=table.url, begin=last(table)))
@@ -77,7 +77,7 @@ def test_procedure_that_shows_something_works_and_changes_nothing(hudi: HudiSpar
     assert same(hudi, table) == ROWS
 
 
-def test_rollback_to_an_instant_of_ours_undoes_what_came_after(hudi: HudiSpark, table: Table) -> None:
+def test_rollback_to_python_instant_undoes_later_commits(hudi: HudiSpark, table: Table) -> None:
     upsert(table, (3, "c", 3))
     hudi.sql(f"call rollback_to_instant(table => 't', instant_time => '{last(table)}')")
     assert same(hudi, table) == ROWS
@@ -85,7 +85,7 @@ def test_rollback_to_an_instant_of_ours_undoes_what_came_after(hudi: HudiSpark, 
     assert same(hudi, table) == ROWS | {(3, "c", 33)}
 
 
-def test_restore_to_a_savepoint_gives_its_rows_and_ours_go_on(hudi: HudiSpark, table: Table) -> None:
+def test_restore_to_savepoint_returns_its_rows_and_python_writes_go_on(hudi: HudiSpark, table: Table) -> None:
     hudi.sql(f"call create_savepoint(table => 't', commit_time => '{last(table)}')")
     (kept,) = table.savepoints()
     upsert(table, (1, "a", 11), (4, "d", 4))
@@ -139,7 +139,7 @@ def test_log_files_of_ours_are_shown_and_compacted(hudi: HudiSpark, seaweedfs: S
         hudi.sql("drop table logged")
 
 
-def test_truncated_table_is_another_one_to_an_open_handle(hudi: HudiSpark, table: Table) -> None:
+def test_truncated_table_is_another_table_to_an_open_handle(hudi: HudiSpark, table: Table) -> None:
     hudi.sql("call truncate_table(table => 't')")
     with pytest.raises(TableReplaced):
         upsert(table, (5, "e", 5))

@@ -26,7 +26,7 @@ Rows = list[tuple[Any, ...]]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_jvm_hudi_hudi_rs_and_we_see_the_same_rows(hudi: HudiSpark, tmp_path: Path, shape: str) -> None:
+def test_jvm_hudi_and_hudi_rs_and_python_read_the_same_rows(hudi: HudiSpark, tmp_path: Path, shape: str) -> None:
     table = SHAPES[shape](local(str(tmp_path / "table")))
     seen = ours(table)
     assert theirs(hudi, table) == seen
@@ -35,7 +35,7 @@ def test_jvm_hudi_hudi_rs_and_we_see_the_same_rows(hudi: HudiSpark, tmp_path: Pa
 
 
 @pytest.mark.parametrize("shape", ["deletes", "partitions_overwritten_and_emptied", "rolled_back"])
-def test_they_see_the_same_on_an_object_store(hudi: HudiSpark, seaweedfs: SeaweedFS, shape: str) -> None:
+def test_jvm_reads_the_same_rows_on_an_object_store(hudi: HudiSpark, seaweedfs: SeaweedFS, shape: str) -> None:
     options = seaweedfs.storage_options
     table = SHAPES[shape](stored(seaweedfs.new_prefix(), options))
     seen = ours(table)
@@ -55,7 +55,7 @@ def test_jvm_hudi_sees_every_commit_as_of_its_own_time(hudi: HudiSpark, tmp_path
     assert sizes == [3, 5, 6]
 
 
-def test_jvm_hudi_sees_what_came_in_between_two_commits(hudi: HudiSpark, tmp_path: Path) -> None:
+def test_jvm_incremental_read_sees_changes_between_two_commits(hudi: HudiSpark, tmp_path: Path) -> None:
     table = upserts(local(str(tmp_path / "table")))
     _, first, second, third = [commit.completion for commit in table.history()]
     for after, until, expected in (
@@ -71,7 +71,7 @@ def test_jvm_hudi_sees_what_came_in_between_two_commits(hudi: HudiSpark, tmp_pat
         assert in_order(hudi.read(table.url, table.schema().names, **options)) == expected
 
 
-def test_a_difference_would_be_noticed(hudi: HudiSpark, tmp_path: Path) -> None:
+def test_difference_between_readers_is_noticed(hudi: HudiSpark, tmp_path: Path) -> None:
     table = upserts(local(str(tmp_path / "table")))
     latest = max((tmp_path / "table" / ".hoodie" / "timeline").glob("*.commit"))
     seen = ours(table)

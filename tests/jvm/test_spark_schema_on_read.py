@@ -40,7 +40,7 @@ def evolving(hudi: HudiSpark) -> Iterator[HudiSpark]:
 
 
 @pytest.mark.parametrize("kind", ["cow", "mor"])
-def test_rename_after_commits_of_ours_keeps_all_rows_for_jvm_readers_and_is_refused_by_ours(
+def test_rename_by_jvm_keeps_rows_for_jvm_and_is_refused_by_python(
     evolving: HudiSpark, seaweedfs: SeaweedFS, kind: str
 ) -> None:
     url, name = seaweedfs.new_prefix(), f"evolving_{kind}"

@@ -59,7 +59,7 @@ def same(hudi: HudiSpark, table: Table) -> set[tuple[int, str, int]]:
     return found
 
 
-def test_they_read_and_write_on_after_each_of_our_services(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_reads_and_writes_after_each_python_service(hudi: HudiSpark, table: Table) -> None:
     kept = upsert(table, (1, "a", 10)).instant
     table.savepoint(kept, comment="before")
     overwrite(table, ["b"], (3, "b", 3))
@@ -72,7 +72,7 @@ def test_they_read_and_write_on_after_each_of_our_services(hudi: HudiSpark, tabl
     assert same(hudi, table) == {(1, "a", 1000), (2, "b", 2), (4, "d", 4)}
 
 
-def test_they_finish_the_clean_that_we_planned(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_finishes_clean_planned_by_python(hudi: HudiSpark, table: Table) -> None:
     for value in range(10, 13):
         upsert(table, (1, "a", value))
     with ExitStack() as alive:
@@ -86,7 +86,7 @@ def test_they_finish_the_clean_that_we_planned(hudi: HudiSpark, table: Table) ->
     assert same(hudi, table) == {(1, "a", 12), (2, "b", 2), (5, "e", 5)}
 
 
-def test_their_clean_spares_our_savepoint_and_ours_knows_what_theirs_took(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_clean_spares_python_savepoint_and_python_knows_its_removals(hudi: HudiSpark, table: Table) -> None:
     kept, lost = (upsert(table, (1, "a", value)) for value in (10, 11))
     table.savepoint(kept.instant)
     for value in range(12, 15):

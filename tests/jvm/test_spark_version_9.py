@@ -26,7 +26,7 @@ def nine(seaweedfs: SeaweedFS) -> Table:
     return new_table(seaweedfs, replace(SPEC, version=9), PLAIN)
 
 
-def test_a_bare_write_and_statements_leave_a_table_of_version_9_what_it_was(hudi: HudiSpark, nine: Table) -> None:
+def test_jvm_writes_without_settings_keep_table_version_9(hudi: HudiSpark, nine: Table) -> None:
     before, looks = nine.store.read(PROPERTIES).data, hudi.looks_at_lock(nine.url)
     hudi.write(nine.url, DDL, [(1, "a", 10), (3, "c", 3)], NOTHING)
     assert hudi.looks_at_lock(nine.url) > looks

@@ -62,7 +62,7 @@ def same(hudi: HudiSpark, table: Table) -> set[Triple]:
     return found
 
 
-def test_a_bare_write_takes_the_lock_and_leaves_the_table_what_it_was(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_write_without_settings_takes_the_lock_and_keeps_the_table(hudi: HudiSpark, table: Table) -> None:
     before, looks = table.store.read(PROPERTIES).data, hudi.looks_at_lock(table.url)
     hudi.write(table.url, DDL, [(1, "a", 10), (3, "c", 3)], NOTHING)
     assert hudi.looks_at_lock(table.url) > looks
@@ -72,9 +72,7 @@ def test_a_bare_write_takes_the_lock_and_leaves_the_table_what_it_was(hudi: Hudi
     assert table.store.list(f"{METADATA_TABLE}/") == []
 
 
-def test_without_the_settings_a_bare_write_takes_no_lock_and_hides_what_we_commit(
-    hudi: HudiSpark, table: Table
-) -> None:
+def test_jvm_write_to_unshared_table_takes_no_lock_and_hides_python_commits(hudi: HudiSpark, table: Table) -> None:
     """The wrong twin: what the table's settings are for, and how it is shared again."""
     say(table, **dict.fromkeys(SHARED))
     looks = hudi.looks_at_lock(table.url)
@@ -104,7 +102,7 @@ def opened(url: str, server: SeaweedFS) -> Table:
     return Table.open(url, storage_options=server.storage_options, settings=PLAIN)
 
 
-def test_a_table_that_they_made_with_their_defaults_is_shared(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_table_made_by_jvm_with_defaults_can_be_shared(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     url = seaweedfs.new_prefix()
     hudi.write(url, DDL, [(1, "a", 1), (2, "b", 2)], MADE)
     table = opened(url, seaweedfs)
@@ -144,7 +142,7 @@ OTHERWISE = {
 }
 
 
-def test_a_job_that_says_otherwise_is_refused_by_hudi_itself(hudi: HudiSpark, table: Table) -> None:
+def test_hudi_refuses_job_that_contradicts_the_table_settings(hudi: HudiSpark, table: Table) -> None:
     assert {*OTHERWISE} == {*SHARED}
     before = table.timeline().written
     for key, value in OTHERWISE.items():
@@ -167,7 +165,7 @@ STATEMENTS = (
 )
 
 
-def test_statements_and_procedures_take_the_lock(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_statements_and_procedures_take_the_lock(hudi: HudiSpark, table: Table) -> None:
     hudi.sql(f"create table trips using hudi location '{table.url}'")
     before = table.store.read(PROPERTIES).data
     for statement in STATEMENTS:
@@ -181,19 +179,19 @@ def test_statements_and_procedures_take_the_lock(hudi: HudiSpark, table: Table) 
     assert {(2, "b", 20), (5, "e", 5)} <= same(hudi, table)
 
 
-def test_no_update_is_lost_when_a_bare_writer_and_ours_write_the_same_file_group(hudi: HudiSpark, table: Table) -> None:
+def test_no_update_is_lost_between_python_and_jvm_writer_without_settings(hudi: HudiSpark, table: Table) -> None:
     race(hudi, table, turns=3, options=NOTHING)
     same(hudi, table)
 
 
-def test_readers_need_no_class_of_the_lock(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_readers_need_no_class_of_the_lock(hudi: HudiSpark, table: Table) -> None:
     say(table, **{LOCK_KEY: "no.such.LockProvider"})
     assert theirs(hudi, table) == by_rust(table) == content(table) == {(1, "a", 1), (2, "b", 2)}
     with pytest.raises(HudiError, match=r"no\.such\.LockProvider"):
         hudi.write(table.url, DDL, [(1, "a", 10)], NOTHING)
 
 
-def test_a_writer_in_another_zone_goes_by_the_zone_of_the_table(
+def test_jvm_writer_in_another_time_zone_uses_the_zone_of_the_table(
     start_hudi: Callable[..., HudiSpark], table: Table, seaweedfs: SeaweedFS
 ) -> None:
     far = start_hudi("America/New_York")

@@ -83,7 +83,7 @@ class Writing:
             self.error = error
 
 
-def test_each_changes_what_the_other_wrote_and_both_see_the_same(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_and_python_change_each_others_rows_and_read_the_same(hudi: HudiSpark, table: Table) -> None:
     properties = table.store.read(".hoodie/hoodie.properties").data
     hudi.write(table.url, DDL, [(1, "a", 10), (3, "c", 3)], OPTIONS)
     assert content(table) == {(1, "a", 10), (2, "b", 2), (3, "c", 3)}
@@ -96,7 +96,7 @@ def test_each_changes_what_the_other_wrote_and_both_see_the_same(hudi: HudiSpark
     assert table.store.read(".hoodie/hoodie.properties").data == properties, "the table is what it was"
 
 
-def test_they_wait_for_the_lock_that_we_hold(hudi: HudiSpark, table: Table, tmp_path: Path) -> None:
+def test_jvm_waits_for_the_lock_held_by_python(hudi: HudiSpark, table: Table, tmp_path: Path) -> None:
     with Writing(hudi, table, [(1, "a", 10)], tmp_path / "gate") as write:
         with table.lock.acquire():
             completed, looks = table.timeline().writes, hudi.looks_at_lock(table.url)
@@ -107,7 +107,7 @@ def test_they_wait_for_the_lock_that_we_hold(hudi: HudiSpark, table: Table, tmp_
     assert (1, "a", 10) in content(table)
 
 
-def test_they_are_told_of_a_conflict_with_our_commit_and_nothing_of_theirs_is_seen(
+def test_jvm_gets_conflict_with_python_commit_and_leaves_nothing_visible(
     hudi: HudiSpark, table: Table, tmp_path: Path
 ) -> None:
     with Writing(hudi, table, [(1, "a", 10), (2, "b", 20)], tmp_path / "gate") as write:
@@ -118,7 +118,7 @@ def test_they_are_told_of_a_conflict_with_our_commit_and_nothing_of_theirs_is_se
     assert content(table) == theirs(hudi, table) == expected
 
 
-def test_we_are_told_of_a_conflict_with_their_commit_and_nothing_of_ours_is_seen(hudi: HudiSpark, table: Table) -> None:
+def test_python_gets_conflict_with_jvm_commit_and_leaves_nothing_visible(hudi: HudiSpark, table: Table) -> None:
     mine = Transaction(table)
     engine.write(mine, upserts=rows((1, "a", 100), (2, "b", 200)))
     hudi.write(table.url, DDL, [(1, "a", 10)], OPTIONS)
@@ -129,7 +129,7 @@ def test_we_are_told_of_a_conflict_with_their_commit_and_nothing_of_ours_is_seen
     assert content(table) == theirs(hudi, table) == expected
 
 
-def test_writes_to_different_file_groups_both_succeed_whoever_commits_first(
+def test_writes_to_different_file_groups_both_succeed_in_any_order(
     hudi: HudiSpark, table: Table, tmp_path: Path
 ) -> None:
     with Writing(hudi, table, [(1, "a", 10)], tmp_path / "gate") as write:
@@ -143,7 +143,7 @@ def test_writes_to_different_file_groups_both_succeed_whoever_commits_first(
     assert content(table) == theirs(hudi, table) == expected
 
 
-def test_we_roll_back_what_a_killed_writer_of_theirs_has_left(
+def test_python_rolls_back_leftovers_of_killed_jvm_writer(
     hudi: HudiSpark, start_hudi: Callable[..., HudiSpark], table: Table, tmp_path: Path
 ) -> None:
     dying = start_hudi()
@@ -163,7 +163,7 @@ def test_we_roll_back_what_a_killed_writer_of_theirs_has_left(
 
 
 @pytest.mark.parametrize("parts", ["z", "wxyz"], ids=["markers", "markers in one object"])
-def test_they_roll_back_what_a_dead_writer_of_ours_has_left(hudi: HudiSpark, table: Table, parts: str) -> None:
+def test_jvm_rolls_back_leftovers_of_dead_python_writer(hudi: HudiSpark, table: Table, parts: str) -> None:
     dead = Transaction(table)
     if len(parts) == 1:
         engine.write(dead, upserts=rows((1, "a", -1), (9, "z", -1)))
@@ -182,7 +182,7 @@ def test_they_roll_back_what_a_dead_writer_of_ours_has_left(hudi: HudiSpark, tab
     assert content(table) == theirs(hudi, table) == expected - {(1, "a", 1)} | {(1, "a", 10)}
 
 
-def test_they_finish_a_rollback_that_we_planned_and_did_not_finish(hudi: HudiSpark, table: Table) -> None:
+def test_jvm_finishes_rollback_planned_by_python(hudi: HudiSpark, table: Table) -> None:
     dead = Transaction(table)
     engine.write(dead, upserts=rows((1, "a", -1), (9, "z", -1)))
     dead.leave()
@@ -198,7 +198,7 @@ def test_they_finish_a_rollback_that_we_planned_and_did_not_finish(hudi: HudiSpa
     assert table.timeline().pending_rollbacks == ()
 
 
-def test_neither_takes_a_slow_writer_of_the_other_for_dead(hudi: HudiSpark, table: Table, tmp_path: Path) -> None:
+def test_slow_writer_is_not_taken_for_dead_by_the_other_side(hudi: HudiSpark, table: Table, tmp_path: Path) -> None:
     with Writing(hudi, table, [(1, "a", 10)], tmp_path / "gate") as write:
         began, turn = time.monotonic(), 0
         while time.monotonic() < began + 2 * BEAT_S * MISSES:

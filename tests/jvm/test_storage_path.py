@@ -23,7 +23,7 @@ def locks(jars: list[Path], urls: list[str]) -> list[str]:
     return [one.replace("file:/", "file:///") for one in said.splitlines()]
 
 
-def test_needless_slashes_and_dots_lead_to_the_lock_of_storage_path(lock_classpath: list[Path]) -> None:
+def test_redundant_slashes_and_dots_name_the_lock_of_storage_path(lock_classpath: list[Path]) -> None:
     urls = [url for url in SAME_PLACE if not url.startswith("cas::")]  # which only fsspec knows
     assert locks(lock_classpath, urls) == [f"{check_url(url)}{LOCK}" for url in urls]
 

@@ -114,16 +114,14 @@ def expected() -> list[tuple[Any, ...]]:
     return [(key, day, f"{day} 01:02:03") for key, day in enumerate(DAYS)]
 
 
-def test_jvm_hudi_reads_ancient_dates_as_they_were_written_also_after_an_upsert(
-    hudi: HudiSpark, tmp_path: Path
-) -> None:
+def test_jvm_reads_ancient_dates_as_written_also_after_an_upsert(hudi: HudiSpark, tmp_path: Path) -> None:
     table = ancient(tmp_path)
     assert sorted(hudi.read(table.url, AS_TEXT)) == expected()
     table.upsert(table.to_arrow())
     assert sorted(hudi.read(table.url, AS_TEXT)) == expected()
 
 
-def test_without_the_mark_in_the_footer_it_would_refuse_them(
+def test_jvm_refuses_ancient_dates_without_the_mark_in_the_footer(
     hudi: HudiSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_mark = write_base_file._footer

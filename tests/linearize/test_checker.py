@@ -104,7 +104,7 @@ def test_a_bad_history_is_named(name: str):
         [create("a", 1, 2, LOST, seen=None)],
     ],
 )
-def test_what_no_client_can_have_done_is_malformed(history):
+def test_impossible_client_history_is_malformed(history):
     with pytest.raises(Malformed):
         check(history)
 
@@ -195,20 +195,20 @@ def _happen(write, state, told, span, rng) -> tuple[Op, str | None]:
 @given(anything())
 @settings(max_examples=250)
 @example(BAD["a life inside another"])
-def test_it_agrees_with_the_oracle_on_whatever_comes(history):
+def test_checker_agrees_with_the_oracle_on_random_histories(history):
     assert (check(history) is None) == is_linearizable(history)
 
 
 @given(possible())
 @settings(max_examples=75)
-def test_what_a_register_really_did_passes_and_the_oracle_agrees(history):
+def test_history_of_a_real_register_passes_and_the_oracle_agrees(history):
     assert check(history) is None
     assert is_linearizable(history)
 
 
 @given(possible(), st.data())
 @settings(max_examples=175)
-def test_it_agrees_with_the_oracle_when_one_thing_is_changed(history, data):
+def test_checker_agrees_with_the_oracle_after_one_change(history, data):
     n = data.draw(st.integers(0, len(history) - 1))
     op = history[n]
     ids = [None, *(o.write for o in history if o.write)]

@@ -44,7 +44,7 @@ CONNECTIONS = 130  # more than any of the SDKs opens to one host
 @pytest.mark.parametrize(
     "fault", [LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr
 )
-def test_t60_acquire_with_a_lost_answer_recognises_its_own_lock_at_once(town: Town, fault: LoseAnswer) -> None:
+def test_t60_acquire_with_lost_answer_recognises_its_own_lock_at_once(town: Town, fault: LoseAnswer) -> None:
     """Hudi's tryLock does not look at the owner; OpenTofu 4405, litestream, git-remote-s3 66: each waits for itself."""
     client = town.client({"put": [fault]})
     began_s = town.time.now_s
@@ -87,9 +87,7 @@ def test_t61_a_renewal_with_a_lost_answer_does_not_lose_the_lease(town: Town, fa
 
 
 @pytest.mark.parametrize("fault", [LoseAnswer(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr)
-def test_t62_a_release_with_a_lost_answer_frees_the_lock_and_the_next_acquire_reads_again(
-    town: Town, fault: LoseAnswer
-) -> None:
+def test_t62_release_with_lost_answer_frees_lock_and_next_acquire_reads_again(town: Town, fault: LoseAnswer) -> None:
     """Hudi trusts its cached record after a release without an answer, and may report "held" without a heartbeat."""
     client, other = town.client(), town.client()
     lease = client.lock.acquire()
@@ -103,7 +101,7 @@ def test_t62_a_release_with_a_lost_answer_frees_the_lock_and_the_next_acquire_re
         assert again._heartbeat._thread.is_alive(), "held without a heartbeat"
 
 
-def test_t62_a_release_that_fails_leaves_a_lock_that_its_client_takes_again_with_a_heartbeat(town: Town) -> None:
+def test_t62_client_retakes_lock_with_heartbeat_after_failed_release(town: Town) -> None:
     """The same, with a release that never got through."""
     client = town.client()
     first = client.lock.acquire()
@@ -131,7 +129,7 @@ def test_t63_a_release_that_is_throttled_is_repeated_until_it_is_known(town: Tow
     other.lock.acquire(0).release()
 
 
-def test_t63_a_renewal_that_is_throttled_for_long_does_not_end_renewing_nor_the_release(town: Town) -> None:
+def test_t63_long_throttled_renewal_ends_neither_renewals_nor_release(town: Town) -> None:
     """The same, with a renewal that was throttled before."""
     client = town.client()
     lease = client.lock.acquire()
@@ -165,7 +163,7 @@ def test_t64_the_holder_stops_before_others_may_take_over(town: Town) -> None:
 
 
 @pytest.mark.parametrize(("validity_s", "renew_s"), [(10.0, 1.0), (1000.0, 100.0)])
-def test_t65_a_lapse_is_judged_by_the_record_whatever_the_contenders_own_settings_are(
+def test_t65_lapse_is_judged_by_the_record_and_not_by_contender_settings(
     town: Town, validity_s: float, renew_s: float
 ) -> None:
     """fabric8 7258: a contender adds its own duration to what it read, and takes a live lease or waits too long."""
@@ -181,9 +179,7 @@ def test_t65_a_lapse_is_judged_by_the_record_whatever_the_contenders_own_setting
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
-def test_t66_a_wall_clock_that_jumps_an_hour_under_the_holder_does_not_make_two_holders(
-    town: Town, jump_s: float
-) -> None:
+def test_t66_wall_clock_jump_of_an_hour_does_not_make_two_holders(town: Town, jump_s: float) -> None:
     """Kazoo's NonBlockingLease, litestream, FooBarWidget's lock: the holder's wall clock decides what it believes."""
     holder, other = town.client(), town.client()
     lease = holder.lock.acquire()
@@ -198,7 +194,7 @@ def test_t66_a_wall_clock_that_jumps_an_hour_under_the_holder_does_not_make_two_
     other.lock.acquire(0).release()
 
 
-def test_t66_a_contender_whose_clock_is_an_hour_ahead_takes_over_and_the_holder_cannot_publish(town: Town) -> None:
+def test_t66_contender_an_hour_ahead_takes_over_and_holder_cannot_publish(town: Town) -> None:
     """The contender's clock jumps: no lease can stop it from taking over; the fence stops the other."""
     holder, early = town.client(), town.client()
     lease = holder.lock.acquire()
@@ -225,7 +221,7 @@ def test_t66_a_contender_whose_clock_is_an_hour_behind_only_waits_longer(town: T
     late.lock.acquire(0).release()
 
 
-def test_t67_a_holder_that_is_paused_before_the_commit_point_past_its_lease_never_publishes(town: Town) -> None:
+def test_t67_holder_paused_past_its_lease_before_commit_never_publishes(town: Town) -> None:
     """None of the peers has it: the guarded write of a holder that was stopped past its lease is refused."""
     stale, other = town.client(), town.client()
     lease = stale.lock.acquire()
@@ -246,7 +242,7 @@ def test_t67_a_holder_that_is_paused_before_the_commit_point_past_its_lease_neve
     assert not town.has("state/2")
 
 
-def test_t67_a_holder_that_is_paused_after_the_commit_point_has_committed_and_its_successor_saw_it(town: Town) -> None:
+def test_t67_successor_sees_commit_of_holder_paused_after_commit_point(town: Town) -> None:
     """Stopped one request later it has committed, and its successor must not miss that."""
     stale, other = town.client(), town.client()
     lease = stale.lock.acquire()
@@ -265,7 +261,7 @@ def test_t67_a_holder_that_is_paused_after_the_commit_point_has_committed_and_it
     assert town.store.read("state/2").data == b"other"
 
 
-def test_t68_the_epoch_rises_over_release_lapse_force_unlock_jvm_writer_deletion_and_restore(town: Town) -> None:
+def test_t68_epoch_rises_over_every_way_the_record_can_change(town: Town) -> None:
     """Litestream starts counting again after a release; here not even a record restored from a backup resets it."""
     a, b = town.client(), town.client()
     epochs = []
@@ -347,9 +343,7 @@ def hashing(town: Town) -> HashedVersions:
     return town._memory
 
 
-def test_t69_no_two_writes_of_the_record_are_equal_even_when_no_time_passes(
-    town: Town, hashing: HashedVersions
-) -> None:
+def test_t69_no_two_writes_of_the_record_are_equal_within_one_tick(town: Town, hashing: HashedVersions) -> None:
     """FooBarWidget's lock and gcslock change nothing but a counter that a new object starts again."""
     a, b = town.client(), town.client()
     for client in (a, b, a, a):
@@ -362,9 +356,7 @@ def test_t69_no_two_writes_of_the_record_are_equal_even_when_no_time_passes(
     assert len(set(records)) == len(records)
 
 
-def test_t69_who_wants_to_take_a_lapsed_lock_over_does_not_hit_the_lock_that_is_there_by_then(
-    town: Town, hashing: HashedVersions
-) -> None:
+def test_t69_takeover_of_lapsed_lock_does_not_hit_a_newer_lock(town: Town, hashing: HashedVersions) -> None:
     """Their cleaner reads a stale lock, is stopped, and deletes a fresh one."""
     dead, cleaner, quick = town.client(), town.client(), town.client()
     dead.lock.acquire()
@@ -378,7 +370,7 @@ def test_t69_who_wants_to_take_a_lapsed_lock_over_does_not_hit_the_lock_that_is_
     assert held[0].renew()
 
 
-def test_t69_a_frozen_holder_does_not_refresh_the_lock_of_who_took_over(town: Town, hashing: HashedVersions) -> None:
+def test_t69_frozen_holder_does_not_refresh_the_lock_of_its_successor(town: Town, hashing: HashedVersions) -> None:
     """Theirs wakes up, touches the thief's object, and goes on as if it were healthy."""
     frozen, thief = town.client(), town.client()
     lease = frozen.lock.acquire()
@@ -396,7 +388,7 @@ def test_t69_a_frozen_holder_does_not_refresh_the_lock_of_who_took_over(town: To
     held[0].check()
 
 
-def test_t70_a_stale_holders_release_does_not_free_anothers_lock(town: Town) -> None:
+def test_t70_release_of_stale_holder_does_not_free_lock_of_another(town: Town) -> None:
     """Terraform's unlock is a GET and a DELETE: it frees whatever lock is there by then."""
     stale, other = town.client(), town.client()
     lease = stale.lock.acquire()
@@ -406,7 +398,7 @@ def test_t70_a_stale_holders_release_does_not_free_anothers_lock(town: Town) -> 
         assert (town.record.owner, town.record.expired) == (other.lock.owner, False)
 
 
-def test_t70_a_release_that_is_overtaken_by_a_forced_unlock_and_a_new_lock_leaves_that_alone(town: Town) -> None:
+def test_t70_release_overtaken_by_forced_unlock_leaves_new_lock_alone(town: Town) -> None:
     """The window of Terraform's unlock, hit: between its look and its write another lock has come."""
     client, other = town.client(), town.client()
     lease = client.lock.acquire()
@@ -421,7 +413,7 @@ def test_t70_a_release_that_is_overtaken_by_a_forced_unlock_and_a_new_lock_leave
     assert (town.record.owner, town.record.expired) == (other.lock.owner, False)
 
 
-def test_t72_an_inner_unlock_does_not_let_another_thread_of_the_same_client_in(town: Town) -> None:
+def test_t72_inner_unlock_does_not_admit_another_thread_of_the_client(town: Town) -> None:
     """Hudi's provider counts nothing: any thread of it is "the holder", and the first unlock frees all."""
     client = town.client()
     client.clock.sleep = lambda _: None  # type: ignore[method-assign] # the other thread must not move the time
@@ -446,9 +438,7 @@ def test_t72_an_inner_unlock_does_not_let_another_thread_of_the_same_client_in(t
     assert answers[1].epoch > outer.epoch
 
 
-def test_t73_clients_with_the_same_host_name_and_process_id_are_different_owners(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_t73_clients_with_equal_host_and_pid_are_different_owners(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pgrust 105, litestream: in containers every host is "app" and every process is 1."""
     monkeypatch.setattr("socket.gethostname", lambda: "app")
     monkeypatch.setattr("os.getpid", lambda: 1)
@@ -474,7 +464,7 @@ def gets_through(store: Store) -> bool:
 
 
 @pytest.mark.parametrize("name", ["seaweedfs", "fake_gcs", "azurite"])
-def test_t74_a_renewal_gets_through_while_all_connections_of_the_store_are_busy(
+def test_t74_renewal_gets_through_while_all_connections_are_busy(
     request: pytest.FixtureRequest, fault_proxy: Callable[[Server], FaultProxy], name: str
 ) -> None:
     """Altinity 2243: a lease that renews itself through the pool that its own work has emptied."""
@@ -502,7 +492,7 @@ def test_t74_a_renewal_gets_through_while_all_connections_of_the_store_are_busy(
     assert [read.result().data for read in reads] == [b"data"] * CONNECTIONS
 
 
-def test_t75_while_a_slow_shutdown_hook_runs_the_old_holder_knows_and_cannot_publish(town: Town) -> None:
+def test_t75_holder_in_slow_shutdown_hook_learns_of_loss_and_cannot_publish(town: Town) -> None:
     """Cilium 42920: the old leader's hook takes longer than the lease, and until it ends the old leader leads on."""
     entered, go_on = threading.Event(), threading.Event()
 
@@ -529,9 +519,7 @@ def test_t75_while_a_slow_shutdown_hook_runs_the_old_holder_knows_and_cannot_pub
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_t76_a_heartbeat_that_dies_of_a_defect_takes_the_lease_with_it(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_t76_heartbeat_that_dies_of_a_defect_ends_the_lease(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hudi's heartbeat may die or only log; the holder goes on."""
     monkeypatch.setattr(
         import_module("lockprovider.storage_lock.lease"), "Heartbeat", lambda lease, *_, **__: Heartbeat(lease, 0.005)
@@ -555,7 +543,7 @@ def test_t76_a_heartbeat_that_dies_of_a_defect_takes_the_lease_with_it(
 
 
 @pytest.mark.parametrize("steady", [False, True], ids=["with jitter", "the wrong twin: a constant pause"])
-def test_t77_a_hundred_contenders_do_not_march_in_step(steady: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_t77_hundred_contenders_do_not_poll_in_step(steady: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hudi's waiters sleep for a constant time: all of them ask at the same moment, and again a second later."""
     crew = Crew()
     scheduler = Scheduler(7, crew)
@@ -591,7 +579,7 @@ def test_t77_a_hundred_contenders_do_not_march_in_step(steady: bool, monkeypatch
         assert refused < 100 * 3, "each hand-over is a brawl"
 
 
-def test_t78_a_renewal_that_is_turned_away_is_sent_again_soon(town: Town) -> None:
+def test_t78_throttled_renewal_is_sent_again_soon(town: Town) -> None:
     """Azure's SDK sleeps for 15 seconds before its first retry, and nobody hears of it."""
     client = town.client()
     with client.lock.acquire() as lease:
@@ -605,7 +593,7 @@ def test_t78_a_renewal_that_is_turned_away_is_sent_again_soon(town: Town) -> Non
         assert lease.deadline_s > client.clock.monotonic_s() + SETTINGS.validity - SETTINGS.margin_s - 3
 
 
-def test_t78_a_renewal_into_silence_gives_the_word_back_before_others_may_act(town: Town) -> None:
+def test_t78_unanswered_renewal_ends_before_others_may_take_over(town: Town) -> None:
     """However often a renewal is repeated below: it ends, and the holder is told, while the lease is nobody else's."""
     client = town.client()
     lease = client.lock.acquire()
@@ -621,7 +609,7 @@ def test_t78_a_renewal_into_silence_gives_the_word_back_before_others_may_act(to
     assert town.time.now_s < until_s
 
 
-def test_t79_who_was_fenced_off_is_told_both_sessions(town: Town) -> None:
+def test_t79_fenced_holder_gets_error_naming_both_sessions(town: Town) -> None:
     """Loonfs 398: "stale epoch", and nobody knows which two processes to look at."""
     stale, other = town.client(), town.client()
     lease = stale.lock.acquire()
@@ -635,7 +623,7 @@ def test_t79_who_was_fenced_off_is_told_both_sessions(town: Town) -> None:
         assert part in str(told.value)
 
 
-def test_t79_who_finds_its_commit_refused_is_told_both_sessions(town: Town) -> None:
+def test_t79_refused_commit_raises_error_naming_both_sessions(town: Town) -> None:
     """At the commit point the record itself says who came."""
     stale, other = town.client(), town.client()
     lease = stale.lock.acquire()

@@ -106,7 +106,7 @@ def assert_exact(place: Place, told: list[dict[str, Any]], sections: int) -> Non
 @pytest.mark.parametrize(
     ("clients", "threads", "rounds"), [(4, 4, 2), pytest.param(8, 8, 4, marks=pytest.mark.soak)], ids=str
 )
-def test_threads_that_increment_a_plain_counter_never_meet_and_lose_nothing(
+def test_threads_increment_plain_counter_without_overlap_or_loss(
     place: Place, clients: int, threads: int, rounds: int
 ) -> None:
     counter = place.begin_counting()
@@ -117,9 +117,7 @@ def test_threads_that_increment_a_plain_counter_never_meet_and_lose_nothing(
 
 
 @pytest.mark.parametrize(("processes", "rounds"), [(5, 2), pytest.param(16, 8, marks=pytest.mark.soak)], ids=str)
-def test_processes_that_increment_a_plain_counter_never_meet_and_lose_nothing(
-    place: Place, processes: int, rounds: int
-) -> None:
+def test_processes_increment_plain_counter_without_overlap_or_loss(place: Place, processes: int, rounds: int) -> None:
     place.begin_counting()
     puppets = [place.puppet(**LONG) for _ in range(processes)]
     for puppet in puppets:
@@ -127,7 +125,7 @@ def test_processes_that_increment_a_plain_counter_never_meet_and_lose_nothing(
     assert_exact(place, [puppet.hear()["answer"] for puppet in puppets], processes * rounds)
 
 
-def test_without_the_lock_the_sections_meet_and_that_is_seen(tmp_path: Path) -> None:
+def test_overlap_without_the_lock_is_detected(tmp_path: Path) -> None:
     """So the two tests above can fail."""
     place = Place(*on_disk(tmp_path / "x"), [])
     counter = place.begin_counting()
@@ -167,7 +165,7 @@ def test_without_the_lock_the_sections_meet_and_that_is_seen(tmp_path: Path) -> 
 # -- a holder that is stopped ------------------------------------------------------------------------------------------
 
 
-def test_a_holder_that_is_stopped_in_the_middle_of_a_publish_finds_it_refused(place: Place) -> None:
+def test_holder_stopped_during_publish_finds_it_refused(place: Place) -> None:
     """Its own clocks do not help it: its lease would live for an hour, and its successor's clock is two hours ahead."""
     holder = place.puppet(**LONG)
     holder.ask("signal_before", "table_lock.json", "SIGSTOP", True)
@@ -193,7 +191,7 @@ def test_a_holder_that_is_stopped_in_the_middle_of_a_publish_finds_it_refused(pl
 
 
 @pytest.mark.parametrize("place", ["local", "seaweedfs"], indirect=True)
-def test_a_holder_that_is_stopped_past_its_lease_knows_when_it_wakes_up(place: Place) -> None:
+def test_holder_stopped_past_its_lease_learns_of_the_loss_on_waking(place: Place) -> None:
     holder = place.puppet(**SHORT)
     holder.ask("acquire", 60)
     holder.stop()
@@ -213,7 +211,7 @@ def test_a_holder_that_is_stopped_past_its_lease_knows_when_it_wakes_up(place: P
 # -- a holder that is killed -------------------------------------------------------------------------------------------
 
 
-def test_after_kill_9_the_next_gets_in_when_the_lease_has_lapsed_and_finishes_what_was_decided(place: Place) -> None:
+def test_successor_of_killed_holder_finishes_its_decided_publish(place: Place) -> None:
     holder = place.puppet(**SHORT)
     holder.ask("signal_before", "state/1", "SIGKILL", False)
     holder.tell("acquire_and_publish", "state/1", "decided")
@@ -232,7 +230,7 @@ def test_after_kill_9_the_next_gets_in_when_the_lease_has_lapsed_and_finishes_wh
 
 
 @pytest.mark.parametrize("place", ["local", "seaweedfs"], indirect=True)
-def test_after_kill_9_before_the_commit_nothing_of_it_ever_appears(place: Place) -> None:
+def test_holder_killed_before_the_commit_publishes_nothing(place: Place) -> None:
     holder = place.puppet(**SHORT)
     holder.ask("signal_before", "table_lock.json", "SIGKILL", True)
     holder.tell("acquire_and_publish", "state/1", "staged only")
@@ -251,7 +249,7 @@ def test_after_kill_9_before_the_commit_nothing_of_it_ever_appears(place: Place)
 # -- clocks that are wrong ---------------------------------------------------------------------------------------------
 
 
-def test_a_holder_whose_wall_clock_is_stepped_by_an_hour_keeps_the_lock_and_can_publish(place: Place) -> None:
+def test_holder_keeps_lock_and_publishes_after_wall_clock_step(place: Place) -> None:
     holder, other = place.puppet(**LONG | {"validity": 600.0, "renew": 60.0}), place.lock(**LONG)
     for path, wrong_by_s in (("state/back", -HOUR_S), ("state/ahead", HOUR_S)):
         holder.ask("step_clock", 0)
@@ -267,7 +265,7 @@ def test_a_holder_whose_wall_clock_is_stepped_by_an_hour_keeps_the_lock_and_can_
             assert place.look(path) == b"mine"
 
 
-def test_a_contender_an_hour_ahead_takes_over_but_two_never_publish(place: Place) -> None:
+def test_contender_an_hour_ahead_takes_over_and_only_one_publishes(place: Place) -> None:
     with place.lock(**LONG | {"validity": 600.0, "renew": 60.0}).acquire(60) as lease:
         thief = place.puppet(**LONG)
         thief.ask("step_clock", HOUR_S)

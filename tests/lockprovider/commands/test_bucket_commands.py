@@ -21,7 +21,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, Any, s
     return code, json.loads(seen.out) if seen.out.strip() else None, seen.err
 
 
-def test_a_table_with_buckets_is_made_and_info_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_with_buckets_is_made_and_shown_by_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = tmp_path / "t"
     assert run(capsys, "create", url, *COLUMNS, "--buckets", 4, "--bucket-by", "id")[0] == 0
     assert {"buckets": 4, "bucket_by": ["id"]}.items() <= run(capsys, "info", url)[1].items()
@@ -39,7 +39,9 @@ def test_a_jvm_writers_options_make_such_a_table_too(tmp_path: Path, capsys: pyt
     assert {"buckets": 3, "bucket_by": ["id", "part"]}.items() <= run(capsys, "info", tmp_path / "t")[1].items()
 
 
-def test_buckets_are_adopted_if_all_rows_are_in_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_buckets_are_adopted_when_all_rows_are_in_their_bucket(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     url = tmp_path / "t"
     run(capsys, "create", url, *COLUMNS, "--buckets", 4)
     Table.open(str(url)).append(rows(*((key, "a", key) for key in range(20))))

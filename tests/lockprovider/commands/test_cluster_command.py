@@ -19,7 +19,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, Any, s
     return code, json.loads(seen.out) if seen.out.strip() else None, seen.err
 
 
-def test_it_is_looked_at_planned_taken_back_and_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_command_shows_plans_cancels_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = tmp_path / "t"
     table = Table.create(str(url), SPEC, settings=SETTINGS)
     for number in range(3):
@@ -52,7 +52,7 @@ def test_it_is_looked_at_planned_taken_back_and_done(tmp_path: Path, capsys: pyt
     assert (code != 0, "nobody" in error) == (True, True)
 
 
-def test_a_person_reads_what_was_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_command_prints_joined_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))
     upsert(table, (2, "a", 2))

@@ -158,7 +158,7 @@ def break_it(at, *words):
 # Who holds it
 
 
-def test_status_tells_the_life_of_a_lock(at):
+def test_status_shows_each_state_of_a_lock(at):
     assert json.loads(command("status", "--json", *at.words, code=0).stdout)["state"] == "absent"
     with Lock(at.store).acquire() as lease:
         said = json.loads(command("status", "--json", *at.words, code=0).stdout)
@@ -170,7 +170,7 @@ def test_status_tells_the_life_of_a_lock(at):
     assert f"epoch    {lease.epoch}\n" in words
 
 
-def test_status_reads_what_jvm_hudi_wrote(local):
+def test_status_reads_the_record_of_jvm_hudi(local):
     local.store.put_if_absent(HUDI_LOCK_PATH, b'{"expired":false,"validUntil":1000,"owner":"j-1"}').unwrap()
     said = json.loads(command("status", "--json", *local.words, code=0).stdout)
     assert (said["state"], said["owner"], said["host"], said["epoch"]) == ("lapsed", "j-1", None, 0)
@@ -206,7 +206,7 @@ def test_break_if_owner_spares_everybody_else(local, held_locally):
     assert at.record().expired
 
 
-def test_break_of_what_is_not_there_or_no_record_writes_nothing(local):
+def test_break_of_missing_or_invalid_record_writes_nothing(local):
     assert "absent" in command("break", "--yes", *local.words, code=0).stdout
     assert local.store.list("") == []
     local.store.put_if_absent(HUDI_LOCK_PATH, b"precious").unwrap()
@@ -214,7 +214,7 @@ def test_break_of_what_is_not_there_or_no_record_writes_nothing(local):
     assert local.store.read(HUDI_LOCK_PATH).data == b"precious"
 
 
-def test_break_frees_a_lock_that_nobody_can_take_and_says_where_it_has_put_what_was_in_the_way(local):
+def test_break_frees_blocked_lock_and_names_where_it_moved_the_obstacle(local):
     lock = Lock(local.store)
     pending = lock.stage("state/1", os.urandom(10_000))  # does not fit into the record
     lock.acquire().release()
@@ -229,7 +229,7 @@ def test_break_frees_a_lock_that_nobody_can_take_and_says_where_it_has_put_what_
     command("run", "--timeout", "0", *local.words, "--", "true", code=0)
 
 
-def test_break_does_not_go_ahead_where_nobody_can_be_asked(local):
+def test_break_refuses_without_a_terminal_to_confirm(local):
     with Lock(local.store).acquire():
         assert "--yes" in sentence(command("break", *local.words, code=2))
         assert not local.record().expired
@@ -275,7 +275,7 @@ def test_break_shows_the_record_and_asks(local, answer, code):
         assert local.record().expired is (code == 0)
 
 
-def test_break_refuses_when_the_record_changed_while_it_was_looked_at(local):
+def test_break_refuses_when_the_record_changed_after_it_was_shown(local):
     with Lock(local.store).acquire() as lease:
         terminal = Terminal(COMMAND, "break", local.url)
         terminal.read_until("Type yes:")
@@ -309,7 +309,7 @@ def test_watch_prints_what_happens_as_it_happens(at):
         assert watching.wait(LIMIT_S) == 130
 
 
-def test_watch_tells_a_lapse_and_ends_when_told_to(local):
+def test_watch_reports_a_lapse_and_ends_on_signal(local):
     local.store.put_if_absent(HUDI_LOCK_PATH, b'{"expired":false,"validUntil":1000,"owner":"j-1"}').unwrap()
     done = command("watch", "--every", "0.01", "--for", "0.1", *local.words, code=0)
     assert done.stdout.count("lapsed") == 1
@@ -371,7 +371,7 @@ def test_commands_under_one_lock_run_one_after_the_other(local, tmp_path):
     assert counter.read_text() == "6\n"
 
 
-def test_run_says_in_json_what_it_came_to(local):
+def test_run_prints_its_result_as_json(local):
     done = command("run", "--json", *local.words, "--", "sh", "-c", "echo out; exit 3", code=3)
     assert done.stdout == "out\n"
     said = json.loads(done.stderr)
@@ -398,7 +398,7 @@ def test_run_does_not_start_the_command_without_the_lock(local, held_locally):
         (["run", "{url}", "--timeout", "nan", "--", "echo", "ran"], "timeout=nan"),
     ],
 )
-def test_what_keeps_run_from_starting_is_125(local, words, says):
+def test_run_exits_with_code_125_when_it_cannot_start(local, words, says):
     done = command(*(word.replace("{url}", local.url) for word in words), code=125)
     assert says in sentence(done)
     assert done.stdout == ""
@@ -415,7 +415,7 @@ def test_what_keeps_run_from_starting_is_125(local, words, says):
         (["run", "{url}", "--tmeout", "5", "--", "echo", "ran"], "--tmeout"),
     ],
 )
-def test_a_wrong_use_of_run_is_125_names_the_dashes_and_locks_nothing(tmp_path, words, says):
+def test_wrong_use_of_run_exits_with_125_and_locks_nothing(tmp_path, words, says):
     done = typed("lockprovider", *(word.replace("{url}", str(tmp_path / "table")) for word in words), cwd=tmp_path)
     said = done.stderr.decode()
     assert (done.returncode, done.stdout) == (125, b"")
@@ -424,7 +424,7 @@ def test_a_wrong_use_of_run_is_125_names_the_dashes_and_locks_nothing(tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_run_says_of_a_silent_store_that_it_is_silent_and_goes_on_trying():
+def test_run_reports_a_silent_store_and_keeps_trying():
     nobody = json.dumps({"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:1"})
     words = ["run", "s3://bucket/folder", "--storage-options", nobody, "--timeout", "100", "--", "echo", "ran"]
     with started(*words) as running:
@@ -435,7 +435,7 @@ def test_run_says_of_a_silent_store_that_it_is_silent_and_goes_on_trying():
         assert running.poll() is None
 
 
-def test_run_beside_a_store_that_never_answers_is_over_soon_after_its_timeout(seaweedfs):
+def test_run_on_a_silent_store_ends_soon_after_its_timeout(seaweedfs):
     with FaultProxy("127.0.0.1", seaweedfs.port) as proxy:
         rule = proxy.rule(action=do.never_deliver(Ending.HANG), times=None)
         options = json.dumps(seaweedfs.options_for(proxy.endpoint))
@@ -493,7 +493,7 @@ def test_the_command_is_ended_with_its_children_when_the_lock_is_broken(at, tmp_
     assert not any(map(alive, there))
 
 
-def test_a_command_that_is_deaf_to_term_is_killed_after_the_grace(local, tmp_path):
+def test_command_that_ignores_term_is_killed_after_the_grace(local, tmp_path):
     with family_under(tmp_path, *local.words, *SHORT, "--grace", "0.5", deaf=True) as (running, there):
         break_it(local)
         assert running.wait(LIMIT_S) == 123
@@ -525,7 +525,7 @@ def test_signals_reach_the_command_and_its_answer_is_the_exit_code(local, tmp_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_it_waits_ends_the_wait_and_leaves_the_holder_alone(local, number):
+def test_signal_ends_the_wait_and_leaves_the_holder_alone(local, number):
     with Lock(local.store).acquire() as lease:
         before = local.store.read(HUDI_LOCK_PATH).data
         with started("run", *local.words, "--", "echo", "ran", stdout=subprocess.PIPE) as waiting:
@@ -546,7 +546,7 @@ def handles(pid, number):
     return caught >> (signal.SIGUSR1 - 1) & 1 and caught >> (number - 1) & 1
 
 
-def test_a_killed_run_takes_its_command_with_it_and_the_lock_lapses_to_the_next(at, tmp_path):
+def test_killed_run_ends_its_command_and_the_lock_lapses(at, tmp_path):
     lease = ("--validity", "3", "--renew", "0.3", "--grace", "0.2")
     with family_under(tmp_path, *at.words, *lease, deaf=True) as (running, there):
         first_ms = at.record().valid_until_ms
@@ -563,7 +563,7 @@ def test_a_killed_run_takes_its_command_with_it_and_the_lock_lapses_to_the_next(
     assert at.record().holder.since_ms > left.valid_until_ms + 500
 
 
-def test_a_command_in_a_terminal_can_read_from_it_and_gets_its_ctrl_c_once(local, tmp_path):
+def test_command_in_terminal_reads_from_it_and_gets_ctrl_c_once(local, tmp_path):
     # In front: a `wait` of dash sleeps on if the signal comes right before it.
     loop = "while :; do sleep 0.1; done"
     script = f"read -r line; echo got $line; trap 'echo int >> {tmp_path}/got; exit 5' INT; echo ready; {loop}"
@@ -577,7 +577,7 @@ def test_a_command_in_a_terminal_can_read_from_it_and_gets_its_ctrl_c_once(local
     assert local.record().expired
 
 
-def test_what_the_terminal_sent_to_the_command_itself_is_not_sent_again():
+def test_signal_sent_by_the_terminal_is_not_sent_to_the_command_again():
     signals, sent = Signals(), []
     signals.hold()
     signals.receive(signal.SIGINT, None)
@@ -588,7 +588,7 @@ def test_what_the_terminal_sent_to_the_command_itself_is_not_sent_again():
     assert sent == [signal.SIGINT, signal.SIGTERM]
 
 
-def test_what_nohup_ignores_stays_ignored(local, tmp_path):
+def test_signals_ignored_by_nohup_stay_ignored(local, tmp_path):
     up, go = tmp_path / "up", tmp_path / "go"
     script = f"touch {up}; while [ ! -e {go} ]; do sleep 0.05; done; exit 4"
     words = ["nohup", COMMAND, "run", local.url, "--", "sh", "-c", script]
@@ -630,7 +630,7 @@ def test_a_run_on_a_server_is_in_its_audit(seaweedfs, tmp_path):
     assert [(tenure["start_ms"], tenure["how"]) for tenure in audit_of(at)["tenures"]] == [(epoch, "released")]
 
 
-def test_the_audit_says_who_held_it_and_for_how_long(local, tmp_path):
+def test_audit_names_each_holder_and_how_long_it_held(local, tmp_path):
     at = local
     assert audit_of(at)["enabled"] is False
     command("run", *at.words, "--", "true", code=0)
@@ -683,7 +683,7 @@ def stop_past_the_lease(at, folder):
     return json.loads(command("audit", "--json", *at.words).stdout)["tenures"][0]["end_ms"] >= went_on_ms
 
 
-def test_the_audit_reads_what_jvm_hudi_wrote(local):
+def test_audit_reads_the_records_of_jvm_hudi(local):
     """One file for all acquisitions of a provider, as its `StorageLockProviderAuditService` writes it."""
     steps = (("START", 0), ("END", 5_000), ("START", 10_000))
     lines = [

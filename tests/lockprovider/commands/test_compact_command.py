@@ -21,7 +21,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, Any, s
     return code, json.loads(seen.out) if seen.out.strip() else None, seen.err
 
 
-def test_it_is_made_looked_at_and_compacted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_merge_on_read_table_is_made_shown_and_compacted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = tmp_path / "t"
     given = [*COLUMNS, "--key", "id", "--partition-by", "part", "--ordering", "ts", "--merge-on-read"]
     assert run(capsys, "create", url, *given)[0] == 0

@@ -25,7 +25,7 @@ def report(proof: Comparison | None = SAME, deaths: tuple[Death, ...] = ()) -> R
 
 
 @pytest.mark.parametrize("words", [["-o", "key"], ["--serve", "--url", "x"], ["--keep"], ["--url", "nosuch://b/t"]])
-def test_what_keeps_it_from_starting_is_one_sentence(words, capsys):
+def test_demo_that_cannot_start_prints_one_sentence(words, capsys):
     assert cli.main(["demo", *words]) == 2
     assert capsys.readouterr().err.startswith("lockprovider: ")
 

@@ -58,7 +58,7 @@ def begin(started, *arguments):
     return started[-1]
 
 
-def test_a_command_runs_while_it_leads_and_its_code_is_ours(url, here) -> None:
+def test_elect_runs_command_while_leading_and_returns_its_exit_code(url, here) -> None:
     script = f"echo in $LOCKPROVIDER_EPOCH; {COMMAND} leader {url} --json; exit 7"
     done = cli("elect", url, "--name", "vm-7", "--value", '{"url": 1}', "--json", "--", "sh", "-c", script, code=7)
     first, second = done.stdout.splitlines()
@@ -69,7 +69,7 @@ def test_a_command_runs_while_it_leads_and_its_code_is_ours(url, here) -> None:
     assert json.loads(here("elect", url, "--json", "--", "true"))["epoch"] == said["epoch"] + 1
 
 
-def test_codes_when_it_is_not_elected_and_when_it_is_wrong(url, tmp_path, here) -> None:
+def test_elect_has_exit_codes_for_not_elected_and_for_bad_input(url, tmp_path, here) -> None:
     with Election.open(url, name="vm-9").lead():
         assert "'vm-9', in term" in here("elect", url, "--timeout", 0, "--", "true", code=122)
         assert "vm-9, in term" in here("leader", url)
@@ -83,7 +83,7 @@ def test_codes_when_it_is_not_elected_and_when_it_is_wrong(url, tmp_path, here) 
     assert "no election" in here("leader", f"file://{tmp_path}/other.json", code=2)
 
 
-def test_a_frozen_one_ends_its_command_when_it_wakes_and_starts_it_again_in_its_next_term(url, started) -> None:
+def test_frozen_leader_ends_its_command_and_starts_it_in_next_term(url, started) -> None:
     script = "echo $LOCKPROVIDER_EPOCH; exec sleep 1000"
     frozen = begin(started, "elect", url, "--name", "a", "--validity", 1.5, "--json", "--", "sh", "-c", script)
     first = int(frozen.stdout.readline())
@@ -98,7 +98,7 @@ def test_a_frozen_one_ends_its_command_when_it_wakes_and_starts_it_again_in_its_
     assert json.loads(frozen.stderr.read())["outcome"] == "ended"
 
 
-def test_once_is_enough_with_once(url, started) -> None:
+def test_elect_with_once_runs_the_command_once(url, started) -> None:
     one = begin(started, "elect", url, "--validity", 1.5, "--once", "--json", "--", "sh", "-c", "echo; exec sleep 1000")
     one.stdout.readline()
     freeze(one, url)
@@ -109,7 +109,7 @@ def test_once_is_enough_with_once(url, started) -> None:
     assert (said["outcome"], said["reason"]) in {("lost", "lapsed"), ("lost", "taken_over")}
 
 
-def test_a_signal_ends_the_waiting(url, started) -> None:
+def test_signal_ends_the_wait_for_election(url, started) -> None:
     with Election.open(url, name="vm-9").lead():
         waiting = begin(started, "elect", url, "--", "true")
         watching = begin(started, "leader", url, "--watch", "--every", 0.05)

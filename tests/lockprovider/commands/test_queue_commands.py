@@ -31,7 +31,7 @@ def queue(*arguments, stdin="", code=0):
     return done
 
 
-def test_messages_are_put_shown_and_worked_on(url, tmp_path) -> None:
+def test_queue_command_puts_shows_and_works_on_messages(url, tmp_path) -> None:
     assert "make it: `lockprovider queue create URL`" in queue("stat", url, code=2).stderr
     queue("create", url, "--max-attempts", 2)
     queue("create", url, "--max-attempts", 2)
@@ -55,7 +55,7 @@ def test_messages_are_put_shown_and_worked_on(url, tmp_path) -> None:
     assert (json.loads(left)["body"], json.loads(left)["attempts"]) == ("b", 1)
 
 
-def test_codes_give_back_bury_and_redrive(url) -> None:
+def test_exit_codes_give_back_bury_and_redrive_messages(url) -> None:
     queue("create", url, "--max-attempts", 1)
     queue("put", url, "a")
     queue("work", url, "--until-empty", "--", "sh", "-c", "exit 75")
@@ -76,7 +76,7 @@ def test_codes_give_back_bury_and_redrive(url) -> None:
     assert "no command" in queue("work", url, code=2).stderr
 
 
-def test_a_worker_that_is_told_to_stop_finishes_what_it_has(url, tmp_path) -> None:
+def test_stopped_worker_finishes_its_claimed_message(url, tmp_path) -> None:
     opened = Queue.create(url)
     opened.put("a")
     opened.put("b")
@@ -120,7 +120,7 @@ def test_a_command_whose_claim_is_lost_is_ended(url, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("how", [(), ("--producer", "days"), ("--priority", 1)])
-def test_what_an_older_epoch_puts_is_refused(url, how) -> None:
+def test_put_of_an_older_epoch_is_refused(url, how) -> None:
     queue("create", url)
     queue("put", url, "a", "--fence", 3)
     assert "epoch 2 is over: 3 has put since" in queue("put", url, "b", "--fence", 2, *how, code=1).stderr

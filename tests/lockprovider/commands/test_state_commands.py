@@ -29,7 +29,7 @@ def state(*arguments, stdin=b"", code=0, **environment):
     return done
 
 
-def test_it_is_put_read_compared_and_rolled_back(url) -> None:
+def test_state_command_puts_gets_compares_and_rolls_back(url) -> None:
     assert b"there is no state" in state("get", url, code=1).stderr
     state("put", url, "--expected", 0, "--reason", "begin", stdin=b'{"day": 1}')
     assert b"at serial 1, not at 0" in state("put", url, "--expected", 0, stdin=b"{}", code=1).stderr
@@ -47,13 +47,13 @@ def test_it_is_put_read_compared_and_rolled_back(url) -> None:
     assert b"no serial 9" in state("get", url, "--serial", 9, code=1).stderr
 
 
-def test_bytes_come_back_as_they_were(url) -> None:
+def test_state_bytes_come_back_unchanged(url) -> None:
     state("put", url, "--bytes", stdin=bytes(range(256)))
     assert state("get", url).stdout == bytes(range(256))
     assert b"not JSON" in state("put", url, stdin=b"\xff", code=2).stderr
 
 
-def test_empty_state_is_put_back_by_a_rollback_and_null_is_refused_in_words_of_the_command(url) -> None:
+def test_rollback_restores_empty_state_and_null_is_refused(url) -> None:
     with State.open(url).edit() as edit:
         edit.value = {"day": 1}
     assert b"serial 3" in state("rollback", url, 1).stdout
@@ -68,7 +68,7 @@ def test_an_older_fence_is_refused(url) -> None:
     assert b"epoch 6 is over" in state("put", url, "--fence", 6, stdin=b"{}", code=1).stderr
 
 
-def test_it_is_edited_in_an_editor(url) -> None:
+def test_state_is_edited_in_an_editor(url) -> None:
     state("put", url, stdin=b'{"day": 1}')
     state("edit", url, "--reason", "by hand", "--editor", "sed -i s/1/2/")
     assert json.loads(state("get", url).stdout) == {"day": 2}
@@ -80,7 +80,7 @@ def test_it_is_edited_in_an_editor(url) -> None:
     assert json.loads(state("get", url).stdout) == {"day": 3}
 
 
-def test_who_edits_is_shown_and_can_be_stopped(url) -> None:
+def test_editor_of_state_is_shown_and_can_be_stopped(url) -> None:
     opened = State.open(url, default=dict)
     assert b"nobody edits it" in state("who", url).stdout
     assert json.loads(state("unlock", url, "--yes", "--json").stdout) == {"outcome": "not_held"}
@@ -100,7 +100,7 @@ def test_who_edits_is_shown_and_can_be_stopped(url) -> None:
     assert opened.read().value == {"free": True}
 
 
-def test_what_is_no_state_is_bad_input(tmp_path) -> None:
+def test_invalid_state_is_bad_input(tmp_path) -> None:
     (tmp_path / "x.json").write_text("[]")
     assert b"no state file" in state("get", f"file://{tmp_path}/x.json", code=2).stderr
     assert b"names no object" in state("get", "s3://bucket", code=2).stderr

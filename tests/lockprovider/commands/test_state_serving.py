@@ -185,7 +185,7 @@ def test_client_that_waits_for_100_continue_sends_its_body(running) -> None:
     assert running.ask("GET") == (200, tf(1))
 
 
-def test_silent_neighbours_keep_nobody_waiting(running) -> None:
+def test_silent_connections_do_not_delay_other_clients(running) -> None:
     """One silent connection stopped the server for all."""
     silent = [running.connect() for _ in range(50)]
     for number, one in enumerate(silent):
@@ -195,7 +195,7 @@ def test_silent_neighbours_keep_nobody_waiting(running) -> None:
         one.close()
 
 
-def test_more_silent_neighbours_than_have_room_keep_nobody_waiting(running, monkeypatch) -> None:
+def test_silent_connections_above_the_limit_do_not_delay_other_clients(running, monkeypatch) -> None:
     monkeypatch.setattr(serving, "_SILENT", 4)
     silent = [running.connect() for _ in range(12)]
     assert running.ask("POST", tf(1))[0] == 200
@@ -204,7 +204,7 @@ def test_more_silent_neighbours_than_have_room_keep_nobody_waiting(running, monk
         one.close()
 
 
-def test_slow_client_is_let_go(strict) -> None:
+def test_slow_client_is_disconnected(strict) -> None:
     with strict.connect() as silent, strict.connect() as half:
         half.sendall(b"POST /state HTTP/1.1\r\nHo")
         assert (answer(silent), answer(half)) == ((0, {}), (0, {}))
@@ -213,7 +213,7 @@ def test_slow_client_is_let_go(strict) -> None:
     assert "did not come in time" in strict.told[0]
 
 
-def test_body_that_drips_for_ever_is_let_go(strict) -> None:
+def test_client_whose_body_never_ends_is_disconnected(strict) -> None:
     ended = threading.Event()
     with strict.connect() as dripping:
         lines = ["POST /state HTTP/1.1", "Host: x", AUTHORIZATION, "Content-Length: 900", "", ""]
@@ -264,7 +264,7 @@ def test_many_requests_are_answered_at_once(running, monkeypatch) -> None:
     assert running.ask("GET") == (200, tf(2))
 
 
-def test_refusal_is_told_to_the_user(running) -> None:
+def test_refusal_reason_reaches_the_user(running) -> None:
     """Terraform shows the status alone: `HTTP error: 409`."""
     assert running.ask("POST", tf(2))[0] == 200
     status, said = running.post(tf(1))
@@ -301,7 +301,7 @@ def test_server_ends_with_silent_and_slow_clients(running) -> None:
     assert running.state.who().state == "released"
 
 
-def test_port_that_is_taken_is_refused(running) -> None:
+def test_port_in_use_is_refused(running) -> None:
     with pytest.raises(InvalidInput, match="give another one"):
         StateServer(running.state, PASSWORD, running.port)
     until(lambda: running.ask("GET")[0] == 204)

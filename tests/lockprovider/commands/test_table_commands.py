@@ -104,16 +104,14 @@ def test_a_table_is_made_from_columns_and_from_a_parquet_file(tmp_path: Path, ru
 @pytest.mark.parametrize(
     ("column", "sentence"), [("id", "NAME:TYPE"), ("id:integer", "is not a type"), ("other:int64", "id")]
 )
-def test_a_column_that_cannot_be_is_refused_and_nothing_is_written(
-    tmp_path: Path, run: Any, column: str, sentence: str
-) -> None:
+def test_invalid_column_is_refused_and_nothing_is_written(tmp_path: Path, run: Any, column: str, sentence: str) -> None:
     told = run("create", tmp_path / "t", "--column", column, "--key", "id")
     assert told.code == 2
     assert sentence in told.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_info_says_what_the_table_is(folder: Path, run: Any) -> None:
+def test_info_describes_the_table(folder: Path, run: Any) -> None:
     said = run("info", folder, "--json").said
     assert said["columns"] == {"id": "int64", "part": "string", "value": "int64"}
     assert (said["files"], said["partitions"], said["commits"]) == (3, 3, 5)
@@ -160,7 +158,7 @@ def test_files_and_read_show_the_present_and_the_past(folder: Path, run: Any) ->
     assert run("read", folder, "--columns", "nothing").code == 2
 
 
-def test_clean_says_first_and_then_does(folder: Path, run: Any) -> None:
+def test_clean_previews_and_then_removes(folder: Path, run: Any) -> None:
     before = data_files(folder)
     would = run("clean", folder, "--versions", 1, "--dry-run", "--json").said
     assert data_files(folder) == before
@@ -173,7 +171,7 @@ def test_clean_says_first_and_then_does(folder: Path, run: Any) -> None:
     assert by_hudi_rs(str(folder)) == ROWS
 
 
-def test_archive_says_first_and_then_does_and_what_keeps_it_from_more(folder: Path, run: Any) -> None:
+def test_archive_previews_then_archives_and_names_what_limits_it(folder: Path, run: Any) -> None:
     few = ("--hoodie", "hoodie.clean.commits.retained=1", "--keep-min", 2, "--keep-max", 3)
     upsert(Table.open(str(folder), settings=SETTINGS), (4, "c", 4))
     before = timeline_names(folder)
@@ -209,7 +207,7 @@ def test_savepoints_are_made_listed_and_deleted(folder: Path, run: Any) -> None:
     assert by_hudi_rs(str(folder)) == ROWS
 
 
-def test_a_restore_asks_first(folder: Path, run: Any) -> None:
+def test_restore_asks_for_confirmation(folder: Path, run: Any) -> None:
     old = commits(folder)[1]
     refused = run("restore", folder, old)
     assert refused.code == 2
@@ -219,7 +217,7 @@ def test_a_restore_asks_first(folder: Path, run: Any) -> None:
     assert by_hudi_rs(str(folder)) == {(1, "a", 1), (2, "b", 2)}
 
 
-def test_a_restore_names_what_it_takes_back_by_completion(
+def test_restore_names_the_commits_it_undoes_by_completion_time(
     folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table.open(str(folder), settings=SETTINGS)
@@ -235,7 +233,7 @@ def test_a_restore_names_what_it_takes_back_by_completion(
     assert f"after {target} ({began_first.begin})" in refused.err
 
 
-def test_rollback_spares_the_living_and_takes_the_dead(folder: Path, run: Any) -> None:
+def test_rollback_spares_live_writers_and_undoes_dead_ones(folder: Path, run: Any) -> None:
     table = Table.open(str(folder), settings=SETTINGS)
     living, dead = Transaction(table), Transaction(table)
     engine.write(living, upserts=rows((8, "a", 8)))
@@ -254,7 +252,7 @@ def test_rollback_spares_the_living_and_takes_the_dead(folder: Path, run: Any) -
     assert by_hudi_rs(str(folder)) == ROWS
 
 
-def test_doctor_says_by_its_code_whether_anything_is_wrong(folder: Path, run: Any) -> None:
+def test_doctor_exit_code_tells_whether_anything_is_wrong(folder: Path, run: Any) -> None:
     healthy = run("doctor", folder)
     assert (healthy.code, "nothing is wrong" in healthy.out) == (0, True)
     (folder / "b" / ".hoodie_partition_metadata").unlink()
@@ -277,7 +275,7 @@ def test_the_timeline_is_drawn(folder: Path, run: Any) -> None:
     assert "nightly" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_of_the_timeline_the_latest_are_drawn_each_lane_named_once_and_no_label_cut_off(folder: Path, run: Any) -> None:
+def test_timeline_draws_latest_instants_with_whole_labels(folder: Path, run: Any) -> None:
     svg = folder.parent / "t.svg"
     assert run("timeline", folder, "--svg", svg, "--last", 2, "--json").said["instants"] == 2
     drawn = {title[:17] for title in titles_of(svg)}
@@ -292,7 +290,7 @@ def test_of_the_timeline_the_latest_are_drawn_each_lane_named_once_and_no_label_
     assert widest + 45 < WIDTH, "a time has 12 letters of 7 pixels, half of them to the right of its line"
 
 
-def test_days_are_told_apart_and_a_long_title_shows_its_end() -> None:
+def test_timeline_separates_days_and_shows_the_end_of_a_long_title() -> None:
     day_ms = 86_400_000
     bars = [Bar(0, 5, "write", "a"), Bar(2 * day_ms, 2 * day_ms + 9, "clean", "b", savepoint=True)]
     picture = draw_timeline(bars, f"trips at s3://bucket/{'folder/' * 30}trips")
@@ -309,9 +307,7 @@ def titles_of(svg: Path) -> list[str]:
     return [title.text or "" for title in root.iter("{http://www.w3.org/2000/svg}title")]
 
 
-def test_who_waited_for_the_lock_is_drawn_from_its_audit_and_without_one_it_is_said_that_nobody_knows(
-    folder: Path, run: Any
-) -> None:
+def test_timeline_draws_lock_waits_from_the_audit_or_says_they_are_unknown(folder: Path, run: Any) -> None:
     svg = folder.parent / "t.svg"
     run("timeline", folder, "--svg", svg)
     assert "waits for the lock are not known" in svg.read_text()
@@ -335,7 +331,7 @@ def test_who_waited_for_the_lock_is_drawn_from_its_audit_and_without_one_it_is_s
     assert "the lock" in svg.read_text()
 
 
-def test_a_wait_is_drawn_only_as_far_as_the_records_agree() -> None:
+def test_lock_wait_is_drawn_only_as_far_as_the_records_agree() -> None:
     def tenure(start_ms: int, end_ms: int) -> Tenure:
         return Tenure("me", "", start_ms, end_ms, "released", end_ms)
 
@@ -374,7 +370,7 @@ def test_bars_that_overlap_are_in_different_lanes_and_names_are_escaped() -> Non
         (["read", "{}/t", "--limit", "-1"], 2, "--limit -1"),
     ],
 )
-def test_what_cannot_be_is_one_sentence_with_the_next_step(
+def test_impossible_request_prints_one_sentence_with_the_next_step(
     folder: Path, run: Any, words: list[str], code: int, sentence: str
 ) -> None:
     told = run(*(word.format(folder.parent) for word in words))
@@ -383,7 +379,7 @@ def test_what_cannot_be_is_one_sentence_with_the_next_step(
     assert told.err.count("\n") == 1
 
 
-def test_a_metadata_table_is_retired_when_asked(folder: Path, run: Any) -> None:
+def test_metadata_table_is_retired_by_its_option(folder: Path, run: Any) -> None:
     assert run("retire-metadata", folder).out == "there is no metadata table\n"
     with (folder / ".hoodie" / "hoodie.properties").open("a") as properties:
         properties.write("hoodie.table.metadata.partitions=files\n")
@@ -394,7 +390,7 @@ def test_a_metadata_table_is_retired_when_asked(folder: Path, run: Any) -> None:
     assert run("doctor", folder).code == 0
 
 
-def test_a_metadata_table_stays_when_asked(tmp_path: Path, run: Any) -> None:
+def test_metadata_table_is_kept_by_its_option(tmp_path: Path, run: Any) -> None:
     folder = with_files_alone("mdt_v9_default", tmp_path / "theirs")
     assert "retire" in run("share", folder).err
     assert "hoodie.metadata.enable" in run("share", folder, "--hoodie", "hoodie.metadata.enable=true").out
@@ -403,7 +399,7 @@ def test_a_metadata_table_stays_when_asked(tmp_path: Path, run: Any) -> None:
     assert run("retire-metadata", folder).code == 0
 
 
-def test_a_table_is_shared_when_asked(folder: Path, run: Any) -> None:
+def test_table_is_shared_by_its_option(folder: Path, run: Any) -> None:
     assert run("share", folder).out == "JVM writers in Spark find all settings already\n"
     properties = folder / ".hoodie" / "hoodie.properties"
     shared = properties.read_text()

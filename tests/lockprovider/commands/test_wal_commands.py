@@ -59,7 +59,7 @@ def test_records_are_appended_once_shown_and_trimmed(url, wal) -> None:
     assert "retain" in wal("info", url).out
 
 
-def test_a_full_log_a_newer_leader_and_bad_words_have_their_codes(url, wal) -> None:
+def test_full_log_newer_leader_and_bad_input_have_exit_codes(url, wal) -> None:
     wal("create", url, "--slots", 1)
     wal("tail", url, "--reader", "slow", "--timeout", 0)
     wal("append", url, "1")
@@ -76,7 +76,7 @@ def test_a_full_log_a_newer_leader_and_bad_words_have_their_codes(url, wal) -> N
     assert "no position" in wal("read", url, "--start", "seven", code=2).err
 
 
-def test_a_log_is_sealed_and_who_follows_it_comes_to_its_end(url, wal) -> None:
+def test_follower_of_a_sealed_log_reaches_its_end(url, wal) -> None:
     wal("create", url)
     wal("append", url, "a")
     assert "sealed; the end: 1:1" in wal("seal", url, "--successor", "s3://bucket/next", "--fence", 3).out
@@ -94,7 +94,7 @@ def test_a_log_is_sealed_and_who_follows_it_comes_to_its_end(url, wal) -> None:
     )
 
 
-def test_tail_shows_what_comes_until_it_is_interrupted(url) -> None:
+def test_tail_shows_new_records_until_it_is_interrupted(url) -> None:
     log = Wal.create(url)
     log.append(b"before")
     words = [COMMAND, "wal", "tail", url, "--json", "--idle", "0.1", "--reader", "r", "--start", "end"]

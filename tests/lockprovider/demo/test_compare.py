@@ -30,7 +30,7 @@ def test_equal_rows_in_another_order_with_more_columns_are_equal():
         (having(s=["x", "y", "z"]), ("c", 3, "z"), ("c", 3, None)),
     ],
 )
-def test_a_row_with_a_value_that_differs_is_named_as_found_and_as_expected(found, surplus, missing):
+def test_differing_row_is_shown_as_found_and_as_expected(found, surplus, missing):
     result = compare(found, EXPECTED)
     assert not result.equal
     assert (result.surplus, result.missing) == ((surplus,), (missing,))

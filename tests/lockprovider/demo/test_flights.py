@@ -41,7 +41,7 @@ def test_main_and_late_together_bring_every_row_of_the_month_in_full(real):
     assert last == dict(zip(keys(february), february.to_pylist(), strict=True))
 
 
-def test_the_late_corrections_overlap_the_main_delivery_and_bring_new_rows_too(real):
+def test_late_corrections_overlap_the_main_delivery_and_add_rows(real):
     main, late = keys(delivery(real, "main", 2)), keys(delivery(real, "late", 2))
     both = set(main) & set(late)
     assert len(both) > 1000

@@ -31,7 +31,7 @@ def play(role: str, job: Job, pipe: Connection) -> None:
     pipe.send(Step(0, 0, "done"))
 
 
-def test_a_death_is_told_to_all_others_and_the_service_learns_that_it_is_alone(tmp_path: Path) -> None:
+def test_death_of_a_process_is_reported_to_all_others_and_the_service(tmp_path: Path) -> None:
     with Processes(Job("t", {}, (1,), is_merge_on_read=True), tmp_path, play) as processes:
         assert str(processes).startswith("ingest ")
         items = list(processes.messages())

@@ -290,7 +290,7 @@ def test_access_point_with_an_at_sign_in_a_name_is_no_password() -> None:
     assert check_url("abfss://box@account.dfs.core.windows.net/x?on=2")
 
 
-def test_what_works_in_one_process_alone_is_not_pickled(tmp_path) -> None:
+def test_objects_bound_to_one_process_are_not_picklable(tmp_path) -> None:
     made = Made(tmp_path)
     things = [made.queue, made.log, made.state, made.election, made.reader, made.log.appender("a"), made.queue.claim()]
     things += [of.open(made.at("x")) for of in (queue.AsyncQueue, wal.AsyncWal, state.AsyncState)]

@@ -35,7 +35,7 @@ class Held:
         return [ValueError(f"bad {one}") if one < 0 else one * 10 for one in batch]
 
 
-def test_what_arrives_meanwhile_goes_with_the_next_and_each_has_its_own_result() -> None:
+def test_operations_during_a_write_share_the_next_and_get_own_results() -> None:
     held = Held()
     batcher = Batcher(held.write, world=Machine())
     first = batcher.submit(1)
@@ -51,7 +51,7 @@ def test_what_arrives_meanwhile_goes_with_the_next_and_each_has_its_own_result()
     assert held.batches == [[1], [2, -3, 4]]
 
 
-def test_who_closes_while_the_thread_is_about_to_start_returns_when_all_is_written(monkeypatch) -> None:
+def test_close_during_thread_start_returns_once_all_is_written(monkeypatch) -> None:
     batcher = Batcher(lambda batch: batch, world=Machine())
     start, begun, closed = threading.Thread.start, threading.Event(), threading.Event()
 
@@ -75,7 +75,7 @@ def test_who_closes_while_the_thread_is_about_to_start_returns_when_all_is_writt
     assert answer.result(0) == 1
 
 
-def test_what_the_write_raises_all_get_and_the_next_write_is_another() -> None:
+def test_error_of_a_write_goes_to_all_its_operations_and_to_no_later_ones() -> None:
     fails = [OSError("no store")]
 
     def write(batch):
@@ -89,13 +89,13 @@ def test_what_the_write_raises_all_get_and_the_next_write_is_another() -> None:
     assert batcher.do(2) == 2
 
 
-def test_a_write_that_answers_for_too_few_is_an_error_for_all() -> None:
+def test_write_with_too_few_answers_is_an_error_for_all() -> None:
     batcher = Batcher(lambda batch: batch[:-1], world=Machine())
     with pytest.raises(ValueError, match="zip"):
         batcher.do(1)
 
 
-def test_it_is_bounded_and_a_closed_one_writes_what_waits_and_takes_nothing_more() -> None:
+def test_batcher_is_bounded_and_close_flushes_and_refuses_more() -> None:
     held = Held()
     batcher = Batcher(held.write, world=Machine(), max_waiting=2)
     batcher.submit(1)
@@ -110,7 +110,7 @@ def test_it_is_bounded_and_a_closed_one_writes_what_waits_and_takes_nothing_more
         batcher.submit(5)
 
 
-def test_a_write_takes_so_many_at_most() -> None:
+def test_write_takes_a_bounded_number_of_operations() -> None:
     held = Held()
     batcher = Batcher(held.write, world=Machine(), most=2)
     answers = [batcher.submit(1)]
@@ -121,7 +121,7 @@ def test_a_write_takes_so_many_at_most() -> None:
     assert held.batches == [[1], [2, 3], [4]]
 
 
-def test_a_pace_is_kept_from_the_answer() -> None:
+def test_pace_is_counted_from_the_answer() -> None:
     clock = ManualClock()
 
     def write(batch):
@@ -140,7 +140,7 @@ def test_a_pace_is_kept_from_the_answer() -> None:
     assert clock.sleeps == [1.0, 1.0, 1.0]
 
 
-def test_a_crowd_shares_one_write() -> None:
+def test_concurrent_operations_share_one_write() -> None:
     """What arrives while a write is under way goes with the next, all of it."""
     batches: list[int] = []
     begun, gate = threading.Event(), threading.Event()
@@ -160,7 +160,7 @@ def test_a_crowd_shares_one_write() -> None:
     assert batches == [1, 63]
 
 
-def test_what_waits_at_the_end_of_the_interpreter_is_written() -> None:
+def test_operations_waiting_at_interpreter_exit_are_written() -> None:
     code = """
 import sys, threading
 from fsspec_cas import Machine
@@ -178,7 +178,7 @@ for n in range(3):
     assert done.stderr == ""
 
 
-def test_a_ctrl_c_leaves_the_line_and_the_others_go_on() -> None:
+def test_ctrl_c_cancels_its_own_operation_and_no_other() -> None:
     code = """
 import sys, threading
 from patience import until
@@ -211,7 +211,7 @@ print(other.result(), batcher.do("last"), flush=True)
     assert rest.splitlines()[-1] == "other last"
 
 
-def test_a_forked_child_starts_with_nobody_waiting() -> None:
+def test_forked_child_starts_without_waiting_operations() -> None:
     held = Held()
     batcher = Batcher(held.write, world=Machine())
     batcher.submit(1)

@@ -63,7 +63,7 @@ def is_broker(queue: Queue, store: Store) -> bool:
     return queue._writer._broker._mine == offer(store)
 
 
-def test_broker_writes_for_a_client_whose_name_it_has_not_seen_yet(store, opened) -> None:
+def test_broker_writes_for_a_client_with_an_unknown_name(store, opened) -> None:
     queues(store, opened, 1)
     way = Faulty(store.backend, {})
     client = opened.enter_context(Queue(Store(way, store.root), PATH, broker=WHERE))
@@ -74,7 +74,7 @@ def test_broker_writes_for_a_client_whose_name_it_has_not_seen_yet(store, opened
     assert "put" not in way.calls
 
 
-def test_who_cannot_listen_says_so_once_and_writes_for_itself(store, opened, caplog) -> None:
+def test_client_that_cannot_listen_warns_once_and_writes_itself(store, opened, caplog) -> None:
     made(store).close()
     one = opened.enter_context(Queue(store, PATH, broker="192.0.2.1"))  # nobody's address
     for body in ("first", "second"):
@@ -84,12 +84,12 @@ def test_who_cannot_listen_says_so_once_and_writes_for_itself(store, opened, cap
 
 
 @pytest.mark.parametrize("anywhere", ["0.0.0.0", "::"])  # noqa: S104 - is refused
-def test_an_address_that_is_everywhere_is_none_to_tell_others(store, anywhere) -> None:
+def test_wildcard_address_is_not_announced(store, anywhere) -> None:
     with pytest.raises(InvalidInput, match=r"must be True \(on this host\), or an address of it"):
         Queue(store, PATH, broker=anywhere)
 
 
-def test_one_writes_for_all_and_each_message_is_worked_on_once(store, opened, where) -> None:
+def test_broker_writes_for_all_and_each_message_is_processed_once(store, opened, where) -> None:
     crowd = queues(store, opened, 4, where)
     assert is_broker(crowd[0], store)
     before = crowd[0].stat().rev
@@ -113,7 +113,7 @@ def test_one_writes_for_all_and_each_message_is_worked_on_once(store, opened, wh
     assert all(one._writer._broker._link is not None for one in crowd[1:])
 
 
-def test_when_the_broker_is_gone_another_is(store, opened, where) -> None:
+def test_another_client_becomes_broker_when_the_broker_is_gone(store, opened, where) -> None:
     crowd = queues(store, opened, 3, where)
     crowd[0].close()
     assert crowd[1].put("a").n == 4
@@ -144,7 +144,7 @@ def name_as_broker(store: Store, *offer: str) -> None:
     store.put_if_match(PATH, json.dumps(said).encode(), found.version)
 
 
-def test_a_broker_that_is_silent_is_left(store, opened, monkeypatch) -> None:
+def test_silent_broker_is_abandoned(store, opened, monkeypatch) -> None:
     monkeypatch.setattr("lockprovider.recipes.broker.SILENCE_S", 0.1)
     (queue,) = queues(store, opened, 1)
     service, asked = frozen(opened, "its key")
@@ -157,14 +157,14 @@ def test_a_broker_that_is_silent_is_left(store, opened, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("address", ["unix:/nowhere/s", "tcp:127.0.0.1:1", "tcp:nonsense", "", "http://x", 7])
-def test_an_address_that_is_nobodys_costs_nothing(store, opened, address) -> None:
+def test_unreachable_broker_address_does_not_stop_a_put(store, opened, address) -> None:
     (queue,) = queues(store, opened, 1)
     name_as_broker(store, address, "key")
     queue.stat()
     assert queue.put("a").n == 2
 
 
-def test_who_does_not_know_the_key_is_refused_on_both_sides(store, opened, where) -> None:
+def test_peer_without_the_key_is_refused_by_client_and_broker(store, opened, where) -> None:
     crowd = queues(store, opened, 2, where)
     address, key = offer(store)
     with pytest.raises(BrokenLink):
@@ -215,7 +215,7 @@ ASKED: list[Any] = [
 
 
 @pytest.mark.parametrize("said", ASKED)
-def test_garbage_from_one_who_knows_the_key_does_no_harm_either(said, store, opened) -> None:
+def test_garbage_from_a_peer_with_the_key_does_no_harm(said, store, opened) -> None:
     crowd = queues(store, opened, 2)
     before = crowd[0].stat()
     link = Link(*offer(store))
@@ -241,7 +241,7 @@ ANSWERS: list[Any] = [
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_an_answer_that_is_none_is_no_answer(answer, store, opened) -> None:
+def test_malformed_answer_is_no_answer(answer, store, opened) -> None:
     (queue,) = queues(store, opened, 1)
 
     def serve(peer: socket.socket) -> None:
@@ -257,7 +257,7 @@ def test_an_answer_that_is_none_is_no_answer(answer, store, opened) -> None:
     assert [letter.body for letter in queue.peek()] == ["first", "a"]
 
 
-def test_the_errors_of_each_operation_come_back(store, opened) -> None:
+def test_error_of_each_operation_reaches_its_caller(store, opened) -> None:
     crowd = queues(store, opened, 2)
     crowd[1].put("a", producer="p", seq=2)
     crowd[0].put("b", producer="q", seq=5)
@@ -271,7 +271,7 @@ def test_the_errors_of_each_operation_come_back(store, opened) -> None:
     assert [letter.body for letter in crowd[0].peek()][-1] == b"bytes"
 
 
-def test_what_the_brokers_store_refuses_is_done_by_who_asked(store, opened) -> None:
+def test_client_writes_itself_when_the_store_refuses_its_broker(store, opened) -> None:
     made(store).close()
     clock = ManualClock()
     network = Faulty(store.backend, {"put": [Pass(), *[Refuse()] * 1000]}, world=clock)
@@ -282,7 +282,7 @@ def test_what_the_brokers_store_refuses_is_done_by_who_asked(store, opened) -> N
     assert second.put("third").n == 3
 
 
-def test_a_claim_whose_client_has_hung_up_is_not_made(store, opened) -> None:
+def test_claim_of_a_disconnected_client_is_not_made(store, opened) -> None:
     crowd = queues(store, opened, 1)
     link = Link(*offer(store))
     broker = crowd[0]
@@ -311,7 +311,7 @@ def logs(store: Store, opened: ExitStack, count: int, where: bool | str = WHERE)
     return crowd
 
 
-def test_one_appends_for_all_and_each_record_is_there_once(store, opened, where) -> None:
+def test_broker_appends_for_all_and_each_record_exists_once(store, opened, where) -> None:
     crowd = logs(store, opened, 4, where)
     before = crowd[0].end()
     told: Counter[int] = Counter()
@@ -334,7 +334,7 @@ def test_one_appends_for_all_and_each_record_is_there_once(store, opened, where)
     assert sum(one._writer._broker._link is not None for one in crowd) >= 3
 
 
-def test_when_the_broker_of_a_log_is_gone_another_is(store, opened) -> None:
+def test_another_client_becomes_broker_of_a_log_when_it_is_gone(store, opened) -> None:
     crowd = logs(store, opened, 3)
     out = crowd[1].appender("p")
     assert out.append(b"1", seq=1).position.offset == 3
@@ -351,7 +351,7 @@ def test_when_the_broker_of_a_log_is_gone_another_is(store, opened) -> None:
             crowd[2].append(b"y")
 
 
-def test_bad_names_of_interfaces(store) -> None:
+def test_invalid_interface_names_are_refused(store) -> None:
     for wrong in (7, None, "", b"127.0.0.1"):
         with pytest.raises(InvalidInput, match="broker="):
             Queue(store, PATH, broker=wrong)

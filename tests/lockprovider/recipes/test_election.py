@@ -86,7 +86,7 @@ def usurp(store: Store, **changes: Any) -> ElectionRecord:
             return after
 
 
-def test_one_leads_and_resigns_and_the_next_one_does(store) -> None:
+def test_next_candidate_leads_after_the_leader_resigns(store) -> None:
     first = Election(store, PATH, name="vm-7", value={"url": "http://vm-7"}, **SOON)
     second = Election(store, PATH, name="vm-9", **SOON)
     assert second.leader() is None
@@ -111,7 +111,7 @@ def test_one_leads_and_resigns_and_the_next_one_does(store) -> None:
     assert record_in(store).resigned
 
 
-def test_it_is_there_by_its_public_name(tmp_path) -> None:
+def test_election_is_exported_by_its_public_name(tmp_path) -> None:
     election = lockprovider.election.open(f"file://{tmp_path}/jobs/compactor.json", name="a", **SOON)
     with election.lead(timeout=0) as term:
         assert election.leader().epoch == term.epoch
@@ -122,7 +122,7 @@ def counted(backend: MemoryBackend) -> tuple[Store, Faulty]:
     return Store(faulty, f"/{uuid.uuid4().hex}"), faulty
 
 
-def test_requests_are_counted(backend) -> None:
+def test_election_makes_the_documented_number_of_requests(backend) -> None:
     """Two to win, one to renew or to resign, one to look."""
     store, faulty = counted(backend)
     election = Election(store, PATH, **SOON)
@@ -145,7 +145,7 @@ def test_requests_are_counted(backend) -> None:
 
 
 @pytest.mark.parametrize("faults", [*product(FAULTS, FAULTS, FAULTS)])
-def test_whatever_becomes_of_three_writes_one_leads_and_epochs_rise(backend, faults) -> None:
+def test_one_candidate_leads_and_epochs_rise_under_every_triple_of_faults(backend, faults) -> None:
     """The lost-answer table: candidacy, renewal, resignation, each with each fault."""
     clock = ManualClock()
     store = Store(Faulty(backend, {"put": faults}, world=clock), f"/{uuid.uuid4().hex}", world=clock)
@@ -167,7 +167,7 @@ def test_whatever_becomes_of_three_writes_one_leads_and_epochs_rise(backend, fau
     assert epochs == sorted({*epochs})
 
 
-def test_a_term_that_nobody_answers_for_ends_at_its_deadline_and_a_late_renewal_brings_nothing_back(backend) -> None:
+def test_unanswered_term_ends_at_its_deadline_despite_late_renewal(backend) -> None:
     clock = ManualClock()
     faulty = Faulty(backend, {"put": [Pass(), *[LoseRequest()] * 40]}, world=clock)
     store = Store(faulty, f"/{uuid.uuid4().hex}", world=clock)
@@ -183,7 +183,7 @@ def test_a_term_that_nobody_answers_for_ends_at_its_deadline_and_a_late_renewal_
     assert lost.value.reason is LossReason.LAPSED
 
 
-def test_who_has_just_begun_waits_for_the_whole_validity_where_the_store_has_no_clock(store) -> None:
+def test_new_candidate_waits_for_whole_validity_without_a_store_clock(store) -> None:
     clock = ManualClock()
     settings = LockSettings(validity=30.0)
     dead, born = (Candidate(store, PATH, name, settings, clock) for name in "ab")
@@ -219,9 +219,7 @@ class Stamped(Faulty):
 
 
 @pytest.mark.parametrize("off_s", [0.0, -7200.0, 1e6])
-def test_who_has_just_begun_takes_the_age_from_a_store_with_a_clock_whatever_the_wall_clocks_say(
-    backend, off_s
-) -> None:
+def test_new_candidate_takes_age_of_term_from_the_store_clock(backend, off_s) -> None:
     clock = ManualClock(now_s=1000.9)
     stamped = Stamped(backend, clock, off_s)
     store = Store(stamped, f"/{uuid.uuid4().hex}", world=clock)
@@ -241,7 +239,7 @@ def test_who_has_just_begun_takes_the_age_from_a_store_with_a_clock_whatever_the
     assert stamped.calls == ["get", "head"]
 
 
-def test_a_wall_clock_that_is_hours_wrong_changes_nothing(store) -> None:
+def test_wrong_wall_clock_changes_no_election(store) -> None:
     behind, ahead = ManualClock(), ManualClock(now_s=1_700_000_000.0 + 36_000)
     settings = LockSettings(validity=30.0)
     one = Candidate(store, PATH, "a", settings, ahead)
@@ -253,7 +251,7 @@ def test_a_wall_clock_that_is_hours_wrong_changes_nothing(store) -> None:
     assert other.stand(other.look(), None).record.epoch == leading.record.epoch + 1
 
 
-def test_what_is_fenced_refuses_a_leader_that_another_has_followed(store, caplog) -> None:
+def test_fenced_state_refuses_a_deposed_leader(store, caplog) -> None:
     state, queue = State(store, "state.json", default=dict), Queue.create(f"memory://{store.root}/q.json")
     old = Election(store, PATH, **SOON).lead()
     state.update(lambda _: {"by": "old"}, fence=old)
@@ -277,7 +275,7 @@ def test_what_is_fenced_refuses_a_leader_that_another_has_followed(store, caplog
     assert lost.value.reason is LossReason.TAKEN_OVER
 
 
-def test_kazoos_election_that_is_not_stopped(store) -> None:
+def test_leadership_function_is_stopped_at_the_loss_of_the_term(store) -> None:
     """There, "cancel will not interrupt the leadership function", and nothing stops it at the loss of the session."""
     election = Election(store, PATH, validity=LONG, renew=0.01, poll=0.01)
     epochs: list[int] = []
@@ -304,7 +302,7 @@ def test_kazoos_election_that_is_not_stopped(store) -> None:
     assert epochs == [epochs[0], epochs[0] + 2, "done"]
 
 
-def test_work_that_watches_its_term_is_not_interrupted_and_begins_again(store) -> None:
+def test_work_that_checks_its_term_is_restarted_without_interruption(store) -> None:
     election = Election(store, PATH, validity=LONG, renew=0.01, poll=0.01)
     seen: list[int] = []
 
@@ -336,20 +334,20 @@ election.run(main, on_deposed="exit", grace=0.05)
 """
 
 
-def test_a_process_whose_work_cannot_be_interrupted_ends_if_it_shall() -> None:
+def test_process_with_uninterruptible_work_exits_when_configured() -> None:
     done = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 123, done
     assert "is lost, and its work goes on: this process ends" in done.stderr
 
 
-def test_an_error_of_the_work_is_the_callers_and_the_term_is_resigned(store) -> None:
+def test_error_of_work_reaches_the_caller_and_the_term_is_resigned(store) -> None:
     election = Election(store, PATH, **SOON)
     with pytest.raises(ZeroDivisionError):
         election.run(lambda _: 1 / 0)
     assert record_in(store).resigned
 
 
-def test_a_refusal_by_what_is_fenced_elsewhere_is_no_loss(store) -> None:
+def test_refusal_by_an_unrelated_fence_does_not_end_the_term(store) -> None:
     def main(term: Any) -> None:
         raise Fenced("a newer one has written", term.epoch + 1)
 
@@ -376,7 +374,7 @@ def test_stop_ends_the_work_and_resigns(store) -> None:
         election.lead()
 
 
-def test_a_transfer_is_for_the_heir_and_then_for_anybody(store) -> None:
+def test_transferred_leadership_is_for_the_heir_first_and_then_for_all(store) -> None:
     clock = ManualClock()
     settings = LockSettings(validity=30.0)
     one, heir, third = (Candidate(store, PATH, name, settings, clock) for name in ("a", "vm-9", "c"))
@@ -389,7 +387,7 @@ def test_a_transfer_is_for_the_heir_and_then_for_anybody(store) -> None:
     assert may_stand(third.me, third.look(), clock.monotonic_s())
 
 
-def test_a_leader_hands_over_by_name(store) -> None:
+def test_leader_transfers_to_a_named_candidate(store) -> None:
     first, second = Election(store, PATH, name="vm-7", **SOON), Election(store, PATH, name="vm-9", **SOON)
     with pytest.raises(NotElected, match="does not lead"):
         first.transfer("vm-9")
@@ -404,7 +402,7 @@ def test_a_leader_hands_over_by_name(store) -> None:
         assert after.epoch == term.epoch + 1
 
 
-def test_watch_tells_who_leads_resigns_and_lapses(store) -> None:
+def test_watch_reports_election_resignation_and_lapse(store) -> None:
     onlooker = Election(store, PATH, **SOON)
     changes = onlooker.watch()
     with Election(store, PATH, name="a", **SOON).lead() as term:
@@ -419,7 +417,7 @@ def test_watch_tells_who_leads_resigns_and_lapses(store) -> None:
     assert list(changes) == []
 
 
-def test_an_object_that_somebody_removed_is_left_to_the_leader_that_was_seen(store) -> None:
+def test_removed_object_is_left_to_the_last_seen_leader(store) -> None:
     clock = ManualClock()
     settings = LockSettings(validity=30.0)
     one, other = (Candidate(store, PATH, name, settings, clock) for name in "ab")
@@ -439,7 +437,7 @@ def test_an_object_that_somebody_removed_is_left_to_the_leader_that_was_seen(sto
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"[1]", b'{"format": true}', b'{"owner": "x", "validUntil": 1, "expired": true}']
 )
-def test_what_is_no_election_is_refused_and_not_written_over(store, data) -> None:
+def test_invalid_election_object_is_refused_and_not_overwritten(store, data) -> None:
     store.put_if_absent(PATH, data)
     election = Election(store, PATH, **SOON)
     for call in (election.lead, election.leader):
@@ -490,7 +488,7 @@ def test_a_term_belongs_to_its_process(store) -> None:
     term.resign()
 
 
-def test_term_goes_on_though_nobody_refers_to_it(store) -> None:
+def test_unreferenced_term_goes_on_until_resigned_or_lost(store) -> None:
     """It is resigned or lost, and says so; it does not end in silence."""
     term = weakref.ref(Election(store, PATH, **SOON).lead())
     gc.collect()
@@ -499,7 +497,7 @@ def test_term_goes_on_though_nobody_refers_to_it(store) -> None:
     led.resign()
 
 
-def test_a_term_whose_thread_is_dead_is_given_up(store) -> None:
+def test_term_of_a_dead_thread_ends(store) -> None:
     election = Election(store, PATH, validity=LONG, renew=0.01, poll=0.01)
     taken: list[Any] = []
     thread = threading.Thread(target=lambda: taken.append(election.lead()))
@@ -510,7 +508,7 @@ def test_a_term_whose_thread_is_dead_is_given_up(store) -> None:
         taken[0].check()
 
 
-def test_of_a_hundred_candidates_few_write_when_the_leader_resigns(backend) -> None:
+def test_few_of_a_hundred_candidates_write_when_the_leader_resigns(backend) -> None:
     """No herd: who sees that another was elected goes on waiting."""
     store, faulty = counted(backend)
     clock = ManualClock()
@@ -610,7 +608,7 @@ def test_a_cancelled_run_cancels_its_work_and_resigns(store) -> None:
     asyncio.run(story())
 
 
-def test_a_term_that_is_won_for_a_task_that_is_gone_is_resigned(store) -> None:
+def test_term_won_for_a_cancelled_task_is_resigned(store) -> None:
     async def story() -> None:
         election = AsyncElection(store, PATH, **SOON)
         inner = election._sync
@@ -637,7 +635,7 @@ def test_a_term_that_is_won_for_a_task_that_is_gone_is_resigned(store) -> None:
     asyncio.run(story())
 
 
-def test_tasks_watch(store) -> None:
+def test_tasks_watch_an_election(store) -> None:
     async def story() -> None:
         onlooker = AsyncElection(store, PATH, **SOON)
         changes = onlooker.watch()

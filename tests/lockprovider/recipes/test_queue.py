@@ -61,7 +61,7 @@ def store() -> Store:
     return Store(MemoryBackend(fsspec.filesystem("memory", skip_instance_cache=True)), f"/{uuid.uuid4().hex}")
 
 
-def test_messages_are_put_claimed_and_acked_in_their_order(store) -> None:
+def test_messages_are_put_claimed_and_acked_in_order(store) -> None:
     queue = made(store)
     assert [queue.put(n).n for n in range(3)] == [1, 2, 3]
     queue.put("first", priority=1)
@@ -72,7 +72,7 @@ def test_messages_are_put_claimed_and_acked_in_their_order(store) -> None:
     assert queue.claim() is None
 
 
-def test_a_cycle_costs_three_puts_and_an_idle_look_one_conditional_get(store) -> None:
+def test_queue_cycle_takes_three_puts_and_idle_poll_one_conditional_get(store) -> None:
     made(store)
     queue, faulty = again(store)
     queue.put(0)
@@ -88,7 +88,7 @@ def test_a_cycle_costs_three_puts_and_an_idle_look_one_conditional_get(store) ->
     assert faulty.calls == budgets.QUEUE_IDLE
 
 
-def test_a_body_comes_back_as_it_was(store) -> None:
+def test_body_comes_back_unchanged(store) -> None:
     queue = made(store)
     bodies = [bytes(range(256)), {"a": [1, None, True, "ü\n"]}, "", 0, None, [], b""]
     queue.put_many(bodies)
@@ -100,7 +100,7 @@ def test_a_body_comes_back_as_it_was(store) -> None:
         queue.put("x" * (1 << 20))
 
 
-def test_a_named_producer_puts_once_also_after_it_died(store) -> None:
+def test_named_producer_puts_each_number_once_also_after_a_crash(store) -> None:
     made(store)
     days = [{"day": n} for n in range(1300)]
     first = Queue(store, PATH)
@@ -111,7 +111,7 @@ def test_a_named_producer_puts_once_also_after_it_died(store) -> None:
     assert sorted(one["day"] for one in drained(Queue(store, PATH))) == [*range(1300)]
 
 
-def test_numbers_rise_and_a_lower_one_is_a_repeat_only_if_it_was_put(store) -> None:
+def test_lower_number_is_a_repeat_only_if_it_was_put(store) -> None:
     """Jqueue's doubled push, and a thread that is too late."""
     queue = made(store)
     assert not queue.put("a", producer="kafka", seq=10).again
@@ -124,7 +124,7 @@ def test_numbers_rise_and_a_lower_one_is_a_repeat_only_if_it_was_put(store) -> N
     assert drained(queue) == ["a", "b"]
 
 
-def test_a_number_that_was_refused_is_no_repeat_when_the_rest_of_its_write_is_sent_again(store) -> None:
+def test_refused_number_is_no_repeat_when_its_batch_is_retried(store) -> None:
     """Whether it may have been done was said of the whole write: what was in none was told to be there already."""
     one, rival = made(store), Queue(store, PATH)
     one.put("j", producer="p", seq=10)
@@ -136,7 +136,7 @@ def test_a_number_that_was_refused_is_no_repeat_when_the_rest_of_its_write_is_se
     assert [letter.body for letter in one.peek()] == ["j", "between", "o"]
 
 
-def test_dedupe_puts_a_message_once_while_its_name_is_remembered(store) -> None:
+def test_dedupe_puts_a_message_once_while_its_id_is_remembered(store) -> None:
     queue = made(store)
     for _ in range(3):
         Queue(store, PATH).put({"day": 1}, dedupe="2026-11-01")
@@ -147,7 +147,7 @@ def test_dedupe_puts_a_message_once_while_its_name_is_remembered(store) -> None:
 @pytest.mark.parametrize(
     "how", [{"key": "\ud800"}, {"dedupe": "\ud800"}, {"producer": "\ud800", "seq": 1}, {"key": 7}], ids=ascii
 )
-def test_text_that_utf_8_cannot_say_is_refused_before_it_spoils_what_goes_with_it(store, how) -> None:
+def test_text_not_encodable_as_utf_8_is_refused_before_it_joins_a_batch(store, how) -> None:
     queue = made(store)
     with pytest.raises(InvalidInput):
         queue.put(1, **how)
@@ -172,7 +172,7 @@ def test_text_that_utf_8_cannot_say_is_refused_before_it_spoils_what_goes_with_i
     ],
     ids=str,
 )
-def test_half_an_identity_is_none(store, how) -> None:
+def test_incomplete_producer_identity_is_refused(store, how) -> None:
     with pytest.raises(InvalidInput):
         made(store).put(1, **how)
 
@@ -193,7 +193,7 @@ def test_each_triple_of_faults_of_puts_loses_and_doubles_nothing(store, faults) 
     assert (stat.put, stat.ready, stat.claimed, stat.dead) == (2, 0, 0, 0)
 
 
-def test_a_lost_answer_is_settled_also_when_it_is_pushed_out_of_the_last_writes(store) -> None:
+def test_lost_answer_is_settled_also_after_it_left_the_list_of_last_writes(store) -> None:
     made(store)
     other = Queue(store, PATH)
 
@@ -222,7 +222,7 @@ def test_a_lost_answer_is_settled_also_when_it_is_pushed_out_of_the_last_writes(
     assert Counter(map(str, drained(other))) == Counter(map(str, [*range(70)] * 3))
 
 
-def test_a_worker_that_sleeps_past_its_time_is_refused_and_the_newer_claim_stands(store) -> None:
+def test_late_worker_is_refused_and_the_newer_claim_stands(store) -> None:
     """SQS: a late delete is refused, and says why."""
     clock = ManualClock()
     queue = made(store, visible_s=60)
@@ -242,7 +242,7 @@ def test_a_worker_that_sleeps_past_its_time_is_refused_and_the_newer_claim_stand
     assert queue.claim() is None
 
 
-def test_what_nobody_beats_for_lapses_by_the_clock_of_who_looks_on(store) -> None:
+def test_claim_without_heartbeat_lapses_by_the_clock_of_the_observer(store) -> None:
     clock = ManualClock()
     made(store, visible_s=60).put("a")
     dead = Queue(store, PATH, world=clock).claim()
@@ -257,7 +257,7 @@ def test_what_nobody_beats_for_lapses_by_the_clock_of_who_looks_on(store) -> Non
     assert job.epoch > dead.epoch
 
 
-def test_clocks_an_hour_apart_take_nobodys_job_away(store) -> None:
+def test_clocks_an_hour_apart_lapse_no_live_claim(store) -> None:
     """A worker whose clock is late: what others see first is its end long ago, but by the heartbeat it lives on."""
     late = ManualClock(now_s=ManualClock().now_s - 3600, _ids=1000)
     here = ManualClock()
@@ -276,7 +276,7 @@ def test_clocks_an_hour_apart_take_nobodys_job_away(store) -> None:
     job.ack()
 
 
-def test_a_message_whose_worker_is_killed_before_it_was_processed_is_delivered_again(store) -> None:
+def test_message_of_a_killed_worker_is_delivered_again(store) -> None:
     """Kombu's filesystem transport removes it first: a killed worker loses it."""
     clock = ManualClock()
     made(store, visible_s=60).put("a")
@@ -292,7 +292,7 @@ def test_a_message_whose_worker_is_killed_before_it_was_processed_is_delivered_a
     assert (other.stat().ready, other.stat().claimed) == (0, 0)
 
 
-def test_a_job_knows_that_its_time_is_over_without_a_request(store) -> None:
+def test_job_learns_without_a_request_that_its_claim_lapsed(store) -> None:
     clock = ManualClock()
     made(store, visible_s=60).put("a")
     job = Queue(store, PATH, world=clock).claim()
@@ -305,7 +305,7 @@ def test_a_job_knows_that_its_time_is_over_without_a_request(store) -> None:
     assert job.lost.is_set()
 
 
-def test_heartbeats_keep_the_jobs_of_a_process_and_a_late_one_does_not_stop_them(store, monkeypatch) -> None:
+def test_late_heartbeat_does_not_stop_later_heartbeats(store, monkeypatch) -> None:
     """DotNetWorkQueue #335: one late heartbeat stopped the beating for good."""
     monkeypatch.setattr(job_module, "_BEATS", 6000)
     made(store, visible_s=600).put_many(["a", "b"])
@@ -354,7 +354,7 @@ def test_close_ends_the_heartbeat_thread_of_claims_that_have_not_ended(store) ->
         queue.put("b")
 
 
-def test_what_fails_too_often_is_a_dead_letter_with_its_last_error(store) -> None:
+def test_message_that_fails_too_often_is_a_dead_letter_with_its_last_error(store) -> None:
     queue = made(store, max_attempts=2)
     queue.put("bad", key="k")
     queue.put("good", key="k")
@@ -375,7 +375,7 @@ def test_what_fails_too_often_is_a_dead_letter_with_its_last_error(store) -> Non
     assert queue.claim().attempt == 1
 
 
-def test_an_exception_gives_back_with_a_pause_and_says_why_at_the_next_attempt(store) -> None:
+def test_exception_gives_message_back_with_pause_and_reason(store) -> None:
     clock = ManualClock()
     made(store).put("a")
     queue = Queue(store, PATH, world=clock)
@@ -407,7 +407,7 @@ def test_a_message_is_not_delivered_before_its_time(store) -> None:
     assert drained(queue) == ["later"]
 
 
-def test_of_one_key_one_is_worked_on_at_a_time_and_in_order(store) -> None:
+def test_messages_of_one_key_are_processed_one_at_a_time_and_in_order(store) -> None:
     queue = made(store)
     queue.put_many([("a", 1), ("a", 2), ("b", 1), ("a", 3)], key=lambda body: body[0])
     first, other = queue.claim(), queue.claim()
@@ -420,7 +420,7 @@ def test_of_one_key_one_is_worked_on_at_a_time_and_in_order(store) -> None:
     other.ack()
 
 
-def test_follow_ups_come_with_the_ack_or_not_at_all(store) -> None:
+def test_follow_up_messages_are_put_with_the_ack_or_not_at_all(store) -> None:
     queue = made(store)
     queue.put("a")
     job = queue.claim()
@@ -438,7 +438,7 @@ def test_follow_ups_come_with_the_ack_or_not_at_all(store) -> None:
 
 
 @pytest.mark.parametrize("refusals", [6, 7, 40])
-def test_what_came_to_nothing_is_passed_by_no_later_number_so_its_repeat_puts_it(store, refusals) -> None:
+def test_failed_number_blocks_later_numbers_until_it_is_retried(store, refusals) -> None:
     """Else the repeat would be told that it is there, and it is nowhere."""
     made(store)
     queue, faulty = again(store, {"put": [Refuse()] * refusals})
@@ -451,7 +451,7 @@ def test_what_came_to_nothing_is_passed_by_no_later_number_so_its_repeat_puts_it
     assert [one.body for one in Queue(store, PATH).peek(50)] == [*range(20)]
 
 
-def test_a_message_without_room_is_passed_by_no_later_one_of_its_producer(store) -> None:
+def test_message_without_room_blocks_later_ones_of_its_producer(store) -> None:
     queue = made(store, max_bytes=4096)
     bodies = ["x" * 3000, "y" * 3000, "z"]
     with pytest.raises(QueueFull):
@@ -462,7 +462,7 @@ def test_a_message_without_room_is_passed_by_no_later_one_of_its_producer(store)
     assert drained(queue) == bodies[1:]
 
 
-def test_a_full_queue_says_so_and_puts_nothing(store) -> None:
+def test_full_queue_raises_and_puts_nothing(store) -> None:
     queue = made(store, max_bytes=4096)
     with pytest.raises(QueueFull, match="takes 4096"):
         queue.put_many(["x" * 1000] * 9, producer="p", key=lambda body: body[0])
@@ -502,7 +502,7 @@ def test_a_job_is_a_fence_for_a_state(store) -> None:
         state.update(lambda value: [*value, "old"], fence=old)
 
 
-def test_purge_removes_what_was_shown(store) -> None:
+def test_purge_removes_the_messages_that_were_shown(store) -> None:
     queue = made(store)
     queue.put_many(range(3))
     shown = queue.stat()
@@ -513,7 +513,7 @@ def test_purge_removes_what_was_shown(store) -> None:
     assert queue.stat().ready == 0
 
 
-def test_there_is_no_queue_until_it_is_made_and_another_is_not_taken_for_it(store) -> None:
+def test_queue_must_be_created_and_a_recreated_one_is_another_queue(store) -> None:
     queue = Queue(store, PATH)
     for call in (lambda: queue.put(1), queue.claim, queue.stat, lambda: queue.put(1, producer="p", seq=1)):
         with pytest.raises(NoQueue, match="create"):
@@ -526,7 +526,7 @@ def test_there_is_no_queue_until_it_is_made_and_another_is_not_taken_for_it(stor
         queue.stat()
 
 
-def test_two_that_make_it_at_once_lose_nothing() -> None:
+def test_concurrent_creations_of_a_queue_lose_nothing() -> None:
     """jqueue: its first write is unconditional."""
     url = f"memory://{uuid.uuid4().hex}/backfill.json"
     first = lockprovider.queue.create(url, visible_s=60)
@@ -539,7 +539,7 @@ def test_two_that_make_it_at_once_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"id": 1}', b'{"id": "x", "ready": [], "claims": [], "format": 2}'])
-def test_what_is_no_queue_is_never_written_over(store, data) -> None:
+def test_invalid_queue_object_is_never_overwritten(store, data) -> None:
     store.put_if_absent(PATH, data)
     for call in (Queue(store, PATH).stat, lambda: Queue(store, PATH).put(1)):
         with pytest.raises(MalformedObject, match="backfill.json"):
@@ -556,7 +556,7 @@ def test_fields_of_a_newer_version_are_kept(store) -> None:
     assert json.loads(store.read(PATH).data)["broker"] == {"address": "x"}
 
 
-def test_a_store_that_refuses_has_done_nothing_and_one_that_is_silent_is_unknown(store) -> None:
+def test_refusal_puts_nothing_and_timeout_is_unknown(store) -> None:
     made(store)
     queue, _ = again(store, {"put": [Refuse()] * 500})
     queue._writer._timeout_s = 2
@@ -572,7 +572,7 @@ def test_a_store_that_refuses_has_done_nothing_and_one_that_is_silent_is_unknown
     assert not Queue(store, PATH).put(1, producer="p", seq=1).again
 
 
-def test_threads_share_writes_and_work_each_message_once(store) -> None:
+def test_threads_share_writes_and_process_each_message_once(store) -> None:
     queue = made(store)
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(queue.put, range(300)))
@@ -583,7 +583,7 @@ def test_threads_share_writes_and_work_each_message_once(store) -> None:
     assert queue.stat().rev < 900
 
 
-def test_clients_that_race_lose_and_double_nothing(store) -> None:
+def test_racing_clients_lose_and_double_nothing(store) -> None:
     made(store)
     queues = [Queue(Store(store.backend, store.root), PATH) for _ in range(4)]
     seen: list[str] = []
@@ -600,7 +600,7 @@ def test_clients_that_race_lose_and_double_nothing(store) -> None:
     assert sorted(seen) == sorted(f"{one}.{n}" for one in range(4) for n in range(15))
 
 
-def test_a_waiting_worker_is_woken_by_a_put_of_its_process_and_stops_when_told(store) -> None:
+def test_waiting_worker_is_woken_by_a_put_of_its_process_and_can_be_stopped(store) -> None:
     queue = made(store)
     seen: list[int] = []
     with ThreadPoolExecutor(1) as pool:
@@ -623,7 +623,7 @@ def test_an_error_of_the_queue_ends_the_work(store) -> None:
         queue.work(fn, threads=2)
 
 
-def test_work_of_threads_raises_an_error_while_another_thread_finds_no_message(store) -> None:
+def test_worker_threads_raise_an_error_while_another_waits_for_messages(store) -> None:
     queue = made(store, max_attempts=1)
     queue.put("bad")
 
@@ -642,7 +642,7 @@ def test_work_of_threads_raises_an_error_while_another_thread_finds_no_message(s
             queue.stop()
 
 
-async def test_work_of_tasks_ends_them_all_before_it_raises_an_error(store) -> None:
+async def test_worker_tasks_all_end_before_an_error_is_raised(store) -> None:
     queue = AsyncQueue(made(store)._store, PATH)
     await queue.put_many(["bad", "good"])
     failed, ended = asyncio.Event(), []
@@ -664,7 +664,7 @@ async def test_work_of_tasks_ends_them_all_before_it_raises_an_error(store) -> N
     assert (await queue.stat()).claimed == 0
 
 
-def test_put_many_raises_for_a_bad_message_once_the_messages_before_it_ended(store) -> None:
+def test_put_many_raises_for_a_bad_message_after_the_earlier_ones_ended(store) -> None:
     queue = made(store)
     held = threading.Event()
 
@@ -696,7 +696,7 @@ def test_a_forked_child_holds_no_claims(store, tmp_path) -> None:
     assert queue.claim().body == "b"
 
 
-def test_it_is_bounded(store) -> None:
+def test_producer_table_of_a_queue_is_bounded(store) -> None:
     queue = made(store)
     contents = queue._writer.read()[0].copy()
     for n in range(1000):
@@ -767,7 +767,7 @@ class Lists:
 
 
 @given(st.lists(calls_of_a_queue))
-def test_it_does_what_lists_would_do_and_its_size_is_what_is_there(calls) -> None:
+def test_random_queue_calls_agree_with_lists_and_the_stored_size(calls) -> None:
     """The object is read back after each call."""
     contents, lists = Contents("q", QueueSettings(max_attempts=3)), Lists()
     for count, (verb, body, key, priority) in enumerate(calls):

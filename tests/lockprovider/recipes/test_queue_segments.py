@@ -41,7 +41,7 @@ def segments(store: Store) -> list[str]:
     return [one.path for one in store.list(f"{PATH}.d/")]
 
 
-def test_many_messages_wait_in_segments_and_the_object_stays_small(store) -> None:
+def test_many_messages_are_stored_in_segments_and_the_object_stays_small(store) -> None:
     queue = made(store)
     queue.put_many(range(4_000))
     stat = queue.stat()
@@ -54,7 +54,7 @@ def test_many_messages_wait_in_segments_and_the_object_stays_small(store) -> Non
     assert queue.stat().bytes == 0
 
 
-def test_a_segment_is_a_put_more_when_it_is_made_and_a_get_and_a_delete_more_when_it_comes_back(store, small) -> None:
+def test_segment_takes_one_put_when_written_and_one_get_and_delete_later(store, small) -> None:
     made(store)
     queue, faulty = again(store)
     for n in range(4):
@@ -99,7 +99,7 @@ def test_a_store_that_refuses_the_segment_has_put_nothing(store, small) -> None:
     assert Queue(store, PATH).stat().put == 4
 
 
-def test_one_who_knows_an_older_queue_looks_again_where_its_segment_is_gone(store, small) -> None:
+def test_client_with_stale_queue_reads_again_when_its_segment_is_gone(store, small) -> None:
     queue = made(store)
     queue.put_many(range(8))
     late = Queue(store, PATH)
@@ -110,7 +110,7 @@ def test_one_who_knows_an_older_queue_looks_again_where_its_segment_is_gone(stor
     assert late.claim() is None
 
 
-def test_a_segment_that_somebody_has_removed_is_said_and_nothing_is_written(store, small) -> None:
+def test_removed_segment_is_reported_and_nothing_is_written(store, small) -> None:
     queue = made(store)
     for number in range(6):  # one call might make one write of them, or two, with other segments
         queue.put(number)
@@ -132,7 +132,7 @@ def test_a_segment_that_somebody_has_removed_is_said_and_nothing_is_written(stor
     assert drained(queue) == [3, 4, 5]
 
 
-def test_what_a_dead_writer_left_is_cleaned_and_what_is_named_is_kept(store, small) -> None:
+def test_orphaned_segments_are_removed_and_referenced_ones_kept(store, small) -> None:
     queue = made(store)
     queue.put_many(range(6))
     named = segments(store)
@@ -142,7 +142,7 @@ def test_what_a_dead_writer_left_is_cleaned_and_what_is_named_is_kept(store, sma
     assert drained(queue) == [*range(6)]
 
 
-def test_a_write_that_was_begun_before_the_cleaning_is_done_by_none_of_its_segments(store, small) -> None:
+def test_write_begun_before_the_cleaning_uses_none_of_its_segments(store, small) -> None:
     made(store).put_many(range(4))
     other = Queue(store, PATH)
 
@@ -160,7 +160,7 @@ def test_a_write_that_was_begun_before_the_cleaning_is_done_by_none_of_its_segme
     assert drained(other) == [*range(5)]
 
 
-def test_a_message_with_a_key_stays_in_the_object_and_the_rest_goes_its_way(store, small) -> None:
+def test_message_with_a_key_stays_in_the_object(store, small) -> None:
     queue = made(store)
     queue.put_many([("k", n) for n in range(6)], key=lambda body: body[0])
     assert queue.stat().segments == 0
@@ -173,7 +173,7 @@ def test_a_message_with_a_key_stays_in_the_object_and_the_rest_goes_its_way(stor
     assert queue.claim().body == ["k", 1]
 
 
-def test_what_waits_for_its_time_waits_in_segments_of_its_own(store, small) -> None:
+def test_delayed_messages_are_stored_in_segments_of_their_own(store, small) -> None:
     clock = ManualClock()
     made(store)
     queue = Queue(store, PATH, world=clock)
@@ -188,7 +188,7 @@ def test_what_waits_for_its_time_waits_in_segments_of_its_own(store, small) -> N
     assert drained(queue) == [f"later {n}" for n in range(8)]
 
 
-def test_an_urgent_message_goes_before_those_in_segments_and_segments_before_a_less_urgent_one(store, small) -> None:
+def test_urgent_message_precedes_segments_and_segments_precede_less_urgent(store, small) -> None:
     queue = made(store)
     queue.put_many(range(8))
     queue.put("last", priority=-1)
@@ -214,7 +214,7 @@ def test_large_messages_wait_in_segments_for_their_bytes(store) -> None:
         queue.put("x" * 5000)
 
 
-def test_dead_letters_that_leave_no_room_are_said_and_nothing_is_lost(store) -> None:
+def test_dead_letters_that_fill_the_queue_are_reported_and_nothing_is_lost(store) -> None:
     queue = made(store, max_bytes=4096)
     queue.put_many([str(n) * 900 for n in range(8)])
 
@@ -231,7 +231,7 @@ def test_dead_letters_that_leave_no_room_are_said_and_nothing_is_lost(store) -> 
     assert len(drained(queue)) == 8
 
 
-def test_versions_that_know_no_segments_refuse_the_queue_while_it_has_some(store, small) -> None:
+def test_queue_with_segments_is_refused_by_versions_without_segments(store, small) -> None:
     queue = made(store)
     queue.put_many(range(4))
     assert json.loads(store.read(PATH).data)["format"] == 1
@@ -283,7 +283,7 @@ calls = st.lists(
 
 
 @given(calls)
-def test_the_order_of_delivery_is_that_of_a_queue_without_segments(told) -> None:
+def test_delivery_order_with_segments_equals_order_without(told) -> None:
     """But for messages that wait for their time: those are as many, and delivered once each."""
     spilled, plain, now_ms, delays = Kept(), Contents("q", QueueSettings(max_attempts=99)), 1000, False
     kept, segment = spill.IN_OBJECT, spill.SEGMENT

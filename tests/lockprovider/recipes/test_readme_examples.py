@@ -48,7 +48,7 @@ class Batch:
         return ["2026-11-22"]
 
 
-def test_state_a_watermark_and_a_stream_whose_batch_comes_again(folder, capsys) -> None:
+def test_state_example_keeps_watermark_when_a_batch_is_repeated(folder, capsys) -> None:
     for _ in range(2):
         names = run("state = lockprovider.state.open(", {}, folder)
     assert [one.serial for one in names["state"].history()] == [1], "the same watermark again writes nothing"
@@ -60,7 +60,7 @@ def test_state_a_watermark_and_a_stream_whose_batch_comes_again(folder, capsys) 
     assert names["state"].read().value == {"batch": 2, "rows": 13}
 
 
-def test_queue_a_backfill_that_is_begun_again_works_each_day_once(folder, capsys) -> None:
+def test_queue_example_backfills_each_day_once_when_restarted(folder, capsys) -> None:
     for _ in range(2):  # as after a crash
         names = run("queue = lockprovider.queue.create(", {"lockprovider": lockprovider}, folder)
     assert sorted(capsys.readouterr().out.split()) == ["mon", "tue"]
@@ -68,7 +68,7 @@ def test_queue_a_backfill_that_is_begun_again_works_each_day_once(folder, capsys
     assert (stat.put, stat.ready, stat.claimed, stat.dead) == (2, 0, 0, 0)
 
 
-def test_log_offsets_of_a_stream_whose_batch_comes_again(folder) -> None:
+def test_log_example_keeps_offsets_when_a_batch_is_repeated(folder) -> None:
     for _ in range(2):
         names = run("log = lockprovider.wal.create(", {"lockprovider": lockprovider}, folder)
     assert names["log"].end().offset == 1
@@ -80,7 +80,7 @@ def test_log_offsets_of_a_stream_whose_batch_comes_again(folder) -> None:
     assert [one["batch"] for one in told] == [0, 1, 2]
 
 
-def test_queue_large_bodies_stand_beside_it(folder) -> None:
+def test_queue_example_stores_large_bodies_next_to_the_queue(folder) -> None:
     queue = lockprovider.queue.create(f"file://{folder}/large.json")
     (folder / "backfill-bodies").mkdir()
     loaded: list[bytes] = []
@@ -90,7 +90,7 @@ def test_queue_large_bodies_stand_beside_it(folder) -> None:
     assert not [*(folder / "backfill-bodies").iterdir()]
 
 
-def test_election_one_compactor_is_refused_once_another_has_compacted(folder, capsys) -> None:
+def test_election_example_refuses_a_deposed_compactor(folder, capsys) -> None:
     names = run("election = lockprovider.election.open(", {"lockprovider": lockprovider}, folder)
     assert capsys.readouterr().out.startswith("vm-7 ")
     schema = pa.schema([("id", pa.int64()), ("ts", pa.int64())])

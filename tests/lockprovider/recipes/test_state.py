@@ -88,7 +88,7 @@ def test_a_state_is_read_updated_and_left_as_it_is(store) -> None:
     assert [(one.where, one.after) for one in state.diff(1, 2)] == [("/b", [True, None, 1.5, "ü"])]
 
 
-def test_an_update_costs_two_puts_and_a_read_one_conditional_get(store) -> None:
+def test_update_takes_two_puts_and_read_one_conditional_get(store) -> None:
     through, faulty = again(store)
     state = State(through, PATH, default=list, world=ManualClock())
     state.put([])
@@ -101,7 +101,7 @@ def test_an_update_costs_two_puts_and_a_read_one_conditional_get(store) -> None:
     assert faulty.calls == budgets.STATE_READ
 
 
-def test_what_others_wrote_is_seen_before_it_is_decided_to_write_nothing(store) -> None:
+def test_update_sees_writes_of_others_before_it_writes_nothing(store) -> None:
     mine, other = State(store, PATH, default=int), State(store, PATH)
     mine.put(1)
     other.put(7)
@@ -115,14 +115,14 @@ def test_what_others_wrote_is_seen_before_it_is_decided_to_write_nothing(store) 
         mine.update(refuses)
 
 
-def test_threads_share_writes_and_each_sees_what_the_one_before_made(store) -> None:
+def test_threads_share_writes_and_each_sees_the_previous_update(store) -> None:
     state = State(store, PATH, default=list)
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda n: state.update(added(n)), range(200)))
     assert sorted(state.read().value) == [*range(200)]
 
 
-def test_one_that_fails_fails_alone(store) -> None:
+def test_failing_update_fails_alone(store) -> None:
     state = State(store, PATH, default=list)
     go, reached = threading.Event(), threading.Event()
 
@@ -145,7 +145,7 @@ def test_one_that_fails_fails_alone(store) -> None:
         assert first.result().serial == 1
 
 
-def test_processes_that_race_lose_no_update(store) -> None:
+def test_racing_processes_lose_no_update(store) -> None:
     states = [State(Store(store.backend, store.root), PATH, default=list) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda one: [states[one].update(added(one * 100 + n)) for n in range(20)], range(4)))
@@ -205,7 +205,7 @@ def test_a_lost_answer_is_settled_also_after_others_have_written_ten_times(store
     assert other.read().value == [1, *(100 + n for n in range(others))]
 
 
-def test_what_was_trimmed_cannot_be_settled_and_says_so(store) -> None:
+def test_write_trimmed_from_the_history_cannot_be_settled(store) -> None:
     other = State(store, PATH, default=list, keep=1)
     clock = ManualClock()
     way = Meanwhile(store.backend, lambda: [other.update(added(n)) for n in range(40)], clock)
@@ -221,7 +221,7 @@ def test_what_was_trimmed_cannot_be_settled_and_says_so(store) -> None:
         State(store, "another.json").settle(unknown)
 
 
-def test_a_write_that_was_killed_is_settled_by_another_process(store) -> None:
+def test_write_of_a_killed_process_is_settled_by_another_process(store) -> None:
     through, faulty = again(store, {"put": [Pass(), Pass(), *[LoseRequest()] * 500]})
     state = State(through, PATH, default=list, timeout=5, world=through._world)
     state.put([])
@@ -235,7 +235,7 @@ def test_a_write_that_was_killed_is_settled_by_another_process(store) -> None:
     assert faulty.fired
 
 
-def test_a_store_that_refuses_is_no_doubt(store) -> None:
+def test_refusal_by_the_store_makes_no_doubt(store) -> None:
     through, _ = again(store, {"put": [Refuse()] * 500})
     state = State(through, PATH, default=list, timeout=2, world=through._world)
     with pytest.raises(Unavailable):
@@ -243,7 +243,7 @@ def test_a_store_that_refuses_is_no_doubt(store) -> None:
     assert State(store, PATH, default=list).read().serial == 0
 
 
-def test_history_is_trimmed_and_says_what_is_gone(store) -> None:
+def test_trimmed_history_reports_the_removed_serials(store) -> None:
     state = State(store, PATH, keep=3)
     for n in range(33):
         state.put(n)
@@ -272,7 +272,7 @@ def test_a_state_that_was_removed_and_made_anew_is_another_lineage(store) -> Non
     assert [(one.serial, one.value) for one in anew.history()] == [(2, "newer"), (1, "new")]
 
 
-def test_put_over_an_expected_serial(store) -> None:
+def test_put_with_expected_serial_refuses_another_serial(store) -> None:
     state = State(store, PATH)
     assert state.put("a", expected=0).serial == 1
     with pytest.raises(StateConflict, match="at serial 1, not at 0") as caught:
@@ -298,7 +298,7 @@ def test_an_older_fence_is_refused(store) -> None:
             state.put([], fence=bad)
 
 
-def test_a_lease_is_a_fence(store) -> None:
+def test_lease_works_as_a_fence(store) -> None:
     state = State(store, PATH, default=list)
     with Lock(store, "jobs/nightly.json").acquire() as older:
         state.update(added(1), fence=older)
@@ -322,7 +322,7 @@ def test_an_edit_writes_at_its_end_and_nothing_after_an_exception(store) -> None
     assert state.update(lambda value: {**value, "a": 1}).value == {"schema": 12, "a": 1}  # nobody edits any more
 
 
-def test_while_somebody_edits_an_update_is_told_who(store) -> None:
+def test_update_during_an_edit_raises_error_naming_the_editor(store) -> None:
     state, other = State(store, PATH, default=dict), State(store, PATH, default=dict)
     with state.edit(reason="migration 12") as doc:
         with pytest.raises(StateLocked, match="migration 12") as caught:
@@ -338,7 +338,7 @@ def test_while_somebody_edits_an_update_is_told_who(store) -> None:
     assert other.who().state == "released"
 
 
-def test_an_advisory_edit_is_told_that_it_was_overtaken(store) -> None:
+def test_overtaken_advisory_edit_raises(store) -> None:
     state, other = State(store, PATH, default=dict), State(store, PATH, default=dict, edits="advisory")
     edit = state.edit()
     doc = edit.__enter__()
@@ -370,7 +370,7 @@ def test_a_holder_that_was_paused_overwrites_nothing(store) -> None:
     assert other.read().value == {"theirs": 1}
 
 
-def test_the_mark_of_an_editor_that_died_holds_nobody_up(store) -> None:
+def test_mark_of_a_dead_editor_blocks_no_client(store) -> None:
     state, other = State(store, PATH, default=dict), State(store, PATH, default=dict)
     edit = state.edit()
     doc = edit.__enter__()
@@ -383,7 +383,7 @@ def test_the_mark_of_an_editor_that_died_holds_nobody_up(store) -> None:
         state._batcher.do(state._ending(doc, ""))
 
 
-def test_a_lock_whose_answer_was_lost_is_ones_own(store) -> None:
+def test_lock_with_lost_answer_is_recognised_as_own(store) -> None:
     """OpenTofu #4405: a lock names itself as the one that is in its way."""
     through, faulty = again(store, {"put": [LoseAnswer(), Pass(), DeliverTwice()]})
     state = State(through, PATH, default=dict, world=through._world)
@@ -393,7 +393,7 @@ def test_a_lock_whose_answer_was_lost_is_ones_own(store) -> None:
     assert State(store, PATH).read().value == {"a": 1}
 
 
-def test_unlock_breaks_what_was_shown_and_refuses_what_its_holder_edits(store) -> None:
+def test_unlock_breaks_the_shown_lock_and_refuses_a_changed_one(store) -> None:
     state, other = State(store, PATH, default=dict), State(store, PATH, default=dict)
     other.unlock(other.who())  # nothing to break
     edit = state.edit(reason="stuck")
@@ -412,7 +412,7 @@ def test_unlock_breaks_what_was_shown_and_refuses_what_its_holder_edits(store) -
     assert other.read().value == {"a": 1, "b": 2}
 
 
-def test_bytes_and_models_and_codecs_of_ones_own(store) -> None:
+def test_bytes_models_and_custom_codecs_are_stored_and_read(store) -> None:
     pydantic = pytest.importorskip("pydantic")
 
     class Orders(pydantic.BaseModel):
@@ -444,7 +444,7 @@ def test_bytes_and_models_and_codecs_of_ones_own(store) -> None:
 
 
 @pytest.mark.parametrize("bad", [None, {1: 2}, {"a": {2: 3}}, float("nan"), b"raw", [object()]])
-def test_what_json_cannot_say_is_refused_before_anything_is_written(store, bad) -> None:
+def test_value_not_representable_in_json_is_refused_before_any_write(store, bad) -> None:
     state = State(store, PATH, default=dict)
     with pytest.raises(InvalidInput):
         state.put(bad)
@@ -458,13 +458,13 @@ def test_what_json_cannot_say_is_refused_before_anything_is_written(store, bad) 
     [{"codec": 7}, {"codec": dict}, {"keep": 0}, {"edits": "no"}, {"default": {}}, {"timeout": -1}, {"pace_s": "x"}],
     ids=str,
 )
-def test_an_option_that_does_not_fit_is_refused(store, options) -> None:
+def test_option_that_does_not_fit_is_refused(store, options) -> None:
     with pytest.raises(InvalidInput):
         State(store, PATH, **options)
 
 
 @pytest.mark.parametrize("data", [b"", b"no JSON", b"[]", b'{"a": 1}', b'{"lineage": "x", "value": 1, "format": 2}'])
-def test_what_is_no_state_is_never_written_over(store, data) -> None:
+def test_invalid_state_object_is_never_overwritten(store, data) -> None:
     store.put_if_absent(PATH, data)
     state = State(store, PATH, default=dict)
     for call in (state.read, lambda: state.put({}), lambda: state.update(lambda value: value)):
@@ -482,7 +482,7 @@ def test_fields_of_a_newer_version_are_kept(store) -> None:
     assert json.loads(store.read(PATH).data)["colour"] == "blue"
 
 
-def test_a_closed_state_takes_nothing_more(store) -> None:
+def test_closed_state_refuses_further_updates(store) -> None:
     with State(store, PATH) as state:
         state.put(1)
     with pytest.raises(lockprovider.state.CoordinationError, match="closed"):
@@ -496,7 +496,7 @@ def test_errors_can_be_pickled() -> None:
         assert (type(again), str(again), vars(again)) == (type(error), "no", vars(error))
 
 
-def test_it_opens_a_url() -> None:
+def test_state_opens_a_url() -> None:
     url = f"memory://{uuid.uuid4().hex}/pipelines/orders.json"
     state = lockprovider.state.open(url, default=dict)
     state.put({"a": 1})
@@ -506,7 +506,7 @@ def test_it_opens_a_url() -> None:
             lockprovider.state.open(bad)
 
 
-async def test_tasks_share_writes_and_an_update_that_is_cancelled_early_is_dropped(store) -> None:
+async def test_tasks_share_writes_and_an_early_cancelled_update_is_dropped(store) -> None:
     state = AsyncState(store, PATH, default=list)
     assert (await state.read()).value == []
     await asyncio.gather(*(state.update(added(n)) for n in range(50)))
@@ -563,7 +563,7 @@ def asked_by(state: State, ask) -> list[BaseException]:
     return raised
 
 
-def test_update_within_an_update_is_refused_at_once_and_the_outer_one_is_done(store) -> None:
+def test_nested_update_is_refused_at_once_and_the_outer_one_is_done(store) -> None:
     state, other = State(store, PATH, default=list), State(store, PATH, default=list)
     for inner in (lambda: state.update(added(2)), lambda: other.put([9]), lambda: State(store, PATH).update(added(2))):
         (error,) = asked_by(state, inner)
@@ -590,7 +590,7 @@ async def test_task_that_updates_within_an_update_is_refused_at_once(store) -> N
     assert isinstance(error, NestedUpdate)
 
 
-def test_update_on_a_thread_that_an_update_waits_for_is_refused_after_the_timeout(store) -> None:
+def test_update_on_thread_that_an_update_waits_for_times_out(store) -> None:
     """Whose thread it is cannot be known; that nobody gets a turn can."""
     state = State(store, PATH, default=list, timeout=0.1)
 
@@ -603,7 +603,7 @@ def test_update_on_a_thread_that_an_update_waits_for_is_refused_after_the_timeou
     assert "another thread" in str(error)
 
 
-def test_two_states_whose_updates_wait_for_each_other_come_to_an_end(store) -> None:
+def test_two_states_whose_updates_wait_for_each_other_time_out(store) -> None:
     one, two = State(store, "a", default=list, timeout=0.1), State(store, "b", default=list, timeout=0.1)
     both = threading.Barrier(2)
 

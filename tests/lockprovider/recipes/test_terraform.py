@@ -64,7 +64,7 @@ def test_run_reads_locks_writes_and_unlocks(two) -> None:
     assert other.ask("LOCK", OTHER)[0] == 200
 
 
-def test_another_run_is_told_who_holds_the_lock(two) -> None:
+def test_another_run_gets_error_naming_the_lock_holder(two) -> None:
     one, other = two
     assert one.ask("LOCK", INFO)[0] == 200
     for info in (OTHER, {**OTHER, "Operation": "OperationTypePlan"}):
@@ -76,7 +76,7 @@ def test_another_run_is_told_who_holds_the_lock(two) -> None:
     assert other.ask("DELETE")[0] == 423
 
 
-def test_lock_whose_answer_was_lost_is_ones_own(two) -> None:
+def test_backend_lock_with_lost_answer_is_recognised_as_own(two) -> None:
     """Terraform's S3 lock names itself as the one that is in its way."""
     one, _ = two
     assert one.ask("LOCK", INFO)[0] == one.ask("LOCK", INFO)[0] == 200
@@ -115,7 +115,7 @@ def test_lock_is_released_when_the_backend_is_closed(two) -> None:
     assert one.ask("LOCK", INFO)[0] == 200
 
 
-def test_lock_taken_past_terraform_is_told_too(two) -> None:
+def test_lock_taken_outside_of_terraform_is_reported(two) -> None:
     one, other = two
     with Lock(other.state.store, other.state.lock_path).acquire():
         status, body = one.ask("LOCK", INFO)

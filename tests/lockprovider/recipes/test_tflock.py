@@ -36,7 +36,7 @@ def again(store: Store, **plan: list[object]) -> tuple[TfLock, Faulty]:
     return TfLock(Store(faulty, store.root, world=clock), KEY, timeout=30, world=clock), faulty
 
 
-def test_one_holds_it_and_the_file_is_as_theirs(store) -> None:
+def test_tflock_excludes_others_and_its_file_equals_terraforms(store) -> None:
     one, other = TfLock(store, KEY), TfLock(store, KEY)
     held = one.acquire(operation="migration", info="12")
     said = json.loads(store.read(f"{KEY}.tflock").data)
@@ -51,7 +51,7 @@ def test_one_holds_it_and_the_file_is_as_theirs(store) -> None:
     other.unlock(other.acquire())
 
 
-def test_what_terraform_holds_is_waited_for_and_left(store) -> None:
+def test_lock_held_by_terraform_is_waited_for_and_not_removed(store) -> None:
     store.put_if_absent(f"{KEY}.tflock", json.dumps(THEIRS).encode()).unwrap()
     lock, _ = again(store)
     with pytest.raises(StateLocked, match="ci@vm-7.*7c2a"):
@@ -61,7 +61,7 @@ def test_what_terraform_holds_is_waited_for_and_left(store) -> None:
 
 
 @pytest.mark.parametrize("faults", [*product(FAULTS, repeat=2)], ids=lambda faults: "-".join(map(str, faults)))
-def test_a_lock_whose_answer_was_lost_is_ones_own(store, faults) -> None:
+def test_lock_with_lost_answer_is_recognised_as_own(store, faults) -> None:
     """opentofu#4405: a lock that names itself as the one that is in its way, and is never given back."""
     lock, faulty = again(store, put=[*faults], delete=[*faults])
     held = lock.acquire()
@@ -71,7 +71,7 @@ def test_a_lock_whose_answer_was_lost_is_ones_own(store, faults) -> None:
     assert ("put", faults[0]) in faulty.fired or faults[0] == Pass()
 
 
-def test_what_a_newer_holder_has_is_not_removed(store) -> None:
+def test_lock_of_a_newer_holder_is_not_removed(store) -> None:
     """Theirs looks at the ID, and then removes whatever is there."""
     lock = TfLock(store, KEY)
     old = lock.acquire()
@@ -83,7 +83,7 @@ def test_what_a_newer_holder_has_is_not_removed(store) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"no JSON", b"[]", b'{"ID": null}'])
-def test_what_is_no_lock_info_locks_all_the_same(store, data) -> None:
+def test_file_without_lock_info_still_locks(store, data) -> None:
     """rustfs#1610: something without content is in the way; here it is shown, and can be unlocked as it was shown."""
     store.put_if_absent(f"{KEY}.tflock", data).unwrap()
     lock = TfLock(store, KEY)
@@ -95,7 +95,7 @@ def test_what_is_no_lock_info_locks_all_the_same(store, data) -> None:
     lock.acquire()
 
 
-def test_of_a_silent_store_nobody_knows_and_what_landed_can_be_unlocked(store) -> None:
+def test_acquire_on_silent_store_is_unknown_and_can_be_unlocked(store) -> None:
     lost = [LoseRequest()] * 1000
     silent, _ = again(store, put=[LoseAnswer(), *lost], get=lost, head=lost)
     with pytest.raises(OutcomeUnknown):
@@ -142,7 +142,7 @@ resource "terraform_data" "one" {{
 
 
 @pytest.mark.parametrize("binary", ["terraform", "tofu"])
-def test_the_real_one_and_this_exclude_each_other(binary, tmp_path, seaweedfs) -> None:
+def test_terraform_and_tflock_exclude_each_other(binary, tmp_path, seaweedfs) -> None:
     if shutil.which(binary) is None:
         pytest.skip(f"there is no {binary}")
     url = f"{seaweedfs.new_prefix()}/network.tfstate"

@@ -91,7 +91,7 @@ def numbered(log: Wal, name: str, *numbers: int) -> list[Appended]:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 7, 64, None])
-def test_records_are_read_in_their_order_and_positions_have_no_holes(store, slots) -> None:
+def test_records_are_read_in_order_and_positions_have_no_gaps(store, slots) -> None:
     log = made(store, slots)
     told = [log.append(b"%d" % n) for n in range(20)]
     assert [one.position.offset for one in told] == [*range(20)]
@@ -105,7 +105,7 @@ def test_records_are_read_in_their_order_and_positions_have_no_holes(store, slot
         assert len(kept) == 20
 
 
-def test_an_append_is_one_put_and_an_idle_look_one_conditional_get(store) -> None:
+def test_append_takes_one_put_and_idle_poll_one_conditional_get(store) -> None:
     made(store)
     log, faulty = again(store)
     log.append(b"first")
@@ -119,7 +119,7 @@ def test_an_append_is_one_put_and_an_idle_look_one_conditional_get(store) -> Non
     assert faulty.calls == budgets.LOG_IDLE * (1 + 5)  # the floor; and after 0, 50, 150, 350 and 500 ms
 
 
-def test_the_end_is_found_by_few_looks_wherever_it_is(store) -> None:
+def test_end_of_log_is_found_by_few_reads(store) -> None:
     made(store, 4096)
     log = Wal(store, PATH)
     for n in range(150):
@@ -131,7 +131,7 @@ def test_the_end_is_found_by_few_looks_wherever_it_is(store) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 8, 13, None])
-def test_any_hint_leads_to_the_end_also_one_of_many_rounds_ago(slots) -> None:
+def test_any_stale_hint_leads_to_the_end_of_the_log(slots) -> None:
     for last in (-1, 0, 1, 2, 5, 12, 13, 14, 40, 41):
         kept = {s if slots is None else s % slots: s for s in range(last + 1)}
         for hint in range(-1, last + 1):
@@ -145,7 +145,7 @@ def test_any_hint_leads_to_the_end_also_one_of_many_rounds_ago(slots) -> None:
             assert len(looks) <= 2 + 2 * (last - hint + 2).bit_length()
 
 
-def test_a_body_comes_back_as_it_was_and_what_is_no_body_is_refused(store) -> None:
+def test_body_comes_back_unchanged_and_an_invalid_one_is_refused(store) -> None:
     log = made(store)
     bodies = [bytes(range(256)), b"", b"\n", bytearray(b"x"), memoryview(b"y")]
     log.append_many(bodies)
@@ -159,7 +159,7 @@ def test_a_body_comes_back_as_it_was_and_what_is_no_body_is_refused(store) -> No
 
 
 @given(st.lists(st.binary(), max_size=5), st.integers(0, 1 << 40), st.booleans())
-def test_a_slot_is_read_back_as_it_was_and_a_torn_one_is_refused(data, offset, led) -> None:
+def test_slot_is_read_back_unchanged_and_a_torn_one_is_refused(data, offset, led) -> None:
     table = {"p": Producer(1, 2, 3, 4, "c", 5), "ü\n": Producer(0, 0, 0, 0, "")}
     head = Head("id", 7, offset, len(data), 3, led, "batch", 99, table)
     stored = encode_slot(head, data)
@@ -173,7 +173,7 @@ def test_a_slot_is_read_back_as_it_was_and_a_torn_one_is_refused(data, offset, l
 # -- once by (producer, seq) -------------------------------------------------------------------------------------------
 
 
-def test_a_producer_appends_each_number_once_also_after_it_died(store) -> None:
+def test_producer_appends_each_number_once_also_after_a_crash(store) -> None:
     made(store, 4)
     numbered(Wal(store, PATH), "ingest", 1, 2, 5, 9)
     with Wal(store, PATH).appender("ingest") as out:
@@ -185,7 +185,7 @@ def test_a_producer_appends_each_number_once_also_after_it_died(store) -> None:
     assert [b.start.offset for b in Wal(store, PATH).read()][-1] == 4
 
 
-def test_a_lower_number_is_a_repeat_only_if_it_was_there(store) -> None:
+def test_lower_number_is_a_repeat_only_if_it_was_appended(store) -> None:
     """Two threads in the wrong order would lose a record silently."""
     log = made(store)
     out = log.appender("kafka")
@@ -224,7 +224,7 @@ def test_append_many_raises_once_all_of_its_records_ended(store, monkeypatch) ->
 
 
 @pytest.mark.parametrize("producer", [None, "p"])
-def test_append_many_raises_for_a_bad_record_once_the_records_before_it_ended(store, producer) -> None:
+def test_append_many_raises_for_a_bad_record_after_the_earlier_ones_ended(store, producer) -> None:
     log = made(store)
     out = log.appender(producer) if producer else log._unnamed()
     first = 1 if producer else None
@@ -263,7 +263,7 @@ def interrupted() -> NoReturn:
     raise KeyboardInterrupt
 
 
-def test_a_number_that_came_to_nothing_holds_up_the_later_ones_until_it_comes_again(store) -> None:
+def test_failed_append_number_blocks_later_ones_until_it_is_retried(store) -> None:
     """Else a record of a pipeline would be missing, and its repeat out of order."""
     made(store)
     log, faulty = again(store, timeout=2)
@@ -280,7 +280,7 @@ def test_a_number_that_came_to_nothing_holds_up_the_later_ones_until_it_comes_ag
     assert records(log) == [b"1", b"2", b"3"]
 
 
-async def test_a_cancelled_append_of_a_producer_goes_on_and_leaves_no_hole(store) -> None:
+async def test_cancelled_append_of_a_producer_completes_and_leaves_no_gap(store) -> None:
     """Dropped, it would be missing below a number that is there, and its repeat be taken for one that is there, too."""
     log = made(store)
     begun, go = threading.Event(), threading.Event()
@@ -303,7 +303,7 @@ async def test_a_cancelled_append_of_a_producer_goes_on_and_leaves_no_hole(store
     assert records(log) == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_who_takes_a_name_fences_who_had_it(store) -> None:
+def test_producer_fences_the_previous_producer_of_its_name(store) -> None:
     old, new = made(store), Wal(store, PATH)
     before = old.appender("p")
     before.append(b"1", seq=1)
@@ -343,7 +343,7 @@ def test_each_triple_of_faults_of_puts_loses_and_doubles_nothing(store, slots, f
 @pytest.mark.parametrize("fault", [LoseAnswer(), DeliverTwice(), DeliverLate(1), LoseRequest()], ids=str)
 @pytest.mark.parametrize("slots", [1, 2, 64, None])
 @pytest.mark.parametrize("others", [0, 1, 2, 5])
-def test_a_lost_answer_is_settled_also_where_others_have_used_the_place_again(store, fault, slots, others) -> None:
+def test_lost_answer_is_settled_also_after_its_slot_was_reused(store, fault, slots, others) -> None:
     made(store, slots)
     other = Wal(store, PATH)
     other.append(b"before")
@@ -372,7 +372,7 @@ def test_a_lost_answer_is_settled_also_where_others_have_used_the_place_again(st
         assert Counter(records(log))[b"mine"] == 1
 
 
-def test_a_store_that_is_silent_is_unknown_and_the_number_may_come_again(store) -> None:
+def test_unanswered_append_is_unknown_and_its_number_can_be_retried(store) -> None:
     made(store)
     log, faulty = again(store, {"put": [LoseRequest()] * 900}, timeout=2)
     with pytest.raises(OutcomeUnknown, match="append it again"), log.appender("p") as out:
@@ -382,7 +382,7 @@ def test_a_store_that_is_silent_is_unknown_and_the_number_may_come_again(store) 
     assert records(log) == [b"1"]
 
 
-def test_who_was_pushed_out_of_the_table_is_told_that_nobody_knows(monkeypatch) -> None:
+def test_producer_dropped_from_the_table_gets_unknown(monkeypatch) -> None:
     monkeypatch.setattr(appending, "UNNAMED_MOST", 2)
     head = Head("log")
     for client in "abc":
@@ -421,7 +421,7 @@ def test_deleted_slots_do_not_come_back(store) -> None:
     assert [record for batch in reader.read() for record in batch.records][-1] == b"late"
 
 
-def test_nothing_is_removed_and_a_ring_is_as_many_objects_as_it_has_slots(store) -> None:
+def test_ring_keeps_exactly_one_object_per_slot(store) -> None:
     log = made(store, 5)
     seen = set()
     for n in range(23):
@@ -432,7 +432,7 @@ def test_nothing_is_removed_and_a_ring_is_as_many_objects_as_it_has_slots(store)
     assert len(seen) == 5
 
 
-def test_a_log_that_waits_for_its_readers_is_full_and_names_the_slowest(store) -> None:
+def test_log_that_waits_for_readers_is_full_and_names_the_slowest_reader(store) -> None:
     log = made(store, 4, retain="readers")
     log.append(b"0")
     fast, slow = log.reader("fast"), log.reader("slow")
@@ -456,7 +456,7 @@ def test_a_log_that_waits_for_its_readers_is_full_and_names_the_slowest(store) -
 
 
 @pytest.mark.parametrize("retain", ["readers", "slots"])
-def test_trim_without_a_position_keeps_what_a_named_reader_has_not_read(store, retain: str) -> None:
+def test_trim_without_position_keeps_records_unread_by_a_named_reader(store, retain: str) -> None:
     log = made(store, 8, retain=retain)
     log.append(b"0")
     reader = log.reader("slow")
@@ -469,7 +469,7 @@ def test_trim_without_a_position_keeps_what_a_named_reader_has_not_read(store, r
     assert log.trim(before=log.end()) == 4
 
 
-def test_without_readers_that_have_a_name_a_full_log_is_trimmed_by_hand(store) -> None:
+def test_full_log_without_named_readers_is_trimmed_by_hand(store) -> None:
     log = made(store, 2, retain="readers")
     log.append(b"0")
     log.append(b"1")
@@ -485,7 +485,7 @@ def test_without_readers_that_have_a_name_a_full_log_is_trimmed_by_hand(store) -
     assert log.trim(before=Position(1, 0)) == 2  # it only rises
 
 
-def test_a_reader_that_was_overtaken_is_told_and_never_gets_another_slots_records(store) -> None:
+def test_overtaken_reader_raises_and_never_gets_records_of_another_slot(store) -> None:
     log = made(store, 4)
     reader = log.reader("slow")
     for n in range(4):
@@ -502,7 +502,7 @@ def test_a_reader_that_was_overtaken_is_told_and_never_gets_another_slots_record
     assert [one.start.slot for one in log.read()] == [*range(log.info().floor, 12)]
 
 
-def test_a_reader_goes_on_where_it_committed_in_another_process_too_and_fences_who_had_it(store) -> None:
+def test_named_reader_resumes_in_another_process_and_fences_the_old_one(store) -> None:
     log = made(store)
     log.append_many([b"a"])
     log.append_many([b"b"])
@@ -525,7 +525,7 @@ def test_a_reader_goes_on_where_it_committed_in_another_process_too_and_fences_w
             log.reader(bad)
 
 
-def test_a_reader_that_died_while_it_was_made_begins_where_it_was_to(store) -> None:
+def test_reader_that_died_during_creation_begins_at_its_start(store) -> None:
     log = made(store, 8, retain="readers")
     for n in range(3):
         log.append(b"%d" % n)
@@ -541,7 +541,7 @@ def test_a_reader_that_died_while_it_was_made_begins_where_it_was_to(store) -> N
         assert [batch.records for batch in Wal(store, PATH).reader(name).read()] == [[b"3"]]
 
 
-def test_the_oldest_is_found_also_while_the_floor_rises(store) -> None:
+def test_oldest_record_is_found_while_the_floor_rises(store) -> None:
     made(store, 2)
     other = Wal(store, PATH)
 
@@ -566,7 +566,7 @@ def test_the_oldest_is_found_also_while_the_floor_rises(store) -> None:
             log.position(bad)
 
 
-def test_follow_gives_what_comes_and_passes_over_empty_slots(store) -> None:
+def test_follow_yields_new_records_and_skips_empty_slots(store) -> None:
     log = made(store)
     log.append(b"0")
     seen: list[bytes] = []
@@ -591,7 +591,7 @@ def test_follow_gives_what_comes_and_passes_over_empty_slots(store) -> None:
 # -- who leads ---------------------------------------------------------------------------------------------------------
 
 
-def test_after_lead_nothing_of_an_older_epoch_follows(store) -> None:
+def test_no_append_of_an_older_epoch_follows_lead(store) -> None:
     log = made(store)
     log.append(b"plain")
     first = log.lead(fence=3)
@@ -624,7 +624,7 @@ def test_a_leader_that_fails_lets_others_append(store) -> None:
     assert numbered(Wal(store, PATH), "p", 1, 2)[0].again
 
 
-def test_a_lease_is_a_fence(store, tmp_path) -> None:
+def test_lease_works_as_a_fence(store, tmp_path) -> None:
     log = made(store)
     with lockprovider.lock(str(tmp_path)) as lease, log.lead(fence=lease) as out:
         out.append(b"a")
@@ -637,7 +637,7 @@ def test_a_lease_is_a_fence(store, tmp_path) -> None:
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 
-def test_there_is_no_log_until_it_is_made_and_another_is_not_taken_for_it(store) -> None:
+def test_log_must_be_created_and_a_recreated_one_is_another_log(store) -> None:
     log = Wal(store, PATH)
     for call in (lambda: log.append(b"1"), log.end, log.info, log.read, log.trim, lambda: log.reader("r"), log.lead):
         with pytest.raises(NoLog, match="create"):
@@ -652,7 +652,7 @@ def test_there_is_no_log_until_it_is_made_and_another_is_not_taken_for_it(store)
         Wal(store, PATH).append(b"2")
 
 
-def test_two_that_make_it_at_once_make_one() -> None:
+def test_concurrent_creations_make_one_log() -> None:
     url = f"memory://{uuid.uuid4().hex}/orders"
     lockprovider.wal.create(url, slots=8).append(b"1")
     assert records(lockprovider.wal.create(url, slots=8)) == [b"1"]
@@ -678,7 +678,7 @@ def test_two_that_make_it_at_once_make_one() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"id": 1}', b'{"id": "x", "slots": 1, "floor": 0, "format": 2}'])
-def test_what_is_no_log_is_never_written_over(store, data) -> None:
+def test_invalid_log_object_is_never_overwritten(store, data) -> None:
     store.put_if_absent("orders/log.json", data)
     log = Wal(store, PATH)
     for call in (log.info, lambda: log.append(b"1")):
@@ -687,7 +687,7 @@ def test_what_is_no_log_is_never_written_over(store, data) -> None:
     assert store.read("orders/log.json").data == data
 
 
-def test_what_is_no_slot_is_never_written_over(store) -> None:
+def test_invalid_slot_object_is_never_overwritten(store) -> None:
     log = made(store)
     log.append(b"1")
     store.put_if_absent("orders/slots/00000001", b"torn")
@@ -698,7 +698,7 @@ def test_what_is_no_slot_is_never_written_over(store) -> None:
     assert store.read("orders/slots/00000001").data == b"torn"
 
 
-def test_a_log_whose_objects_somebody_removes_says_so(store) -> None:
+def test_log_with_removed_objects_raises(store) -> None:
     log = made(store)
     for n in range(70):
         log.append(b"%d" % n)
@@ -717,7 +717,7 @@ def test_fields_of_a_newer_version_are_kept(store) -> None:
     assert json.loads(store.read("orders/log.json").data)["broker"] == {"address": "x"}
 
 
-def test_a_store_that_refuses_has_done_nothing(store) -> None:
+def test_refused_append_writes_nothing(store) -> None:
     made(store)
     log, faulty = again(store, {"put": [Refuse()] * 500}, timeout=2)
     with pytest.raises(Unavailable):
@@ -736,7 +736,7 @@ def test_threads_share_writes(store) -> None:
     assert [records(log)[one.position.offset] for one in told[:9]] == [b"%d" % n for n in range(9)]
 
 
-def test_clients_that_race_lose_and_double_nothing_in_a_small_ring(store) -> None:
+def test_racing_clients_in_a_small_ring_lose_and_double_nothing(store) -> None:
     made(store, 3, retain="readers")
     reader = Wal(store, PATH).reader("r")
     seen: list[bytes] = []
@@ -813,7 +813,7 @@ async def test_tasks_append_read_and_lead(store) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 64, None])
-def test_a_sealed_log_takes_no_more_and_readers_learn_that_it_is_the_end(store, slots) -> None:
+def test_sealed_log_refuses_appends_and_readers_learn_of_the_end(store, slots) -> None:
     log = made(store, slots)
     numbered(log, "p", 1, 2)
     other = Wal(Store(store.backend, store.root), PATH)
@@ -846,7 +846,7 @@ def test_a_named_reader_commits_the_end_of_a_sealed_log(store) -> None:
     assert [(batch.sealed, batch.successor) for batch in log.reader("r").read()] == [(True, "")]
 
 
-def test_who_waits_for_records_is_told_of_the_seal(store) -> None:
+def test_reader_waiting_for_records_is_notified_of_the_seal(store) -> None:
     log = made(store)
     found: list[bool] = []
     waiting = threading.Thread(target=lambda: found.extend(one.sealed for one in log.follow("end", idle_s=0.05)))
@@ -856,7 +856,7 @@ def test_who_waits_for_records_is_told_of_the_seal(store) -> None:
     assert found == [True]
 
 
-def test_only_a_leader_or_a_newer_one_seals_while_somebody_leads(store) -> None:
+def test_only_the_leader_or_a_newer_one_can_seal_a_led_log(store) -> None:
     log = made(store)
     other = Wal(Store(store.backend, store.root), PATH)
     first, second = log.lead(), other.lead(fence=7)
@@ -875,7 +875,7 @@ def test_only_a_leader_or_a_newer_one_seals_while_somebody_leads(store) -> None:
     assert (log.info().sealed, log.info().led, log.info().epoch) == (True, False, 7)
 
 
-def test_a_seal_has_a_slot_of_its_own_also_among_appends_of_one_batch(store) -> None:
+def test_seal_has_its_own_slot_within_a_batch_of_appends(store) -> None:
     log = made(store)
     log.append(b"a")
     later = [log.append_later(b"b"), log._batcher.submit(appending.Seal()), log.append_later(b"c")]
@@ -888,7 +888,7 @@ def test_a_seal_has_a_slot_of_its_own_also_among_appends_of_one_batch(store) -> 
 
 
 @pytest.mark.parametrize("faults", [*product(FAULTS, repeat=2)])
-def test_a_seal_whose_answer_is_lost_is_settled(store, faults) -> None:
+def test_seal_with_lost_answer_is_settled(store, faults) -> None:
     made(store, 2)
     log, _ = again(store, {"put": [Pass(), *faults]}, timeout=60)
     log.append(b"a")
@@ -900,7 +900,7 @@ def test_a_seal_whose_answer_is_lost_is_settled(store, faults) -> None:
     assert log.seal("next") == other.end() == Position(1, 1)
 
 
-def test_a_full_log_has_no_slot_for_a_seal_and_older_versions_refuse_a_sealed_one(store) -> None:
+def test_full_log_cannot_be_sealed_and_older_versions_refuse_a_sealed_log(store) -> None:
     log = made(store, 1, retain="readers")
     reader = log.reader("r")
     log.append(b"a")
@@ -913,7 +913,7 @@ def test_a_full_log_has_no_slot_for_a_seal_and_older_versions_refuse_a_sealed_on
     assert (head["format"], head["sealed"]) == (2, "")
 
 
-async def test_tasks_seal(store) -> None:
+async def test_tasks_seal_a_log(store) -> None:
     made(store)
     async with AsyncWal(store, PATH) as log:
         await log.append(b"a")

@@ -152,7 +152,8 @@ def _schema(given: Any) -> pa.Schema:
         return given
     if not hasattr(given, "__arrow_c_stream__"):
         raise InvalidRecords(
-            f"schema must be a pyarrow.Schema or a DataFrame, not {type(given).__name__}: give rows.schema, or the rows"
+            f"schema must be a pyarrow.Schema or a DataFrame, not {type(given).__name__}: give rows.schema, or the "
+            "rows (of a Dask frame: frame.head())"
         )
     return as_stream(given).schema.remove_metadata()
 

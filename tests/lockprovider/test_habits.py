@@ -120,9 +120,17 @@ def test_verbose_says_on_stderr_what_is_done(tmp_path: Path) -> None:
     assert "fsspec_cas: write of" in said.stderr
 
 
-def test_who_lacks_the_extra_is_told_what_to_install() -> None:
-    code = "import sys; sys.modules['pyarrow'] = None; import lockprovider.table"
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("lockprovider.table", "pyarrow", "table"),
+        ("lockprovider.table.engines.dask", "dask", "dask"),
+        ("lockprovider.table.engines.spark", "pyspark", "spark"),
+    ],
+)
+def test_import_without_its_extra_names_the_extra(module: str, package: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; import {module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    said = "lockprovider.table needs pyarrow, which is not installed: install the extra 'table' of fsspec-cas"
+    said = f"{module} needs {package}, which is not installed: install the extra {extra!r} of fsspec-cas"
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {said}"

@@ -55,7 +55,10 @@ def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.
         case _ if hasattr(rows, "__arrow_c_stream__"):
             found = _of_arrow(rows)
         case _:
-            raise InvalidRecords(f"{type(rows).__name__} has no rows: give a DataFrame, or a pyarrow Table or reader")
+            raise InvalidRecords(
+                f"{type(rows).__name__} has no rows: give a pandas or polars DataFrame, or a pyarrow Table or reader; "
+                "for Dask use lockprovider.table.engines.dask"
+            )
     _check_names(found.schema.names)
     return found
 

@@ -21,12 +21,19 @@ from functools import partial
 from itertools import chain, count
 from typing import Any
 
-import dask
-import dask.dataframe
-import pandas as pd
 import pyarrow as pa
-from dask.callbacks import Callback
-from dask.delayed import delayed
+
+try:
+    import dask
+    import dask.dataframe
+    import pandas as pd
+    from dask.callbacks import Callback
+    from dask.delayed import delayed
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{__name__} needs {error.name}, which is not installed: install the extra 'dask' of fsspec-cas",
+        name=error.name,
+    ) from error
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.convert import OnMissing

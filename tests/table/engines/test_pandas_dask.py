@@ -162,8 +162,9 @@ def test_a_number_that_would_change_is_refused_and_one_that_would_not_is_taken(t
         ("id,part,value", "str has no rows"),
         ({"id": [1]}, "dict has no rows"),
         (pd.Series([1], name="id"), "Series has no rows"),
+        (dd.from_pandas(frame((1, "a", 1)), npartitions=1), "for Dask use lockprovider.table.engines.dask"),
     ],
-    ids=["null key", "stranger", "no partition", "number as name", "twice", "text", "dict", "series"],
+    ids=["null key", "stranger", "no partition", "number as name", "twice", "text", "dict", "series", "dask"],
 )
 def test_bad_rows_are_refused_with_the_next_step_and_nothing_is_written(table: Table, bad: Any, sentence: str) -> None:
     before = data_files(Path(table.url))

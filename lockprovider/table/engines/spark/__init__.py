@@ -5,6 +5,14 @@
 May import: transaction, read, rewrite and below, and the engines' shared `scan`, `writer` and `changes`.
 """
 
+try:
+    import pyspark  # noqa: F401 - a clear error before the modules below import it
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{__name__} needs {error.name}, which is not installed: install the extra 'spark' of fsspec-cas",
+        name=error.name,
+    ) from error
+
 from lockprovider.table.engines.spark.functions import (
     Feed,
     append,

@@ -401,7 +401,9 @@ class HudiWrite:
         known = _OBEYED_BY_WRITES | _WITHOUT_EFFECT_ON_WRITES
         strange = sorted(key for key in options if key.startswith(_OF_WRITES) and key not in known)
         if strange:
-            raise InvalidInput(f"options {strange} would have no effect here: leave them out")
+            alike = get_close_matches(strange[0], sorted(_OBEYED_BY_WRITES), n=1)
+            hint = f"did you mean {alike[0]}?" if alike else "leave them out"
+            raise InvalidInput(f"options {strange} would have no effect here: {hint}")
         keys, partitions, ordering = (_list(options, names) for names in (_KEYS, _PARTITIONS, _ORDERING))
         if ordering is not None and len(ordering) > 1:
             raise InvalidInput(f"{_ORDERING[0]}={','.join(ordering)} has several columns, only one can be written")

@@ -61,8 +61,12 @@ def test_the_operation(options: dict[str, str], overwrite: bool, operation: Writ
     ("options", "words"),
     [
         ({f"{W}operation": "compact"}, "use one of bulk_insert, delete, insert, insert_overwrite,"),
-        ({f"{W}recordkey.feild": "id"}, "['hoodie.datasource.write.recordkey.feild'] would have no effect"),
+        (
+            {f"{W}recordkey.feild": "id"},
+            f"feild'] would have no effect here: did you mean {W}recordkey.field?",
+        ),
         ({f"{W}keygenerator.class": "x.Mine"}, "would have no effect"),
+        ({f"{W}qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq": "1"}, "would have no effect here: leave them out"),
         ({f"{W}partitionpath.field": "part:SIMPLE"}, "['part:SIMPLE'] are no names of columns"),
         ({"hoodie.table.ordering.fields": "ts,id"}, "has several columns"),
         ({f"{W}precombine.field": "ts", "hoodie.table.ordering.fields": "id"}, "contradict each other"),

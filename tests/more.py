@@ -14,22 +14,22 @@ from collections.abc import Mapping
 MORE: Mapping[str, tuple[str, ...]] = {
     # Larger worlds of models. Each model runs its smaller ones, and all mutants, by default.
     "model/test_queue.py": (
-        "test_the_same_where_each_operation_must_answer_for_itself[a producer that dies, a wor",
-        "test_each_message_is_put_once_and_acked_once_by_the_claim_that_is_told_so[one name, two threads",
-        "test_the_same_where_each_operation_must_answer_for_itself[two workers, lapses",
-        "test_each_message_is_put_once_and_acked_once_by_the_claim_that_is_told_so[two producers, a worker",
-        "test_what_waits_in_segments_is_neither_lost_nor_doubled_wherever_a_client_dies[two workers, lapses-1",
-        "test_the_same_where_each_operation_must_answer_for_itself[heartbeats",
-        "test_the_same_where_each_operation_must_answer_for_itself[one name",
-        "test_the_same_where_each_operation_must_answer_for_itself[two producers",
-        "test_each_message_is_put_once_and_acked_once_by_the_claim_that_is_told_so[heartbeats",
-        "test_each_message_is_put_once_and_acked_once_by_the_claim_that_is_told_so[two workers, lapses",
-        "test_what_waits_in_segments_is_neither_lost_nor_doubled_wherever_a_client_dies[a producer that dies, a wor",
-        "test_what_waits_in_segments_is_neither_lost_nor_doubled_wherever_a_client_dies[two workers that die-64",
-        "test_what_waits_in_segments_is_neither_lost_nor_doubled_wherever_a_client_dies[a cleaner-64",
+        "test_each_message_is_put_and_acked_once_without_shared_writes[a producer that dies, a wor",
+        "test_each_message_is_put_once_and_acked_once_by_its_claim[one name, two threads",
+        "test_each_message_is_put_and_acked_once_without_shared_writes[two workers, lapses",
+        "test_each_message_is_put_once_and_acked_once_by_its_claim[two producers, a worker",
+        "test_messages_in_segments_are_neither_lost_nor_doubled_at_any_crash[two workers, lapses-1",
+        "test_each_message_is_put_and_acked_once_without_shared_writes[heartbeats",
+        "test_each_message_is_put_and_acked_once_without_shared_writes[one name",
+        "test_each_message_is_put_and_acked_once_without_shared_writes[two producers",
+        "test_each_message_is_put_once_and_acked_once_by_its_claim[heartbeats",
+        "test_each_message_is_put_once_and_acked_once_by_its_claim[two workers, lapses",
+        "test_messages_in_segments_are_neither_lost_nor_doubled_at_any_crash[a producer that dies, a wor",
+        "test_messages_in_segments_are_neither_lost_nor_doubled_at_any_crash[two workers that die-64",
+        "test_messages_in_segments_are_neither_lost_nor_doubled_at_any_crash[a cleaner-64",
     ),
     "model/test_wal.py": tuple(
-        f"test_each_record_is_there_once_no_slot_is_written_twice_and_what_is_told_is_so[{world}"
+        f"test_each_record_exists_once_and_no_slot_is_written_twice[{world}"
         for world in (
             "a leader that is followed seals",
             "a name that is taken",
@@ -42,33 +42,33 @@ MORE: Mapping[str, tuple[str, ...]] = {
         )
     ),
     "model/test_contention.py": (
-        "test_four_processes_that_ask_again_and_again_take_turns_for_few_requests[8",
+        "test_four_looping_processes_take_turns_for_few_requests[8",
         "test_processes_that_loop_alone_take_turns[3-",
         "test_processes_that_loop_alone_take_turns[8-",
-        "test_a_hundred_and_twenty_eight_processes",
-        "test_those_who_begin_all_at_once",
+        "test_many_looping_processes",
+        "test_simultaneous_starters",
     ),
     "model/test_group_commit_with_faults.py": tuple(
-        f"test_with_more_faults_every_promise_holds[{world}"
+        f"test_every_promise_holds_with_more_faults[{world}"
         for world in ("a JVM writer", "a crash, a holder", "a late request", "a short log")
     ),
     "model/test_promises.py": (
-        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[two clients keep the log",
-        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[one holds, one combines, and a JVM",
-        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[three clients",
-        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[one of two keeps the log",
-        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[two clients, two transactions each",
-        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[one holds, two combine]",
-        "test_while_clocks_differ_by_less_than_the_allowance_at_most_one_believes[equal",
-        "test_while_clocks_differ_by_less_than_the_allowance_at_most_one_believes[the first",
-        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[one holds and renews",
-        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[two clients, one joins, with renewals",
-        "test_with_no_assumption_on_clocks_every_promise_of_publish_holds[one holds, one combines, a late write",
+        "test_every_promise_of_publish_holds_without_clock_assumptions[two clients keep the log",
+        "test_every_promise_of_publish_holds_without_clock_assumptions[one holds, one combines, and a JVM",
+        "test_every_promise_of_publish_holds_without_clock_assumptions[three clients",
+        "test_every_promise_of_publish_holds_without_clock_assumptions[one of two keeps the log",
+        "test_every_promise_of_publish_holds_without_clock_assumptions[two clients, two transactions each",
+        "test_every_promise_of_publish_holds_without_clock_assumptions[one holds, two combine]",
+        "test_at_most_one_client_believes_within_the_clock_allowance[equal",
+        "test_at_most_one_client_believes_within_the_clock_allowance[the first",
+        "test_every_promise_of_publish_holds_without_clock_assumptions[one holds and renews",
+        "test_every_promise_of_publish_holds_without_clock_assumptions[two clients, one joins, with renewals",
+        "test_every_promise_of_publish_holds_without_clock_assumptions[one holds, one combines, a late write",
     ),
     "model/test_state.py": (
-        "test_what_is_acknowledged_is_there_once_and_no_serial_is_nowhere[one overtaken",
-        "test_what_is_acknowledged_is_there_once_and_no_serial_is_nowhere[three clients]",
-        "test_what_is_acknowledged_is_there_once_and_no_serial_is_nowhere[trimmed",
+        "test_acknowledged_updates_exist_once_and_no_serial_is_missing[one overtaken",
+        "test_acknowledged_updates_exist_once_and_no_serial_is_missing[three clients]",
+        "test_acknowledged_updates_exist_once_and_no_serial_is_missing[trimmed",
     ),
     "model/test_election.py": (
         "test_one_leads_and_epochs_rise[three",
@@ -78,24 +78,22 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_one_leads_and_epochs_rise[two, resignations",
     ),
     "model/test_cached.py": (
-        "test_a_read_was_current_since_its_call_and_nobody_waits_for_ever[two writers and a rival",
-        "test_a_read_was_current_since_its_call_and_nobody_waits_for_ever[three",
-        "test_a_read_was_current_since_its_call_and_nobody_waits_for_ever[two callers, two",
-        "test_a_read_was_current_since_its_call_and_nobody_waits_for_ever[two callers, a writer]",
+        "test_read_is_current_since_its_call_and_no_caller_waits_forever[two writers and a rival",
+        "test_read_is_current_since_its_call_and_no_caller_waits_forever[three",
+        "test_read_is_current_since_its_call_and_no_caller_waits_forever[two callers, two",
+        "test_read_is_current_since_its_call_and_no_caller_waits_forever[two callers, a writer]",
     ),
-    "simulate/test_random_histories.py": ("test_two_seeds_tell_two_stories",),
+    "simulate/test_random_histories.py": ("test_different_seeds_give_different_histories",),
     # Processes and commands: more stores, and more runs of Terraform and the audit.
     "recipes/test_processes.py": (
-        "test_of_producers_and_workers_that_are_killed_no_message_is_lost_or_doubled[sea",
-        "test_processes_that_are_killed_lose_and_double_no_update[sea",
+        "test_killed_producers_and_workers_lose_and_double_no_message[sea",
+        "test_killed_processes_lose_and_double_no_update[sea",
     ),
     "recipes/test_election_processes.py": (
-        "test_leaders_that_are_killed_and_frozen_are_followed_and_no_epoch_comes_twice[sea",
-        "test_what_a_frozen_leader_writes_when_it_wakes_is_refused[sea",
+        "test_killed_and_frozen_leaders_are_succeeded_and_no_epoch_repeats[sea",
+        "test_write_of_a_frozen_leader_is_refused_when_it_wakes[sea",
     ),
-    "recipes/test_wal_processes.py": (
-        "test_of_producers_that_are_killed_and_begin_again_each_record_is_there_once[sea",
-    ),
+    "recipes/test_wal_processes.py": ("test_each_record_of_killed_and_restarted_producers_exists_once[sea",),
     "recipes/test_terraform_runs.py": (
         "test_state_of_another_stack_is_pushed_by_force_only",
         "test_state_of_a_run_that_lost_its_lock_is_kept_and_can_be_pushed",
@@ -172,8 +170,8 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "servers/test_servers.py": (
         "test_azurite_keeps_its_data_over_a_polite_restart",
-        "test_what_was_acknowledged_is_there_after_kill_9_and_restart[SeaweedFS",
-        "test_what_was_acknowledged_is_there_after_kill_9_and_restart[Ministack",
+        "test_acknowledged_objects_survive_kill_9_and_restart[SeaweedFS",
+        "test_acknowledged_objects_survive_kill_9_and_restart[Ministack",
     ),
     # Tables.
     "table/read/test_sql_where.py": tuple(
@@ -309,10 +307,10 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "table/read/test_filters.py": ("test_a_filter_has_the_rows_that_it_has_of_the_whole_table[by_pyarrow",),
     "model/test_group_commit.py": (
-        "test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end[a holder, and threads",
-        "test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end[a JVM writer",
-        "test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end[three, of which",
-        "test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end[two that meet",
+        "test_acknowledged_commits_exist_once_in_order_and_all_clients_end[a holder, and threads",
+        "test_acknowledged_commits_exist_once_in_order_and_all_clients_end[a JVM writer",
+        "test_acknowledged_commits_exist_once_in_order_and_all_clients_end[three, of which",
+        "test_acknowledged_commits_exist_once_in_order_and_all_clients_end[two that meet",
     ),
     "table/engines/test_dask_services.py": (
         "test_a_plan_that_dask_runs_comes_to_the_same_files_as_one_that_is_run_here[True-p",
@@ -328,12 +326,12 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_acquire_on_silent_store_ends_in_time_and_succeeds_later[trusted",
     ),
     "lockprovider/storage_lock/test_async_lock.py": (
-        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[1",
-        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[3",
-        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[2",
-        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[4",
-        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[5",
-        "test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back[6",
+        "test_lock_acquired_for_a_cancelled_task_is_released[1",
+        "test_lock_acquired_for_a_cancelled_task_is_released[3",
+        "test_lock_acquired_for_a_cancelled_task_is_released[2",
+        "test_lock_acquired_for_a_cancelled_task_is_released[4",
+        "test_lock_acquired_for_a_cancelled_task_is_released[5",
+        "test_lock_acquired_for_a_cancelled_task_is_released[6",
     ),
     "table/test_values_by_every_way.py": (
         "test_types_that_do_not_fit_are_refused_by_every_way[overwrite",
@@ -361,8 +359,8 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_staged_changes_come_to_the_same_as_given_ones[unpart",
     ),
     "table/state/test_stale.py": ("test_a_spark_write_that_meets_a_cleaned_file_is_run_again_and_its_error_is_typed",),
-    "model/test_appearance.py": ("test_no_reader_takes_a_commit_without_those_before_it_and_none_is_missed[three",),
-    "model/test_broker.py": ("test_what_is_handed_over_is_done_once_or_its_client_knows[one puts, one works",),
+    "model/test_appearance.py": ("test_readers_take_commits_in_order_and_miss_none[three",),
+    "model/test_broker.py": ("test_operation_sent_to_the_broker_is_done_once_or_its_client_knows[one puts, one works",),
     "model/test_non_blocking.py": (
         "test_the_greatest_value_wins_in_every_history[and overwrites",
         "test_the_greatest_value_wins_in_every_history[ours",

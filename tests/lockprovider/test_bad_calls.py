@@ -114,7 +114,7 @@ def test_options_that_s3_does_not_have_are_refused_when_the_store_is_opened(
     assert "hidden" not in str(refused.value)
 
 
-def test_what_is_plainly_meant_is_taken(tmp_path: Path) -> None:
+def test_unusual_but_valid_arguments_are_accepted(tmp_path: Path) -> None:
     here = Store.from_url(tmp_path)
     version = here.put_if_absent(Path("a") / "b", b"1").unwrap()
     assert here.below(Path("a")).read(Path("b")).data == b"1"

@@ -67,7 +67,7 @@ def test_a_lost_lease_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert f"file://{tmp_path}/{lockprovider.HUDI_LOCK_PATH}" in said[0]
 
 
-def test_objects_say_what_they_are_and_no_secret(tmp_path: Path) -> None:
+def test_repr_of_objects_identifies_them_without_secrets(tmp_path: Path) -> None:
     lock = lockprovider.lock(tmp_path, on="a.json")
     assert repr(lock) == f"<Lock 'file://{tmp_path}/a.json', not held by this client>"
     with lock as lease:
@@ -82,7 +82,7 @@ def test_objects_say_what_they_are_and_no_secret(tmp_path: Path) -> None:
     assert len(repr(table.history()[0])) < 100
 
 
-def test_who_holds_a_lock_is_told_with_its_place_and_its_end(tmp_path: Path) -> None:
+def test_repr_of_a_lease_names_lock_and_deadline(tmp_path: Path) -> None:
     with lockprovider.lock(tmp_path) as lease, pytest.raises(lockprovider.NotAcquired) as refused:
         lockprovider.lock(tmp_path).acquire(blocking=False)
     said = str(refused.value)
@@ -91,7 +91,7 @@ def test_who_holds_a_lock_is_told_with_its_place_and_its_end(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_is_given_all_commands_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shell_completion_lists_all_commands_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = cli.parser(list(cli.LATE))
     found = words_of(parser)
     assert {"run", "status", "table"} <= {*found[()]}
@@ -112,7 +112,7 @@ def test_bash_completes_commands_and_options() -> None:
         assert said.stdout.split() == [found]
 
 
-def test_verbose_says_on_stderr_what_is_done(tmp_path: Path) -> None:
+def test_verbose_logs_to_stderr(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lockprovider", "-vv", "run", str(tmp_path), "--", "echo", "done"]
     said = subprocess.run(command, capture_output=True, text=True, check=True)
     assert said.stdout == "done\n"

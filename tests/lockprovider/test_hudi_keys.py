@@ -100,9 +100,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(("config", "parts"), REFUSED, ids=str)
-def test_a_config_that_cannot_be_meant_is_refused_by_every_reader(
-    reader: Reader, config: dict[str, str], parts: list[str]
-) -> None:
+def test_invalid_config_is_refused_by_every_reader(reader: Reader, config: dict[str, str], parts: list[str]) -> None:
     if reader in (by_data_source, by_shell) and not all(key.startswith("hoodie.") for key in config):
         pytest.skip("options that do not begin with hoodie. are refused there as such")
     with pytest.raises(InvalidSettings) as refused:
@@ -150,7 +148,7 @@ def test_no_key_is_in_two_tables() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(hudi_keys.HONOURED))
-def test_what_is_said_to_be_honoured_is_read(key: str) -> None:
+def test_keys_documented_as_honoured_are_read(key: str) -> None:
     """A value that nobody could mean is refused, so somebody reads it."""
     if key in _ANY_TEXT:
         return

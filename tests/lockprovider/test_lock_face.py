@@ -24,7 +24,7 @@ def test_a_lock_is_not_acquired_by_being_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_with_acquires_it_and_gives_it_back(tmp_path: Path) -> None:
+def test_with_acquires_and_releases_the_lock(tmp_path: Path) -> None:
     lock, other = lockprovider.lock(tmp_path), lockprovider.lock(tmp_path)
     with lock as lease:
         lease.check()
@@ -53,7 +53,7 @@ def test_acquire_and_release_are_a_pair(tmp_path: Path) -> None:
         pass
 
 
-def test_who_does_not_wait_cannot_say_how_long(tmp_path: Path) -> None:
+def test_timeout_is_refused_when_not_waiting(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match=r"timeout=5"):
         lockprovider.lock(tmp_path).acquire(timeout=5, blocking=False)
 
@@ -75,7 +75,7 @@ def test_only_the_thread_that_took_it_may_release_it(tmp_path: Path) -> None:
     assert "MainThread" in str(refused[0])
 
 
-def test_times_of_the_call_go_before_those_of_the_settings_and_the_url(tmp_path: Path) -> None:
+def test_timeouts_of_the_call_override_settings_and_url(tmp_path: Path) -> None:
     settings = LockSettings(validity=100, renew=2, timeout=7)
     found = lockprovider.lock(tmp_path, timeout=3, validity=50, max_hold=60, settings=settings).settings
     assert found == LockSettings(validity=50, renew=2, timeout=3, max_hold=60)
@@ -84,7 +84,7 @@ def test_times_of_the_call_go_before_those_of_the_settings_and_the_url(tmp_path:
     assert lockprovider.lock(tmp_path, validity=50).settings.renew == 5
 
 
-def test_a_lease_that_is_dropped_is_told_and_given_back(tmp_path: Path) -> None:
+def test_dropped_lease_is_reported_and_released(tmp_path: Path) -> None:
     other = lockprovider.lock(tmp_path)
     with pytest.warns(ResourceWarning, match=r"garbage-collected while it was held.*use `with`"):
         lockprovider.lock(tmp_path).acquire()
@@ -92,7 +92,7 @@ def test_a_lease_that_is_dropped_is_told_and_given_back(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_that_is_dropped_with_its_lease_is_told_too(tmp_path: Path) -> None:
+def test_dropped_lock_is_reported_with_its_lease(tmp_path: Path) -> None:
     lock = lockprovider.lock(tmp_path)
     lock.acquire()
     with pytest.warns(ResourceWarning, match="dropped"):
@@ -101,7 +101,7 @@ def test_a_lock_that_is_dropped_with_its_lease_is_told_too(tmp_path: Path) -> No
         pass
 
 
-def test_a_lease_whose_lock_is_gone_is_held(tmp_path: Path) -> None:
+def test_lease_stays_held_when_its_lock_object_is_dropped(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lease = lockprovider.lock(tmp_path).acquire()
@@ -139,7 +139,7 @@ with lockprovider.until_signal():
 """
 
 
-def test_a_service_that_gets_sigterm_gives_back_what_it_holds(tmp_path: Path) -> None:
+def test_service_releases_its_lock_on_sigterm(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", SERVICE, str(tmp_path)], stdout=subprocess.PIPE, text=True) as service:
         assert service.stdout is not None
         assert service.stdout.readline() == "held\n"
@@ -151,7 +151,7 @@ def test_a_service_that_gets_sigterm_gives_back_what_it_holds(tmp_path: Path) ->
     assert not lockprovider.lock(tmp_path, on="other.json").locked()
 
 
-def test_until_signal_puts_back_what_was_there(tmp_path: Path) -> None:
+def test_until_signal_restores_earlier_handlers(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR1)
     with pytest.raises(SystemExit) as stopped, lockprovider.until_signal(signal.SIGUSR1):
         signal.raise_signal(signal.SIGUSR1)
@@ -182,7 +182,7 @@ def test_spellings_of_earlier_versions_are_refused_by_name(tmp_path: Path) -> No
         lockprovider.lock(f"file://{tmp_path}?validity_s=20")
 
 
-async def test_tasks_ask_about_a_lock_too(tmp_path: Path) -> None:
+async def test_async_lock_status_can_be_asked(tmp_path: Path) -> None:
     async with lockprovider.async_lock(tmp_path, timeout=5, validity=60):
         from fsspec_cas import Store
 

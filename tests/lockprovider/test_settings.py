@@ -27,7 +27,7 @@ def test_a_validity_below_ten_renewals_is_refused_naming_both_settings() -> None
 
 
 @pytest.mark.parametrize("wrong", [{"validity": 0}, {"renew": 0}, {"renew": -1}, {"poll": 0}], ids=str)
-def test_what_must_be_above_zero_is_refused_naming_it(wrong: dict[str, float]) -> None:
+def test_setting_that_must_be_positive_is_refused_by_name(wrong: dict[str, float]) -> None:
     (name,) = wrong
     with pytest.raises(ValueError, match=name):
         LockSettings(**wrong)

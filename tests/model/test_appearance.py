@@ -61,7 +61,7 @@ TWINS = {
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_no_reader_takes_a_commit_without_those_before_it_and_none_is_missed(world: str) -> None:
+def test_readers_take_commits_in_order_and_miss_none(world: str) -> None:
     model = replace(WORLDS[world], reached=set())
     found = explore(model.initial(), model.steps, ended=model.ended)
     print(found)
@@ -72,7 +72,7 @@ def test_no_reader_takes_a_commit_without_those_before_it_and_none_is_missed(wor
 
 
 @pytest.mark.parametrize("twin", TWINS)
-def test_a_wrong_twin_is_caught(twin: str) -> None:
+def test_mutant_is_caught(twin: str) -> None:
     promise, world, rules = TWINS[twin]
     model = replace(world, rules=rules, watch=frozenset({promise}), reached=set())
     found = explore(model.initial(), model.steps)

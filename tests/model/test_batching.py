@@ -83,7 +83,7 @@ def world(line: Line[int] | None = None, failures: int = 1) -> World:
     return World(line or Line(), ((1, 2), (3, BAD), (5, 6)), (0, 0, 0), failures=failures)
 
 
-def test_each_operation_is_answered_once_by_its_own_write_and_nobody_waits_for_ever() -> None:
+def test_each_operation_is_answered_once_and_no_caller_waits_forever() -> None:
     found = explore(world(failures=2), steps)
     assert not found.story, str(found)
     assert found.states > 500
@@ -116,7 +116,7 @@ class SendsAgainWhatFailed(Line[int]):
     [AnswersAllWhoWait, SendsWhileAWriteIsUnderWay, ForgetsThoseWhoDidNotFit, SendsAgainWhatFailed],
     ids=lambda twin: twin.__name__,
 )
-def test_a_wrong_twin_is_caught(twin: type[Line[int]]) -> None:
+def test_mutant_is_caught(twin: type[Line[int]]) -> None:
     found = explore(world(twin()), steps)
     print(found)
     assert found.story
@@ -126,7 +126,7 @@ def fresh() -> Line[int]:
     return Line()
 
 
-def test_a_crowd_is_waited_for_as_long_as_a_part_of_its_last_write() -> None:
+def test_batch_waits_for_more_operations_a_part_of_its_last_write_time() -> None:
     line = fresh().came(1)
     assert line.patience_s(0) == 0
     line, _ = line.came(2).took(9)

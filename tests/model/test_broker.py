@@ -345,7 +345,7 @@ WORLDS = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_what_is_handed_over_is_done_once_or_its_client_knows(name: str) -> None:
+def test_operation_sent_to_the_broker_is_done_once_or_its_client_knows(name: str) -> None:
     found = explore(WORLDS[name], steps())
     print(found)
     assert not found.story, str(found)
@@ -361,13 +361,13 @@ TWINS = {
 
 
 @pytest.mark.parametrize("wrong", TWINS)
-def test_a_wrong_twin_is_caught(wrong: str) -> None:
+def test_mutant_is_caught(wrong: str) -> None:
     found = explore(WORLDS[TWINS[wrong]], steps(wrong))
     print(found)
     assert found.story
 
 
-def test_a_name_that_the_table_forgets_is_not_added_for_another(monkeypatch) -> None:
+def test_name_dropped_from_the_table_is_not_added_again(monkeypatch) -> None:
     """One name is remembered: what the broker carries out late would be done again."""
     monkeypatch.setattr(operations, "PRODUCERS", 1)
     start = world(Client(("unnamed 1", "unnamed 3")), Client(("unnamed 2",)), names="b", given_up=2)

@@ -182,7 +182,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_a_read_was_current_since_its_call_and_nobody_waits_for_ever(name: str) -> None:
+def test_read_is_current_since_its_call_and_no_caller_waits_forever(name: str) -> None:
     found = explore(world(**WORLDS[name]), steps)
     assert not found.story, str(found)
     assert found.states > 300
@@ -253,7 +253,7 @@ TWINS: dict[type[ReadState[Any]], dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
-def test_a_wrong_twin_is_caught(twin: type[ReadState[Any]]) -> None:
+def test_mutant_is_caught(twin: type[ReadState[Any]]) -> None:
     found = explore(world(twin(), **TWINS[twin]), steps)
     print(found)
     assert found.story

@@ -20,7 +20,7 @@ def runs(case: Case, seeds: range = SEEDS) -> list:
 
 
 @pytest.mark.parametrize("threads", [2, 8, 32])
-def test_four_processes_that_ask_again_and_again_take_turns_for_few_requests(threads: int) -> None:
+def test_four_looping_processes_take_turns_for_few_requests(threads: int) -> None:
     found = runs(Case(4, threads, rounds=0, lasts_s=40.0))
     assert max(run.requests for run in found) <= 6
     assert median(run.unfairness for run in found) <= 3
@@ -28,7 +28,7 @@ def test_four_processes_that_ask_again_and_again_take_turns_for_few_requests(thr
 
 
 @pytest.mark.parametrize("threads", [2, 8, 32])
-def test_four_processes_in_which_each_asks_once_are_all_served_for_few_requests(threads: int) -> None:
+def test_four_processes_asking_once_are_served_for_few_requests(threads: int) -> None:
     found = runs(Case(4, threads, lasts_s=1e9))
     assert mean(run.requests for run in found) <= 6
     assert median(run.unfairness for run in found) <= 3
@@ -44,7 +44,7 @@ def test_processes_that_loop_alone_take_turns(processes: int, lasts_s: float, un
     assert max(run.unserved for run in found) == 0
 
 
-def test_a_hundred_and_twenty_eight_processes_that_loop_alone_are_all_served_and_hand_over_as_fast() -> None:
+def test_many_looping_processes_are_all_served_and_hand_over_fast() -> None:
     """Until all of them stand in the line, that costs more than six requests."""
     found = [Simulation(Case(128, 1, rounds=0, lasts_s=120.0), seed).run() for seed in range(1, 4)]
     assert mean(run.requests for run in found) <= 9
@@ -54,9 +54,7 @@ def test_a_hundred_and_twenty_eight_processes_that_loop_alone_are_all_served_and
 
 
 @pytest.mark.parametrize(("processes", "most"), [(8, 6.8), (32, 11), (128, 17.5)])
-def test_processes_that_ask_once_and_all_at_once_are_served_for_a_bounded_number_of_requests(
-    processes: int, most: float
-) -> None:
+def test_processes_asking_at_once_are_served_for_bounded_requests(processes: int, most: float) -> None:
     """Nobody knows how many there are, and to tell each other would cost more than to find out."""
     found = runs(Case(processes, 1, lasts_s=1e9))
     assert mean(run.requests for run in found) <= most
@@ -65,26 +63,26 @@ def test_processes_that_ask_once_and_all_at_once_are_served_for_a_bounded_number
 
 
 @pytest.mark.parametrize("processes", [8, 32])
-def test_processes_that_ask_once_and_all_at_once_hand_over_about_as_fast_as_with_plain_polling(processes: int) -> None:
+def test_processes_asking_at_once_hand_over_as_fast_as_plain_polling(processes: int) -> None:
     line = runs(Case(processes, 1, lasts_s=1e9))
     naive = runs(Case(processes, 1, lasts_s=1e9, policy="naive", poll_s=0.1))
     assert mean(run.hand_over_ms for run in line) < 1.4 * mean(run.hand_over_ms for run in naive)
 
 
-def test_those_who_begin_all_at_once_do_not_keep_each_other_from_their_turns() -> None:
+def test_simultaneous_starters_do_not_delay_each_others_turns() -> None:
     """Those who join the line make the holder write anew; that must stay rare while all of them want to."""
     found = runs(Case(64, 1, rounds=0, lasts_s=30.0, work_s=0.25, hold_s=0.005))
     assert mean(run.per_s for run in found) > 11.5
     assert max(run.unserved for run in found) == 0
 
 
-def test_turns_that_last_are_waited_for_with_few_looks() -> None:
+def test_long_turns_are_waited_for_with_few_polls() -> None:
     found = runs(Case(16, 1, rounds=0, lasts_s=120.0, hold_s=0.5))
     assert mean(run.requests for run in found) <= 7.5
     assert mean(run.hand_over_ms for run in found) < 160
 
 
-def test_plain_polling_starves_where_this_does_not() -> None:
+def test_plain_polling_starves_a_client() -> None:
     """So the figures can tell the difference."""
     naive = runs(Case(8, 1, rounds=0, lasts_s=40.0, policy="naive"))
     assert median(run.unfairness for run in naive) > 30
@@ -96,7 +94,7 @@ def test_a_hand_over_takes_about_as_long_as_with_plain_polling() -> None:
     assert mean(run.hand_over_ms for run in line) < 1.35 * mean(run.hand_over_ms for run in naive)
 
 
-def test_one_that_dies_while_it_waits_does_not_stall_the_others() -> None:
+def test_dead_waiter_does_not_stall_the_others() -> None:
     whole = runs(Case(8, 1, rounds=0, lasts_s=40.0))
     for run, other in zip(runs(Case(8, 1, rounds=0, lasts_s=40.0, die=3)), whole, strict=True):
         assert run.per_s > 0.8 * other.per_s

@@ -290,7 +290,7 @@ TWINS: dict[str, tuple[str, Rules]] = {
 
 
 @pytest.mark.parametrize("name", TWINS)
-def test_a_wrong_twin_is_caught(name: str) -> None:
+def test_mutant_is_caught(name: str) -> None:
     where, rules = TWINS[name]
     found = explore(WORLDS[where], steps(rules))
     print(found)

@@ -135,20 +135,20 @@ def test_no_commit_follows_one_of_a_newer_epoch(epochs: tuple[int, ...]) -> None
     assert found.states > 10
 
 
-def test_a_twin_that_judges_the_fence_by_its_writer_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_checks_the_fence_only_in_the_writer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validate, "refuse_noted", lambda *_: None)
     found = explore(world(2, 1), steps())
     print(found)
     assert found.story
 
 
-def test_a_twin_that_judges_each_of_one_write_by_the_log_alone_is_caught() -> None:
+def test_mutant_that_checks_each_commit_of_a_batch_by_the_log_is_caught() -> None:
     found = explore(world(2, 1), steps(_judges_each_by_the_log_alone))
     print(found)
     assert found.story
 
 
-def test_a_twin_that_judges_no_others_at_all_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_checks_no_other_commits_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a commit would be judged before its write, and not in it."""
     monkeypatch.setattr(JUDGE, "refuse", lambda *_: None)
     found: Any = explore(world(0, 2, 1), steps())

@@ -25,7 +25,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_what_is_acknowledged_is_there_once_and_in_order_and_all_come_to_an_end(name: str) -> None:
+def test_acknowledged_commits_exist_once_in_order_and_all_clients_end(name: str) -> None:
     every_promise_holds(GroupCommit(**WORLDS[name]))
 
 
@@ -46,7 +46,7 @@ def every_promise_holds(model: GroupCommit) -> None:
 
 
 @pytest.mark.parametrize("twin", TWINS)
-def test_a_wrong_twin_is_caught(twin: str) -> None:
+def test_mutant_is_caught(twin: str) -> None:
     promise, world, rules = TWINS[twin]
     model = replace(world, rules=rules, watch=frozenset({promise}), reached=set())
     found = explore(model.initial(), model.steps)
@@ -54,7 +54,7 @@ def test_a_wrong_twin_is_caught(twin: str) -> None:
     assert found.why.startswith(promise), f"{twin}: {found}"
 
 
-def test_one_that_nobody_lets_go_on_is_found() -> None:
+def test_stuck_client_is_found() -> None:
     """So the search does see who is stuck."""
     model = GroupCommit(budget=Budget(crashes=1))
     found = explore(model.initial(), model.steps, ended=lambda world: world.writers[1].ended == "acknowledged")

@@ -31,11 +31,11 @@ LARGE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_with_more_faults_every_promise_holds(name: str) -> None:
+def test_every_promise_holds_with_more_faults(name: str) -> None:
     every_promise_holds(GroupCommit(**WORLDS[name]))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", LARGE)
-def test_in_larger_worlds_too(name: str) -> None:
+def test_every_promise_holds_in_larger_worlds(name: str) -> None:
     every_promise_holds(GroupCommit(**LARGE[name]))

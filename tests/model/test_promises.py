@@ -50,7 +50,7 @@ LARGE = {"three clients, one joins"}
 @pytest.mark.parametrize(
     "world", [pytest.param(name, marks=pytest.mark.soak if name in LARGE else ()) for name in WORLDS]
 )
-def test_with_no_assumption_on_clocks_every_promise_of_publish_holds(world: str) -> None:
+def test_every_promise_of_publish_holds_without_clock_assumptions(world: str) -> None:
     *what, keepers, combiners, pairs = (*WORLDS[world], *("", "", False)[len(WORLDS[world]) - 3 :])
     model = Publishing(*what, keepers=keepers, combiners=combiners, pairs=pairs)
     found = explore(model.initial(), model.steps)
@@ -92,12 +92,12 @@ def test_a_wrong_publish_is_caught(twin: str) -> None:
     ],
     ids=["equal clocks", "the second ahead", "the first ahead", "a lost answer", "a waiter joins the line"],
 )
-def test_while_clocks_differ_by_less_than_the_allowance_at_most_one_believes(model: Clocks) -> None:
+def test_at_most_one_client_believes_within_the_clock_allowance(model: Clocks) -> None:
     found = explore(model.initial(), model.steps)
     assert not found.story, str(found)
 
 
-def test_beyond_the_allowance_two_can_believe_at_once() -> None:
+def test_two_clients_can_believe_at_once_beyond_the_clock_allowance() -> None:
     """So the allowance is not larger than it has to be, and the search does look."""
     model = Clocks((0.0, ALLOWANCE_S + TICK_S))
     found = explore(model.initial(), model.steps)

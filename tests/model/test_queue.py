@@ -394,7 +394,7 @@ WORLDS: dict[str, World] = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_each_message_is_put_once_and_acked_once_by_the_claim_that_is_told_so(name: str) -> None:
+def test_each_message_is_put_once_and_acked_once_by_its_claim(name: str) -> None:
     found = explore(WORLDS[name], steps())
     print(found)
     assert not found.story, str(found)
@@ -408,7 +408,7 @@ def forgetful(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_the_same_where_each_operation_must_answer_for_itself(name: str, forgetful) -> None:
+def test_each_message_is_put_and_acked_once_without_shared_writes(name: str, forgetful) -> None:
     found = explore(WORLDS[name], steps())
     print(found)
     assert not found.story, str(found)
@@ -468,20 +468,20 @@ TWINS: dict[str, tuple[str, Do]] = {
 
 
 @pytest.mark.parametrize("name", TWINS)
-def test_a_wrong_twin_is_caught(name: str, forgetful) -> None:
+def test_mutant_is_caught(name: str, forgetful) -> None:
     where, do = TWINS[name]
     found = explore(WORLDS[where], steps(do))
     print(found)
     assert found.story
 
 
-def test_a_producer_that_takes_a_lost_answer_for_a_no_is_caught() -> None:
+def test_mutant_producer_that_takes_lost_answer_for_refusal_is_caught() -> None:
     found = explore(WORLDS["a producer that dies, a worker"], steps(believes=True))
     print(found)
     assert found.story
 
 
-def test_a_stale_beat_prolongs_nothing_of_anothers() -> None:
+def test_stale_heartbeat_prolongs_no_claim_of_another_worker() -> None:
     """DotNetWorkQueue #335: a heartbeat by message refreshed the claim of another worker."""
     contents = Contents("q")
     carry_out_all(contents, [Put(New("a"), "p", 1, ""), Take("old", "v", 1000)], 0, "1")
@@ -491,7 +491,7 @@ def test_a_stale_beat_prolongs_nothing_of_anothers() -> None:
     assert (lost, contents.claims[1]) == ((1,), before)
 
 
-def test_what_was_told_to_one_who_was_pushed_out_of_all_memory_is_that_nobody_knows(monkeypatch) -> None:
+def test_producer_dropped_from_the_table_gets_unknown_outcome(monkeypatch) -> None:
     monkeypatch.setattr(operations, "SETTLED", 0)
     contents = Contents("q")
     carry_out_all(contents, [Put(New("a"), "p", 1, ""), Take("t", "w", 1000), End(1, "t", "ack")], 0, "1")
@@ -527,7 +527,7 @@ SPILLED: dict[str, World] = {
         ("two workers, lapses", 1),
     ],
 )
-def test_what_waits_in_segments_is_neither_lost_nor_doubled_wherever_a_client_dies(
+def test_messages_in_segments_are_neither_lost_nor_doubled_at_any_crash(
     name: str, remembered: int, small, monkeypatch
 ) -> None:
     monkeypatch.setattr(operations, "RECENT", remembered)
@@ -546,13 +546,13 @@ WRONG_ORDERS = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_ORDERS)
-def test_a_wrong_order_of_the_requests_for_segments_is_caught(wrong: str, small) -> None:
+def test_mutant_with_wrong_order_of_segment_requests_is_caught(wrong: str, small) -> None:
     found = explore(SPILLED[WRONG_ORDERS[wrong]], steps(wrong=wrong))
     print(found)
     assert found.story
 
 
-def test_a_name_of_a_segment_that_others_may_use_is_caught(small, monkeypatch) -> None:
+def test_mutant_with_reusable_segment_names_is_caught(small, monkeypatch) -> None:
     monkeypatch.setattr(operations, "spill", lambda contents, now_ms, stem: stored.spill(contents, now_ms, ""))
     found = explore(SPILLED["two workers, lapses"], steps())
     print(found)

@@ -192,7 +192,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_what_is_acknowledged_is_there_once_and_no_serial_is_nowhere(name: str) -> None:
+def test_acknowledged_updates_exist_once_and_no_serial_is_missing(name: str) -> None:
     found = explore(world(**WORLDS[name]), history_steps(Rules()))
     print(found)
     assert not found.story, str(found)
@@ -265,7 +265,7 @@ TWINS: dict[str, tuple[Rules, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", TWINS)
-def test_a_wrong_twin_is_caught(name: str) -> None:
+def test_mutant_is_caught(name: str) -> None:
     rules, given = TWINS[name]
     found = explore(world(**given), history_steps(rules))
     print(found)

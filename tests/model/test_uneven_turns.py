@@ -41,7 +41,7 @@ def cases(n: int) -> dict[str, Case]:
 
 @pytest.mark.parametrize("name", cases(8))
 @pytest.mark.parametrize("processes", [8, 16, 64])
-def test_no_lock_lies_free_for_long_while_somebody_waits(processes: int, name: str) -> None:
+def test_lock_is_not_free_for_long_while_a_client_waits(processes: int, name: str) -> None:
     case = cases(processes)[name]
     for run in runs(case):
         assert run.idle_max_s <= FREE_S
@@ -50,7 +50,7 @@ def test_no_lock_lies_free_for_long_while_somebody_waits(processes: int, name: s
         assert run.unserved <= case.die + case.give_up
 
 
-def test_a_line_that_is_believed_in_for_ever_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_trusts_waiters_forever_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the bound: what the judges saw."""
     monkeypatch.setattr(polling, "LONGEST_S", 1e9)
     for name in ("all but two are killed", "all give up, and one comes"):

@@ -336,7 +336,7 @@ WORLDS: dict[str, World] = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_each_record_is_there_once_no_slot_is_written_twice_and_what_is_told_is_so(name: str) -> None:
+def test_each_record_exists_once_and_no_slot_is_written_twice(name: str) -> None:
     found = explore(WORLDS[name], steps())
     print(found)
     assert not found.story, str(found)
@@ -404,7 +404,7 @@ TWINS: dict[str, tuple[str, Wrong, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", TWINS)
-def test_a_wrong_twin_is_caught(name: str, monkeypatch) -> None:
+def test_mutant_is_caught(name: str, monkeypatch) -> None:
     where, wrong, parts = TWINS[name]
     for part, twin in parts.items():
         monkeypatch.setattr(appending, part, twin)

@@ -99,7 +99,7 @@ def epoch_now(place: Place) -> int:
 
 
 @SHORT
-def test_what_a_frozen_leader_writes_when_it_wakes_is_refused(place, start) -> None:
+def test_write_of_a_frozen_leader_is_refused_when_it_wakes(place, start) -> None:
     frozen = start("frozen")
     epoch = int(until(lambda: frozen.words("leads"))[0])
     frozen.process.stdin.write("\n")
@@ -120,13 +120,13 @@ def test_what_a_frozen_leader_writes_when_it_wakes_is_refused(place, start) -> N
 
 
 @SHORT
-def test_leaders_that_are_killed_and_frozen_are_followed_and_no_epoch_comes_twice(place, start, seed) -> None:
+def test_killed_and_frozen_leaders_are_succeeded_and_no_epoch_repeats(place, start, seed) -> None:
     happened = trouble(place, start, random.Random(seed), lambda terms, _: terms >= 3, validity_s=1.5)
     assert happened["terms"] >= 3
 
 
 @pytest.mark.soak
-def test_the_same_for_long(place, start, seed, request, capsys) -> None:
+def test_killed_and_frozen_leaders_are_succeeded_for_minutes(place, start, seed, request, capsys) -> None:
     seconds = float(request.config.getoption("--soak")) * 60 / 4
     happened = trouble(place, start, random.Random(seed), lambda _, s: s > seconds, validity_s=2.0, count=6)
     with capsys.disabled():

@@ -23,7 +23,7 @@ CLASSES = {kind: [*names] for kind, names in groupby(CALLS, lambda name: name.pa
 FOR_TASKS = sorted(set(CALLS) & waiting_calls(ASYNC))
 
 
-def test_no_call_that_waits_is_forgotten() -> None:
+def test_every_public_call_that_waits_is_tried() -> None:
     known = {*CALLS, *ELSEWHERE}
     assert waiting_calls(SYNC) | waiting_calls(ASYNC) == known
 
@@ -45,7 +45,7 @@ def test_interrupted_call_can_be_made_again_and_the_process_ends(kind, seed) -> 
 
 
 @pytest.mark.parametrize("name", FOR_TASKS)
-def test_cancelled_call_ends_at_once_leaves_the_default_executor_alone_and_can_be_made_again(name, seed) -> None:
+def test_cancelled_call_ends_at_once_and_can_be_made_again(name, seed) -> None:
     chance = random.Random(seed)
     made_on = Store.from_url(f"memory://{uuid.uuid4().hex}")
 

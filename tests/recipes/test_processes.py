@@ -64,7 +64,7 @@ def kill_after(child: subprocess.Popen[str], count: int, over: Callable[[], bool
     reading.join()
 
 
-def test_processes_that_are_killed_lose_and_double_no_update(place, children, seed) -> None:
+def test_killed_processes_lose_and_double_no_update(place, children, seed) -> None:
     url, options = place
     chance = random.Random(seed)
     url = f"{url}/folder/orders.json"
@@ -89,7 +89,7 @@ def test_processes_that_are_killed_lose_and_double_no_update(place, children, se
     assert all(newer.value[: len(older.value)] == older.value for newer, older in itertools.pairwise(revisions))
 
 
-def test_of_producers_and_workers_that_are_killed_no_message_is_lost_or_doubled(place, children, seed) -> None:
+def test_killed_producers_and_workers_lose_and_double_no_message(place, children, seed) -> None:
     """Producers begin again under their name; what killed workers had claimed is delivered again."""
     url, options = place
     chance = random.Random(seed)

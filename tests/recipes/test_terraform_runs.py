@@ -133,7 +133,7 @@ def test_run_keeps_the_state(binary, state, tmp_path) -> None:
 
 
 @pytest.mark.soak
-def test_applies_at_once_are_done_one_after_the_other(binary, state, tmp_path) -> None:
+def test_concurrent_applies_run_one_after_the_other(binary, state, tmp_path) -> None:
     url = f"file://{tmp_path}/store/network.json"
     stacks = [Stack(binary, tmp_path / f"stack{number}", url=url) for number in range(4)]
     for stack in stacks:
@@ -220,7 +220,7 @@ def test_run_with_a_wrong_password_changes_nothing(binary, state, server, tmp_pa
     assert state.read() == before
 
 
-def test_silent_neighbours_hold_no_run_up(binary, state, server, tmp_path) -> None:
+def test_silent_connections_delay_no_run(binary, state, server, tmp_path) -> None:
     silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
     for one in silent[::2]:
         with contextlib.suppress(OSError):

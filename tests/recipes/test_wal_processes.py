@@ -89,7 +89,7 @@ def start(place) -> Iterator[Callable[[str, int], Producer]]:
         yield begin
 
 
-def test_of_producers_that_are_killed_and_begin_again_each_record_is_there_once(place, start, seed) -> None:
+def test_each_record_of_killed_and_restarted_producers_exists_once(place, start, seed) -> None:
     chance = random.Random(seed)
     reading = Reading(Wal.create(place[0], storage_options=place[1], slots=SLOTS))
     killed = [start(name, 24) for name in ("p0", "p1")]
@@ -108,7 +108,7 @@ def test_of_producers_that_are_killed_and_begin_again_each_record_is_there_once(
 
 
 @pytest.mark.soak
-def test_producers_that_are_killed_and_frozen_for_minutes(place, start, seed, request, capsys) -> None:
+def test_killed_and_frozen_producers_lose_and_double_nothing_for_minutes(place, start, seed, request, capsys) -> None:
     """Whoever is frozen is followed by another of its name, and is fenced when it wakes after that one has written."""
     seconds, chance = float(request.config.getoption("--soak")) * 60 / 4, random.Random(seed)
     reading = Reading(Wal.create(place[0], storage_options=place[1], slots=SLOTS))

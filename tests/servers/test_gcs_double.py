@@ -79,7 +79,7 @@ def test_a_condition_of_a_resumable_upload_counts_when_it_ends(double):
     assert ask(double, "GET", f"/storage/v1/b/{double.bucket}/o/a", alt="media").body == b"somebody else"
 
 
-def test_a_resumable_upload_in_pieces_says_what_is_there_and_ends_with_the_total(double):
+def test_resumable_upload_in_pieces_reports_progress_and_total(double):
     location = begin(double, "a")
     first = ask(double, "PUT", location, b"12345", {"content-range": "bytes 0-4/*"})
     assert (first.status, first.headers["range"]) == (308, "bytes=0-4")

@@ -57,7 +57,7 @@ def test_a_server_gives_back_the_bytes_it_stored(server):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_server_keeps_or_ignores_conditions_as_it_is_known_to(name, request):
+def test_server_keeps_or_ignores_conditions_as_documented(name, request):
     server = request.getfixturevalue(name)
     path = f"{server.new_prefix()}/key"
     first = server.raw_put(path, b"first", if_absent=True)
@@ -86,14 +86,14 @@ def race(server, contenders: int) -> tuple[str, list[bool]]:
 @pytest.mark.parametrize(
     ("name", "contenders"), [("seaweedfs", 4), ("ministack", 32), ("fake_gcs", 32), ("azurite", 32)]
 )
-def test_one_of_many_creators_at_once_wins(name, contenders, request):
+def test_exactly_one_of_many_concurrent_creators_wins(name, contenders, request):
     server = request.getfixturevalue(name)
     path, won = race(server, contenders)
     assert won.count(True) == 1
     assert server.raw_get(path).body == b"%d" % won.index(True)
 
 
-def test_more_than_one_creator_wins_where_conditions_are_ignored(negative_s3):
+def test_several_creators_win_on_a_server_that_ignores_conditions(negative_s3):
     """The twin of the race above: it would see a second winner."""
     _, won = race(negative_s3, 8)
     assert won.count(True) > 1
@@ -140,7 +140,7 @@ def test_azurite_refuses_a_wrong_key(azurite, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [SeaweedFS, Ministack, FakeGcs, NegativeS3])
-def test_what_was_acknowledged_is_there_after_kill_9_and_restart(kind):
+def test_acknowledged_objects_survive_kill_9_and_restart(kind):
     with kind() as server:
         path, before = f"{server.new_prefix()}/kept", (server.ports, server.endpoint)
         assert server.raw_put(path, b"kept").ok
@@ -257,7 +257,7 @@ def test_servers_end_at_exit_without_a_stop(tmp_path):
     assert not Path(folder).exists()
 
 
-def test_an_install_that_fails_says_what_the_installer_said(monkeypatch, tmp_path):
+def test_failed_install_shows_the_output_of_the_installer(monkeypatch, tmp_path):
     monkeypatch.setenv("FSSPEC_CAS_TESTS_CACHE", str(tmp_path))
     talk = [sys.executable, "-c", "import sys; sys.exit('E404 no such package')"]
     with pytest.raises(ServerError, match="E404 no such package"):
@@ -265,7 +265,7 @@ def test_an_install_that_fails_says_what_the_installer_said(monkeypatch, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["nothing-1.0.lock"]
 
 
-def test_two_who_install_the_same_do_it_once(monkeypatch, tmp_path):
+def test_two_concurrent_installs_of_one_package_run_once(monkeypatch, tmp_path):
     monkeypatch.setenv("FSSPEC_CAS_TESTS_CACHE", str(tmp_path))
     count = "import sys, pathlib as p; (p.Path(sys.argv[1]) / 'made').touch(); open(sys.argv[2], 'a').write('x')"
 

@@ -111,7 +111,7 @@ def test_at_most_one_believes_in_thousands_of_histories(seed) -> None:
         History(seed + n).go()
 
 
-def test_one_that_believes_for_longer_than_the_others_wait_would_be_found(seed) -> None:
+def test_mutant_candidate_that_believes_too_long_is_caught(seed) -> None:
     """The margin, and a second more."""
 
     def believes_for_long() -> None:

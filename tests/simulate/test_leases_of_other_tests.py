@@ -11,7 +11,7 @@ from simulate.scheduler import Crew, Process, Scheduler
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_lease_that_is_collected_in_a_simulation_is_given_back_by_a_real_thread() -> None:
+def test_lease_collected_during_a_simulation_is_released_by_a_real_thread() -> None:
     scheduler = Scheduler(1, Crew())
     in_story = [lockprovider.lock("memory://collected/story").acquire()]
     between = [lockprovider.lock("memory://collected/between").acquire()]

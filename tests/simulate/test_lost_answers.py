@@ -39,7 +39,7 @@ from simulate.town import FOR_LONG, SETTINGS, SOON_S, Town
 # -- the deadline and the clocks ---------------------------------------------------------------------------------------
 
 
-def test_a_pause_between_the_two_clocks_never_prolongs_what_the_holder_believes(town: Town) -> None:
+def test_pause_between_two_clock_reads_never_prolongs_the_lease(town: Town) -> None:
     client = town.client()
     asked = iter([0.0, 60.0])
     true_ms, true_s = client.clock.now_ms, client.clock.monotonic_s
@@ -93,7 +93,7 @@ def test_a_commit_that_may_still_land_is_reported_as_unknown_and_not_as_lost(tow
     lease.publish(staged)  # asked once more, it is known
 
 
-def test_a_publish_that_was_decided_under_a_lease_that_then_ended_is_reported_as_published(town: Town) -> None:
+def test_decided_publish_is_reported_published_after_its_lease_ended(town: Town) -> None:
     client, other = town.client(), town.client()
     lease = client.lock.acquire()
     staged = client.lock.stage("state/1", b"data")
@@ -114,7 +114,7 @@ def test_a_publish_that_was_decided_under_a_lease_that_then_ended_is_reported_as
     assert lease.lost.is_set()
 
 
-def test_a_publish_to_a_path_that_is_taken_is_refused_before_it_is_decided_and_the_lock_stays_usable(
+def test_publish_to_an_existing_path_is_refused_and_the_lock_stays_usable(
     town: Town,
 ) -> None:
     client, other = town.client(), town.client()
@@ -129,7 +129,7 @@ def test_a_publish_to_a_path_that_is_taken_is_refused_before_it_is_decided_and_t
     assert town.store.read("state/1").data == b"first"
 
 
-def test_staged_bytes_that_are_gone_are_noticed_before_the_commit_point(town: Town) -> None:
+def test_missing_staged_bytes_are_noticed_before_the_commit_point(town: Town) -> None:
     client, other = town.client(), town.client()
     with client.lock.acquire() as lease:
         staged = client.lock.stage("state/1", random.Random(1).randbytes(20_000))
@@ -145,7 +145,7 @@ def test_staged_bytes_that_are_gone_are_noticed_before_the_commit_point(town: To
 # -- one client, many threads and processes ----------------------------------------------------------------------------
 
 
-def test_releasing_twice_does_not_free_what_another_thread_took_meanwhile(town: Town) -> None:
+def test_second_release_does_not_free_the_lock_of_another_thread(town: Town) -> None:
     client = town.client()
     first = client.lock.acquire()
     first.release()
@@ -169,9 +169,7 @@ def test_leaving_a_with_block_after_a_release_by_hand_is_fine(town: Town) -> Non
     client.lock.acquire(0).release()
 
 
-def test_after_a_thread_died_with_the_lock_the_other_threads_of_its_client_get_their_turn(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_threads_get_the_lock_after_the_holding_thread_died(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         import_module("lockprovider.storage_lock.lease"), "Heartbeat", lambda lease, *_, **__: Heartbeat(lease, 0.005)
     )
@@ -204,7 +202,7 @@ def test_a_heartbeat_that_cannot_start_releases_the_lock(town: Town, monkeypatch
     client.lock.acquire(0).release()
 
 
-def test_while_the_store_is_out_of_reach_the_heartbeat_tells_of_the_loss_when_the_deadline_passes(town: Town) -> None:
+def test_heartbeat_reports_loss_at_the_deadline_while_store_is_unreachable(town: Town) -> None:
     told: list[LeaseLost] = []
     client = town.client(on_lost=told.append)
     lease = client.lock.acquire()
@@ -279,7 +277,7 @@ def _no_space_for(path_ends: str) -> Callable[[str, str, bytes], None]:
     return before
 
 
-def test_a_record_that_turns_into_garbage_is_not_overwritten_by_renew_release_or_the_next(town: Town) -> None:
+def test_garbage_record_is_not_overwritten_by_renew_release_or_acquire(town: Town) -> None:
     client, other = town.client(), town.client()
     lease = client.lock.acquire()
     version = town.store.head(HUDI_LOCK_PATH).version
@@ -300,7 +298,7 @@ def test_a_record_that_turns_into_garbage_is_not_overwritten_by_renew_release_or
 # -- waiting -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_client_moves_one_body_however_often_it_looks(town: Town) -> None:
+def test_waiting_client_reads_one_body_however_often_it_polls(town: Town) -> None:
     holder, waiter = town.client(), town.client()
     with holder.lock.acquire():
         with pytest.raises(NotAcquired):
@@ -309,7 +307,7 @@ def test_a_waiting_client_moves_one_body_however_often_it_looks(town: Town) -> N
         assert waiter.way.bodies == 1
 
 
-def test_a_waiting_client_looks_a_last_time_at_its_timeout_and_not_later(town: Town) -> None:
+def test_waiting_client_polls_a_last_time_at_its_timeout(town: Town) -> None:
     holder, waiter = town.client(), town.client()
     with holder.lock.acquire():
         began_s = town.time.now_s

@@ -8,7 +8,7 @@ GCS_LIKE = next(name for name in STORES if name.startswith("GCS"))
 
 
 @pytest.mark.parametrize("visibility", [ORDERED, UNORDERED])
-def test_who_is_throttled_finds_another_on_duty_and_each_write_of_the_record_decides_for_all(visibility: str) -> None:
+def test_throttled_writer_finds_a_batch_leader_that_decides_for_all(visibility: str) -> None:
     came = run(GCS_LIKE, visibility, 8, 1, seconds=8, cpu_ms=12)
     assert came.per_s > 6  # 8, were all in each write
     assert came.p99_ms < 4000  # not one that tries on while others write

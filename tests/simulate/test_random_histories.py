@@ -97,7 +97,7 @@ def stories(crew: Crew) -> str:
     ).hexdigest()
 
 
-def test_the_same_seed_tells_the_same_story_here_and_in_another_process(crew: Crew) -> None:
+def test_equal_seed_gives_equal_history_also_in_another_process(crew: Crew) -> None:
     told = stories(crew)
     assert stories(crew) == told
     code = "from simulate.test_random_histories import *; crew = Crew(); print(stories(crew)); crew.dismiss()"
@@ -107,7 +107,7 @@ def test_the_same_seed_tells_the_same_story_here_and_in_another_process(crew: Cr
     assert again.stdout.strip() == told
 
 
-def test_two_seeds_tell_two_stories(crew: Crew) -> None:
+def test_different_seeds_give_different_histories(crew: Crew) -> None:
     assert len({"\n".join(History(seed, crew).run().story) for seed in range(50)}) == 50
 
 

@@ -68,7 +68,7 @@ def jvm_takes_over(town: Town) -> None:
     [("put", "staged"), ("get", "state/1"), ("put", "state/1")],
     ids=["the staged bytes", "is the path free", "the object itself"],
 )
-def test_a_publish_whose_every_request_is_slow_is_renewed_meanwhile(town: Town, operation: str, path_ends: str) -> None:
+def test_lease_is_renewed_during_a_slow_publish(town: Town, operation: str, path_ends: str) -> None:
     client = town.client()
     lease = client.lock.acquire()
     slow_s = SETTINGS.validity * 0.6
@@ -90,7 +90,7 @@ def test_a_publish_whose_every_request_is_slow_is_renewed_meanwhile(town: Town, 
     assert town.record.pending is None
 
 
-def test_a_renewal_while_a_publish_is_applied_does_not_forget_it(town: Town) -> None:
+def test_renewal_during_an_apply_keeps_the_pending_publish(town: Town) -> None:
     """The holder dies in the middle: the next one finds the publish in the record that the renewal wrote."""
     client = town.client()
     lease = client.lock.acquire()
@@ -110,7 +110,7 @@ def test_a_renewal_while_a_publish_is_applied_does_not_forget_it(town: Town) -> 
         assert town.store.read("state/1").data == b"decided"
 
 
-def test_what_could_not_be_applied_is_applied_by_a_later_heartbeat(town: Town) -> None:
+def test_unapplied_publish_is_applied_by_a_later_heartbeat(town: Town) -> None:
     client = town.client()
     lease = client.lock.acquire()
 
@@ -171,7 +171,7 @@ def _die() -> None:
 
 
 @pytest.mark.parametrize("who", [_published, _rolled_forward])
-def test_a_roll_forward_that_was_paused_past_its_lease_does_not_bring_back_what_a_later_holder_removed(
+def test_paused_roll_forward_does_not_restore_a_removed_object(
     town: Town, who: Callable[[Town, Callable[[], None]], list[str]]
 ) -> None:
     def meanwhile() -> None:
@@ -185,7 +185,9 @@ def test_a_roll_forward_that_was_paused_past_its_lease_does_not_bring_back_what_
 
 
 @pytest.mark.parametrize("who", [_published, _rolled_forward])
-def test_without_a_bound_it_does_come_back(town: Town, who: Callable[[Town, Callable[[], None]], list[str]]) -> None:
+def test_mutant_roll_forward_without_a_bound_restores_a_removed_object(
+    town: Town, who: Callable[[Town, Callable[[], None]], list[str]]
+) -> None:
     """The wrong twin of the test above, so that it can fail."""
 
     def meanwhile() -> None:
@@ -201,7 +203,7 @@ def test_without_a_bound_it_does_come_back(town: Town, who: Callable[[Town, Call
 
 
 @pytest.mark.parametrize("left_s", [0.0, -5.0])
-def test_nothing_is_written_once_the_lease_has_ended(town: Town, left_s: float) -> None:
+def test_nothing_is_written_after_the_lease_has_ended(town: Town, left_s: float) -> None:
     client = town.client()
     pending = client.lock.stage("state/1", b"data")
     asked: list[str] = []
@@ -216,7 +218,7 @@ def test_nothing_is_written_once_the_lease_has_ended(town: Town, left_s: float) 
 # -- a JVM writer, who drops what it does not know ---------------------------------------------------------------------
 
 
-def test_a_publish_that_was_acknowledged_survives_a_jvm_writer_that_drops_pending(town: Town) -> None:
+def test_acknowledged_publish_survives_a_jvm_writer_that_drops_pending(town: Town) -> None:
     client = town.client()
     lease = client.lock.acquire()
     lease.publish("state/1", b"acknowledged")
@@ -233,7 +235,7 @@ def test_a_publish_that_was_acknowledged_survives_a_jvm_writer_that_drops_pendin
         assert not town.has("state/2")
 
 
-def test_a_publish_between_commit_and_apply_that_a_jvm_writer_drops_is_neither_acknowledged_nor_ever_there(
+def test_publish_dropped_by_jvm_writer_before_apply_is_not_acknowledged(
     town: Town,
 ) -> None:
     holder = town.client()
@@ -255,7 +257,7 @@ def test_a_publish_between_commit_and_apply_that_a_jvm_writer_drops_is_neither_a
         assert not town.has("state/1"), "nobody knows of it any more"
 
 
-def test_the_epoch_of_a_client_does_not_fall_over_a_jvm_writer_where_clocks_differ(town: Town) -> None:
+def test_epoch_does_not_fall_after_a_jvm_writer_when_clocks_differ(town: Town) -> None:
     ahead, behind = town.client(), town.client()
     ahead.clock.wrong_by_s = 3.0
     first = ahead.lock.acquire()
@@ -275,7 +277,7 @@ def jvm_takes_and_ours_follow(town: Town) -> None:
 
 
 @pytest.mark.parametrize("had_it", [jvm_takes_over, jvm_takes_and_ours_follow, None])
-def test_a_publisher_that_is_stopped_in_the_moment_of_sending_is_not_told_that_all_is_well(
+def test_publisher_stopped_while_sending_is_not_told_of_success(
     town: Town, had_it: Callable[[Town], None] | None
 ) -> None:
     """What is on its way then is there in the end. If only ours had the lock meanwhile, they have seen it."""
@@ -301,7 +303,7 @@ def test_a_publisher_that_is_stopped_in_the_moment_of_sending_is_not_told_that_a
     assert town.has("state/1")
 
 
-def test_a_commit_whose_answer_is_lost_and_that_a_jvm_writer_drops_is_reported_as_not_written(town: Town) -> None:
+def test_lost_answer_commit_dropped_by_jvm_writer_is_reported_not_written(town: Town) -> None:
     holder = town.client()
     lease = holder.lock.acquire()
     staged = holder.lock.stage("state/1", b"dropped")
@@ -321,7 +323,7 @@ def test_a_commit_whose_answer_is_lost_and_that_a_jvm_writer_drops_is_reported_a
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_commit_is_settled_although_its_client_has_taken_the_lock_again(town: Town, *, fails: bool) -> None:
+def test_commit_is_settled_after_its_client_took_the_lock_again(town: Town, *, fails: bool) -> None:
     """Whoever is told of the loss releases the lease, and another thread of the same client takes the lock."""
 
     def take_again(_: LeaseLost) -> None:

@@ -178,7 +178,7 @@ def test_random_histories_lose_and_double_nothing(seed, count) -> None:
     print(happened)  # noqa: T201 - pytest shows it with a failure
 
 
-def test_a_log_without_the_table_of_producers_is_caught(seed, monkeypatch) -> None:
+def test_mutant_log_without_a_producer_table_is_caught(seed, monkeypatch) -> None:
     monkeypatch.setattr(appending, "_repeated", lambda table, append, *, sent: None)
     with pytest.raises(AssertionError):
         all(History(n).run() is None for n in range(seed, seed + 25))

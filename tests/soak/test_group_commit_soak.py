@@ -22,7 +22,7 @@ LOOKS = {None: (read_ours, read_by_hudi_rs, follow, serve), UNORDERED: (read_our
 
 
 @pytest.mark.parametrize("visibility", LOOKS, ids=["ordered", "unordered"])
-def test_no_commit_of_processes_that_die_or_stand_still_is_lost_doubled_or_half_there(
+def test_dying_and_frozen_processes_lose_and_double_no_group_commit(
     seaweedfs: SeaweedFS,
     visibility: str | None,
     seed: int,

@@ -22,18 +22,18 @@ GOOD: list[Row] = [(LISTS[0], LISTS[0], 1, "e1"), ("log-1", "log", 1, ""), ("scr
         (("ghost-1", "log", 9, ""), "nobody committed"),
     ],
 )
-def test_a_moment_that_is_wrong_is_seen(bad: Row, said: str) -> None:
+def test_wrong_row_at_a_past_time_is_detected(bad: Row, said: str) -> None:
     check_moment(rows(*GOOD))
     with pytest.raises(AssertionError, match=said):
         check_moment(rows(*GOOD, bad))
 
 
-def test_lists_are_read_as_they_were_written() -> None:
+def test_lists_are_read_back_as_written() -> None:
     found = rows((LISTS[0], LISTS[0], 2, "e1 e2"), ("found-1", f"{FOUNDED}0", 1, "f1"), *GOOD[1:])
     assert lists(found) == {LISTS[0]: ["e1", "e2"], "found-1": ["f1"]}
 
 
-def test_an_older_row_and_one_that_nobody_committed_are_seen() -> None:
+def test_stale_and_uncommitted_rows_are_detected() -> None:
     best = {"rated-1": (5, "v5"), "rated-2": (7, "v7")}
     right: list[Row] = [("rated-1", "rated", 5, "v5"), ("rated-2", "rated", 7, "v7")]
     assert ordering(best, rows(*right)) == []
@@ -42,13 +42,13 @@ def test_an_older_row_and_one_that_nobody_committed_are_seen() -> None:
     assert len(ordering(best, rows(right[0]))) == 1, "it is gone"
 
 
-def test_rows_that_are_missing_too_much_or_doubled_are_seen() -> None:
+def test_missing_surplus_and_duplicate_rows_are_detected() -> None:
     assert differ({"a"}, {"a"}) == once({"a"}, ["a"]) == []
     assert differ({"a", "b"}, {"b", "c"}) == ["a is missing", "c is too much"]
     assert once({"a"}, ["a", "a"]) == ["a is there 2 times"]
 
 
-def test_the_figures_are_from_one_event_of_an_instant_to_another() -> None:
+def test_durations_are_between_two_events_of_an_instant() -> None:
     metrics = Metrics()
     told: list[tuple[EventKind, str, int]] = [
         ("begin", "1", 0),

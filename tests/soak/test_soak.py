@@ -33,7 +33,7 @@ def seconds(request: pytest.FixtureRequest) -> float:
 
 
 @pytest.mark.parametrize("name", ["seaweedfs", "fake_gcs", "azurite"])
-def test_with_random_faults_nothing_is_lost_nobody_overlaps_and_nothing_leaks(  # noqa: PLR0917 - fixtures
+def test_random_faults_cause_no_loss_overlap_or_leak(  # noqa: PLR0917 - fixtures
     request: pytest.FixtureRequest,
     fault_proxy: Callable[[Server], FaultProxy],
     capsys: pytest.CaptureFixture[str],

@@ -60,7 +60,7 @@ def market(seaweedfs: SeaweedFS, spark: Any, request: pytest.FixtureRequest) -> 
     return Market(seaweedfs, spark, Metrics(), seed, request.param)
 
 
-def test_the_test_plan_of_the_storage_lock_on_a_table(
+def test_test_plan_of_rfc_91_passes_on_each_kind_of_table(
     seaweedfs: SeaweedFS,
     market: Market,
     tmp_path: Path,

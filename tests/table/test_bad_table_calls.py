@@ -215,7 +215,7 @@ def test_a_bad_call_of_a_table_is_one_typed_error_and_changes_nothing(
     assert TABLE.timeline().names == before.names
 
 
-def test_what_is_plainly_meant_is_taken(tmp_path: Path) -> None:
+def test_unusual_but_valid_arguments_are_accepted(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", TableSpec("t", ROWS.schema, record_keys="id", partition_by=["city"]))
     assert Table.open(tmp_path / "t").config().record_keys == ("id",)
     assert table.url == str(tmp_path / "t")

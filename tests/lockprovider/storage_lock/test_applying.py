@@ -49,7 +49,7 @@ def over(one: Applying) -> None:
     until(lambda: not one.busy)
 
 
-def test_all_of_it_is_there_in_its_order_and_each_is_told_of(store: Store, backend: Slow) -> None:
+def test_decided_publishes_are_applied_in_order_and_each_is_reported(store: Store, backend: Slow) -> None:
     known: list[object] = []
     one, clock = applying(store, lambda: known.append(one.there))
     one.apply((A, B, C), (A, B, C), clock.now_s + 5)
@@ -59,7 +59,7 @@ def test_all_of_it_is_there_in_its_order_and_each_is_told_of(store: Store, backe
     assert (one.busy, one.failed) == (False, None)
 
 
-def test_what_others_have_decided_may_be_there_and_is_not_written_again(store: Store, backend: Slow) -> None:
+def test_publish_applied_by_another_client_is_not_written_again(store: Store, backend: Slow) -> None:
     store.put_if_absent("a", b"a").unwrap()
     backend.asked.clear()
     one, clock = applying(store)
@@ -68,7 +68,7 @@ def test_what_others_have_decided_may_be_there_and_is_not_written_again(store: S
     assert backend.asked == ["head a", "put b"]
 
 
-def test_what_is_known_to_be_there_is_not_asked_for(store: Store, backend: Slow) -> None:
+def test_publish_known_to_be_applied_takes_no_request(store: Store, backend: Slow) -> None:
     one, clock = applying(store)
     one.apply((A,), (A,), clock.now_s + 5)
     over(one)
@@ -80,7 +80,7 @@ def test_what_is_known_to_be_there_is_not_asked_for(store: Store, backend: Slow)
 
 
 @pytest.mark.parametrize("backend", [False], indirect=True, ids=[""])
-def test_what_is_decided_meanwhile_is_applied_after_it(store: Store, backend: Slow) -> None:
+def test_publish_decided_during_an_apply_is_applied_after_it(store: Store, backend: Slow) -> None:
     go, begun = threading.Event(), threading.Event()
 
     def before(name: str) -> None:
@@ -99,7 +99,7 @@ def test_what_is_decided_meanwhile_is_applied_after_it(store: Store, backend: Sl
     assert backend.asked == ["put a", "put b", "put c"]
 
 
-def test_what_is_decided_in_the_very_moment_of_its_end_is_not_left(store: Store, backend: Slow) -> None:
+def test_publish_decided_as_the_applier_ends_is_applied(store: Store, backend: Slow) -> None:
     one, clock = applying(store, lambda: None)
     more = iter(((A, B), (A, B, C)))
 
@@ -114,7 +114,7 @@ def test_what_is_decided_in_the_very_moment_of_its_end_is_not_left(store: Store,
     assert backend.asked == ["put a", "put b", "put c"]
 
 
-def test_one_that_fails_keeps_those_after_it_from_being_there_first(store: Store, backend: Slow) -> None:
+def test_failed_publish_blocks_the_later_ones(store: Store, backend: Slow) -> None:
     one, clock = applying(store)
     backend.down = True
     one.apply((A, B), (A, B), clock.now_s + 5)
@@ -128,7 +128,7 @@ def test_one_that_fails_keeps_those_after_it_from_being_there_first(store: Store
     assert [store.read(name).data for name in "ab"] == [b"a", b"b"]
 
 
-def test_other_bytes_at_the_path_of_ones_own_publish_are_found(store: Store) -> None:
+def test_foreign_bytes_at_the_path_of_a_publish_are_detected(store: Store) -> None:
     store.put_if_absent("a", b"foreign").unwrap()
     one, clock = applying(store)
     one.apply((A, B), (A, B), clock.now_s + 5)
@@ -137,7 +137,7 @@ def test_other_bytes_at_the_path_of_ones_own_publish_are_found(store: Store) -> 
     assert (one.there, [entry.path for entry in store.list("")]) == (None, ["a"])
 
 
-def test_nothing_is_written_after_its_time(store: Store, backend: Slow) -> None:
+def test_nothing_is_written_after_the_deadline(store: Store, backend: Slow) -> None:
     one, clock = applying(store)
     one.apply((A,), (A,), clock.now_s)
     over(one)
@@ -145,7 +145,7 @@ def test_nothing_is_written_after_its_time(store: Store, backend: Slow) -> None:
     assert backend.asked == []
 
 
-def test_what_was_written_after_its_time_is_not_taken_to_be_there(store: Store, backend: Slow) -> None:
+def test_publish_written_after_the_deadline_is_not_taken_for_applied(store: Store, backend: Slow) -> None:
     """As by a process that was stopped in the moment of sending: a JVM writer may have had the lock before."""
     one, clock = applying(store)
     backend.before = lambda _: clock.advance(6)  # type: ignore[method-assign]
@@ -156,7 +156,7 @@ def test_what_was_written_after_its_time_is_not_taken_to_be_there(store: Store, 
     assert backend.asked == ["put a"]
 
 
-def test_at_once_what_comes_after_one_that_is_slow_is_there_and_told_when_that_is(store: Store, backend: Slow) -> None:
+def test_unordered_publish_after_a_slow_one_is_reported_once_the_slow_one_is(store: Store, backend: Slow) -> None:
     if backend.blocking:
         pytest.skip("one thread puts one after the other")
     go, begun = threading.Event(), threading.Event()
@@ -176,7 +176,7 @@ def test_at_once_what_comes_after_one_that_is_slow_is_there_and_told_when_that_i
     assert sorted(backend.asked) == ["put a", "put b", "put c"]
 
 
-def test_at_once_a_gap_is_put_there_again_and_nothing_else(store: Store, backend: Slow) -> None:
+def test_unordered_apply_repeats_only_the_missing_publish(store: Store, backend: Slow) -> None:
     def before(name: str) -> None:
         if name == "b":
             raise Unavailable("not now")
@@ -195,7 +195,7 @@ def test_at_once_a_gap_is_put_there_again_and_nothing_else(store: Store, backend
     assert (one.there, one.failed) == (C, None)
 
 
-def test_at_once_mine_is_there_when_all_before_it_are(store: Store) -> None:
+def test_unordered_publish_counts_as_applied_once_all_earlier_ones_are(store: Store) -> None:
     store.put_if_absent("b", b"b").unwrap()
     one, _ = applying(store)
     assert not one.finds(B, (A,))

@@ -146,21 +146,21 @@ async def test_a_lock_is_held_inside_the_block_and_released_after_it(store: Stor
     await lease.release()
 
 
-async def test_an_error_in_the_block_releases_it_and_is_the_one_that_is_seen(store: Store) -> None:
+async def test_error_in_the_block_releases_the_lock_and_propagates(store: Store) -> None:
     with pytest.raises(ZeroDivisionError):
         async with AsyncLock(store, settings=LONG).acquire():
             raise ZeroDivisionError
     assert record(store).expired
 
 
-async def test_it_can_be_awaited_and_left_later(store: Store) -> None:
+async def test_async_lock_can_be_awaited_and_released_later(store: Store) -> None:
     lease = await AsyncLock(store, settings=LONG).acquire()
     async with lease:
         assert refused(store)
     assert not refused(store)
 
 
-async def test_another_task_waits_for_its_turn_and_is_told_when_it_does_not_come(store: Store) -> None:
+async def test_second_task_waits_for_its_turn_and_times_out(store: Store) -> None:
     lock = AsyncLock(store, settings=LONG)
     async with lock.acquire():
 
@@ -172,7 +172,7 @@ async def test_another_task_waits_for_its_turn_and_is_told_when_it_does_not_come
         assert refusal.value.owner == lock.owner
 
 
-async def test_tasks_get_their_turns_in_the_order_in_which_they_asked(store: Store) -> None:
+async def test_tasks_get_the_lock_in_the_order_of_asking(store: Store) -> None:
     lock, order = AsyncLock(store, settings=LONG), []
 
     async def worker(number: int) -> None:
@@ -204,7 +204,7 @@ async def test_many_tasks_of_many_clients_never_overlap(store: Store) -> None:
     assert (inside, most) == (0, 1)
 
 
-async def test_a_lock_held_by_a_thread_is_refused_to_a_task_and_the_other_way_round(store: Store) -> None:
+async def test_lock_held_by_a_thread_is_refused_to_a_task_and_vice_versa(store: Store) -> None:
     held = Lock(store, settings=LONG).acquire()
     with pytest.raises(NotAcquired, match=held.owner) as refusal:
         await AsyncLock(store, settings=LONG).acquire(0)
@@ -214,7 +214,7 @@ async def test_a_lock_held_by_a_thread_is_refused_to_a_task_and_the_other_way_ro
         assert refused(store)
 
 
-async def test_a_loss_is_told_on_the_loop(store: Store) -> None:
+async def test_loss_is_reported_on_the_event_loop(store: Store) -> None:
     told: list[tuple[LeaseLost, int]] = []
     lock = AsyncLock(store, settings=LONG, on_lost=lambda why: told.append((why, threading.get_ident())))
     async with lock.acquire() as lease:
@@ -276,7 +276,7 @@ def test_several_loops_may_use_it_and_exclude_each_other(store: Store) -> None:
     asyncio.run(use_while_another_loop_does())
 
 
-async def test_many_clients_of_one_loop_look_as_one_and_need_no_thread_to_wait(
+async def test_many_clients_of_one_loop_share_polls_and_wait_without_threads(
     gated: tuple[Store, Store, Gate],
 ) -> None:
     _, way, gate = gated
@@ -331,7 +331,7 @@ async def test_an_acquisition_that_is_cancelled_at_any_request_leaves_no_lock(
         assert not refused(store), f"cancelled {gate.points[point]}, and it is held"
 
 
-async def test_the_check_above_catches_a_lock_that_forgets_what_was_cancelled(
+async def test_mutant_that_forgets_cancelled_acquisitions_is_caught(
     gated: tuple[Store, Store, Gate],
 ) -> None:
     store, way, gate = gated
@@ -343,7 +343,7 @@ async def test_the_check_above_catches_a_lock_that_forgets_what_was_cancelled(
     forgetful._client.lease.release()
 
 
-async def test_an_error_that_a_cancelled_acquisition_ends_in_is_not_reported_as_never_retrieved(
+async def test_error_of_a_cancelled_acquisition_is_not_logged_as_never_retrieved(
     gated: tuple[Store, Store, Gate],
 ) -> None:
     store, way, gate = gated
@@ -358,7 +358,7 @@ async def test_an_error_that_a_cancelled_acquisition_ends_in_is_not_reported_as_
 
 
 @pytest.mark.parametrize("hops", range(8))
-async def test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back(store: Store, hops: int) -> None:
+async def test_lock_acquired_for_a_cancelled_task_is_released(store: Store, hops: int) -> None:
     """The thread has the lock, the loop has not seen it yet; then the cancellation comes, one step later each time."""
     lock = AsyncLock(store, settings=LONG)
     task = asyncio.create_task(lock.acquire()._take())
@@ -394,7 +394,7 @@ async def test_a_waiting_acquisition_is_cancelled_at_once_and_never_takes_the_lo
         pass
 
 
-async def test_a_timeout_around_it_is_kept_although_the_request_hangs(gated: tuple[Store, Store, Gate]) -> None:
+async def test_timeout_around_acquire_holds_while_the_request_hangs(gated: tuple[Store, Store, Gate]) -> None:
     store, way, gate = gated
     gate.arm(2)
     with pytest.raises(asyncio.TimeoutError):
@@ -403,7 +403,7 @@ async def test_a_timeout_around_it_is_kept_although_the_request_hangs(gated: tup
     until(lambda: not refused(store))
 
 
-async def test_a_release_that_is_cancelled_at_any_request_goes_on_and_the_next_task_waits_for_it(
+async def test_release_cancelled_at_any_request_completes_before_the_next_task(
     gated: tuple[Store, Store, Gate],
 ) -> None:
     store, way, gate = gated
@@ -437,7 +437,7 @@ async def test_a_block_that_is_cancelled_is_left_with_the_lock_released(gated: t
     assert record(store).expired
 
 
-async def test_a_publish_that_is_cancelled_at_any_request_is_decided_before_the_release_returns(
+async def test_publish_cancelled_at_any_request_is_decided_before_release_returns(
     gated: tuple[Store, Store, Gate],
 ) -> None:
     store, way, gate = gated
@@ -458,7 +458,7 @@ async def test_a_publish_that_is_cancelled_at_any_request_is_decided_before_the_
     assert all(happened), "whoever cancels does not stop it"
 
 
-async def test_a_task_that_is_cancelled_in_its_turn_passes_it_on(store: Store) -> None:
+async def test_task_cancelled_at_its_turn_passes_the_turn_on(store: Store) -> None:
     """The turn has come in the same step of the loop as the cancellation."""
     lock = AsyncLock(store, settings=LONG)
     turn, lease = TaskQueue.of(lock._same), await lock.acquire()
@@ -485,7 +485,7 @@ def test_a_loop_that_ends_in_the_middle_of_an_acquisition_leaves_no_lock(gated: 
     until(lambda: not refused(store))
 
 
-def test_a_lease_that_nobody_refers_to_any_more_is_not_renewed(store: Store) -> None:
+def test_unreferenced_lease_is_not_renewed(store: Store) -> None:
     quick = LockSettings(validity=1.0, renew=0.05, check_store=False)
     told: list[LeaseLost] = []
 

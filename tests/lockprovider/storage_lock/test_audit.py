@@ -52,12 +52,12 @@ RECORD = AuditRecord("o-1", 1_700_000_000_000, 1_700_000_000_000, "START", 1_700
 # The bytes
 
 
-def test_a_line_is_the_one_that_jvm_hudi_writes() -> None:
+def test_audit_line_equals_the_one_of_jvm_hudi() -> None:
     assert RECORD.encode() == JVM_LINE
     assert AuditRecord.decode(JVM_LINE) == RECORD
 
 
-def test_the_order_of_fields_does_not_matter_to_a_reader_and_more_fields_are_passed_over() -> None:
+def test_reader_ignores_field_order_and_unknown_fields() -> None:
     turned = dict(reversed([*json.loads(JVM_LINE).items(), ("more", 1)]))
     assert AuditRecord.decode(json.dumps(turned).encode()) == RECORD
 
@@ -67,12 +67,12 @@ def test_the_order_of_fields_does_not_matter_to_a_reader_and_more_fields_are_pas
     [b"", b"{}", b"[]", b"null", b"\xff", b"[" * 100_000, JVM_LINE[:-5], JVM_LINE.replace(b"START", b"BEGIN")]
     + [JVM_LINE.replace(b'"timestamp":1700000000000', b'"timestamp":' + bad) for bad in (b"null", b"NaN", b"Infinity")],
 )
-def test_what_is_no_record_is_refused(line: bytes) -> None:
+def test_invalid_audit_record_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match="not an audit record"):
         AuditRecord.decode(line)
 
 
-def test_the_places_of_a_tables_audit_are_hudis_and_others_stand_beside_their_lock() -> None:
+def test_audit_of_a_table_is_at_the_path_of_hudi_and_others_next_to_lock() -> None:
     hudi = places(HUDI_LOCK_PATH)
     assert (hudi.switch, hudi.folder) == (SWITCH, FOLDER)
     assert hudi.file(17, "o-1") == f"{FOLDER}/17_o-1.jsonl"
@@ -94,11 +94,11 @@ def test_the_places_of_a_tables_audit_are_hudis_and_others_stand_beside_their_lo
         (b"", False),
     ],
 )
-def test_the_switch_is_on_only_if_it_says_so(data: bytes, wanted: bool) -> None:
+def test_audit_switch_is_on_only_when_its_file_says_so(data: bytes, wanted: bool) -> None:
     assert decode_switch(data) is wanted
 
 
-def test_the_switch_is_written_as_hudi_writes_it() -> None:
+def test_audit_switch_is_written_in_the_format_of_hudi() -> None:
     assert encode_switch(enabled=True) == b'{"STORAGE_LOCK_AUDIT_SERVICE_ENABLED":true}'
     assert not decode_switch(encode_switch(enabled=False))
 
@@ -129,7 +129,7 @@ def overlaps(audit: Audit) -> list[tuple[float, float]]:
     return [(one.from_ms / 1000, one.to_ms / 1000) for one in audit.overlaps]
 
 
-def test_one_after_the_other_is_in_order_whatever_the_order_of_files() -> None:
+def test_holders_are_ordered_by_time_whatever_the_order_of_files() -> None:
     first = told("a", "START 0 30", "RENEW 10 40", "END 12 40")
     second = told("b", "START 15 45", "END 16 45")
     for files in ((first, second), (second, first)):
@@ -212,20 +212,22 @@ def test_one_after_the_other_is_in_order_whatever_the_order_of_files() -> None:
         ([], 100, [], []),
     ],
 )
-def test_tenures_and_overlaps(files: list[Any], now_s: float, expected: list[Any], wrong: list[Any]) -> None:
+def test_tenures_and_overlaps_are_computed_from_records(
+    files: list[Any], now_s: float, expected: list[Any], wrong: list[Any]
+) -> None:
     audit = seen(now_s, *(told(*file) for file in files))
     assert tenures(audit) == expected
     assert overlaps(audit) == wrong
 
 
-def test_lines_that_are_no_record_are_named_and_the_others_count() -> None:
+def test_invalid_lines_are_named_and_the_others_count() -> None:
     audit = seen(100, told("a", "START 0 30") + b"{broken\n\n" + told("a", "END 5 30"))
     assert tenures(audit) == [("a", 0, 5, "released")]
     assert audit.unreadable == ("0.jsonl",)
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=8))
-def test_overlaps_are_those_that_counting_every_tick_finds(held: list[tuple[int, int]]) -> None:
+def test_overlaps_equal_those_found_by_counting_every_tick(held: list[tuple[int, int]]) -> None:
     """A tick is 251 ms, so two ticks together are more than clocks may differ."""
     files = [told(f"o{n}", f"START {a * 0.251} 1000", f"END {(a + d) * 0.251} 1000") for n, (a, d) in enumerate(held)]
     audit = seen(2000, *files)
@@ -334,7 +336,7 @@ def settled(*logs: AuditLog) -> bool:
     return all(log.flush(60) for log in logs)
 
 
-def test_nothing_is_written_unless_it_is_wanted(store: Store) -> None:
+def test_nothing_is_audited_by_default(store: Store) -> None:
     for say in (lambda: None, lambda: set_enabled(store, SWITCH, enabled=False, timeout_s=10)):
         say()
         log = AuditLog(store)
@@ -344,7 +346,7 @@ def test_nothing_is_written_unless_it_is_wanted(store: Store) -> None:
         assert store.list(FOLDER + "/") == []
 
 
-def test_a_holding_is_one_file_with_what_the_lock_record_said(store: Store) -> None:
+def test_holding_is_one_file_with_the_fields_of_the_lock_record(store: Store) -> None:
     enable(store)
     log, promised = AuditLog(store), []
     with Lock(store, settings=SETTINGS, audit=log).acquire() as lease:
@@ -413,7 +415,7 @@ def test_a_release_that_finds_another_holder_is_a_loss(store: Store) -> None:
     assert not written(store)[0][-1].held
 
 
-def test_the_lock_does_not_wait_for_its_audit(store: Store, backend: Slow) -> None:
+def test_lock_does_not_wait_for_its_audit(store: Store, backend: Slow) -> None:
     enable(store)
     backend.let_go.clear()
     log = AuditLog(store)
@@ -479,7 +481,7 @@ def test_a_file_that_was_cleaned_up_in_between_comes_back_whole(store: Store) ->
     assert [record.step for record in written(store)[0]] == ["START", "END"]
 
 
-def test_what_is_handed_in_while_the_thread_finishes_is_waited_for(store: Store) -> None:
+def test_record_added_while_the_audit_thread_ends_is_written(store: Store) -> None:
     """As long as something is to be written, the end of the process knows of it."""
     enable(store)
     log = AuditLog(store)
@@ -637,7 +639,7 @@ def test_every_front_door_keeps_the_audit(tmp_path: Path, hold: Callable[[str], 
     assert (start.step, end.step, end.held) == ("START", "END", True)
 
 
-def test_a_copy_in_another_process_begins_anew(tmp_path: Path) -> None:
+def test_pickled_audit_starts_anew_in_another_process(tmp_path: Path) -> None:
     store = Store.from_url(str(tmp_path))
     enable(store)
     log = pickle.loads(pickle.dumps(AuditLog(store)))

@@ -91,16 +91,16 @@ def combined(seen: LockRecord, *intents: Intent, there: Pending | None = None, d
 # -- what one write decides --------------------------------------------------------------------------------------------
 
 
-def test_all_who_wait_are_decided_in_the_order_of_their_stems() -> None:
+def test_waiting_intents_are_decided_in_the_order_of_their_stems() -> None:
     assert names(choose(log_of("a"), (), [intent("d"), intent("b"), intent("c")], RULES, 0)) == ["b.1", "c.2", "d.3"]
 
 
-def test_of_two_that_must_not_meet_the_first_is_decided_and_the_other_left() -> None:
+def test_first_of_two_conflicting_intents_is_decided() -> None:
     chosen = choose(log_of("a"), (), [intent("c", 1, b"b"), intent("b", 1, b"c"), intent("d", 1)], RULES, 0)
     assert names(chosen) == ["b.1", "d.2"]
 
 
-def test_what_was_decided_since_its_place_is_met_and_what_was_decided_before_is_not() -> None:
+def test_intent_conflicts_only_with_entries_after_its_log_position() -> None:
     assert choose(log_of("a", "b"), (), [intent("c", 1, b"b")], RULES, 0) == ()
     assert names(choose(log_of("a", "b"), (), [intent("c", 2, b"b")], RULES, 0)) == ["c.2"]
 
@@ -123,28 +123,28 @@ def test_what_was_decided_since_its_place_is_met_and_what_was_decided_before_is_
         *("under another name", "that nobody can decide"),
     ],
 )
-def test_what_cannot_be_decided_is_left_and_keeps_nobody_else_from_it(left: Intent) -> None:
+def test_undecidable_intent_is_skipped_and_blocks_no_other(left: Intent) -> None:
     assert names(choose(log_of("a", "b"), (), [left, intent("d", 2), intent("e", 2)], RULES, 0)) == ["d.2", "e.3"]
 
 
-def test_a_place_that_the_log_has_left_is_void() -> None:
+def test_intent_at_a_dropped_log_position_is_void() -> None:
     log = log_of(*(f"n{number}" for number in range(200)))
     assert log.first > 0
     assert choose(log, (), [intent("x", log.first - 1)], RULES, 0) == ()
     assert len(choose(log, (), [intent("x", log.first)], RULES, 0)) == 1
 
 
-def test_the_same_intent_posted_anew_for_a_later_place_is_decided_once() -> None:
+def test_intent_posted_again_for_a_later_position_is_decided_once() -> None:
     assert names(choose(log_of("a", "b"), (), [intent("c", 1), intent("c", 2)], RULES, 0)) == ["c.2"]
 
 
-def test_no_more_is_decided_than_can_be_put_there_in_time() -> None:
+def test_number_of_decided_intents_is_bounded_by_the_time_to_apply() -> None:
     many = [intent(f"n{number:03}", 2) for number in range(100)]
     assert len(choose(log_of("a", "b"), (), many, RULES, 0)) == MOST_UNAPPLIED
     assert len(choose(log_of("a", "b"), published("a", "b"), many, RULES, 0)) == MOST_UNAPPLIED - 2
 
 
-def test_what_is_not_there_yet_stays_in_the_log_whatever_is_decided_after_it() -> None:
+def test_unapplied_entries_stay_in_the_log() -> None:
     wanted = [Intent("log", 1, f"n{number}.", random.Random(number).randbytes(3000)) for number in range(10)]
     batch = choose(log_of("a"), published("a"), wanted, RULES, 0)
     assert 0 < len(batch) < 10
@@ -157,7 +157,7 @@ def test_what_is_not_there_yet_stays_in_the_log_whatever_is_decided_after_it() -
 # -- the record --------------------------------------------------------------------------------------------------------
 
 
-def test_the_record_says_what_was_decided_and_keeps_away_those_who_know_nothing_of_that() -> None:
+def test_record_holds_decided_publishes_and_keeps_foreign_clients_away() -> None:
     seen = record_of("a", "b", unapplied=1)
     record = combined(seen, intent("c", 2), intent("d", 2), duty_ms=90)
     assert names(record.unapplied) == ["b.1", "c.2", "d.3"]
@@ -169,7 +169,7 @@ def test_the_record_says_what_was_decided_and_keeps_away_those_who_know_nothing_
     assert LockRecord.decode(record.encode()) == record
 
 
-def test_what_is_known_to_be_there_is_not_named_any_more_nor_what_came_before_it() -> None:
+def test_record_drops_applied_publishes_and_all_earlier_ones() -> None:
     seen = record_of("a", "b", "c", unapplied=3)
     assert names(combined(seen, intent("d", 3), there=seen.unapplied[1]).unapplied) == ["c.2", "d.3"]
     free = combined(seen, there=seen.unapplied[2])
@@ -177,12 +177,12 @@ def test_what_is_known_to_be_there_is_not_named_any_more_nor_what_came_before_it
     assert free.log == seen.log
 
 
-def test_the_epoch_rises_whatever_the_own_clock_says() -> None:
+def test_epoch_rises_whatever_the_local_clock_says() -> None:
     seen = replace(record_of("a"), epoch=NOW_MS + 5)
     assert combined(seen).epoch == NOW_MS + 6
 
 
-def test_whoever_is_going_to_remove_something_learns_of_what_may_come_late() -> None:
+def test_record_tells_removers_until_when_late_publishes_may_come() -> None:
     seen = record_of("a", "b", unapplied=1)
     assert combined(seen, there=seen.unapplied[-1]).late_ms == seen.valid_until_ms
 
@@ -198,7 +198,7 @@ def test_whoever_is_going_to_remove_something_learns_of_what_may_come_late() -> 
     ],
     ids=["free", "held", "no log", "staged", "not told by the log"],
 )
-def test_whether_a_write_may_decide_although_nobody_holds_the_lock(may: bool, fields: dict[str, object]) -> None:
+def test_record_decides_whether_a_write_without_the_lock_may_decide(may: bool, fields: dict[str, object]) -> None:
     assert may_write(replace(record_of("a"), **fields)) == may  # type: ignore[arg-type]
     assert may_write(record_of("a", "b", unapplied=2))
 
@@ -219,22 +219,22 @@ def test_whether_a_write_may_decide_although_nobody_holds_the_lock(may: bool, fi
         (intent("c", 1, log="another"), Void()),
     ],
 )
-def test_the_log_says_what_became_of_an_intent(mine: Intent, came: object) -> None:
+def test_log_reports_the_outcome_of_an_intent(mine: Intent, came: object) -> None:
     assert verdict(log_of("a", "b"), mine, RULES) == came
 
 
-def test_without_a_log_nothing_can_be_decided() -> None:
+def test_nothing_can_be_decided_without_a_log() -> None:
     assert verdict(None, intent("c"), RULES) == Void()
 
 
-def test_one_that_met_what_it_must_not_is_refused_with_what_its_writer_is_to_get() -> None:
+def test_conflicting_intent_is_refused_with_the_error_for_its_writer() -> None:
     came = verdict(log_of("a", "b"), intent("c", 1, b"b"), RULES)
     assert isinstance(came, Refused)
     assert isinstance(came.error, Met)
     assert verdict(log_of("a", "b", "c"), intent("c", 1, b"b"), RULES) == Decided("c.2"), "decided is decided"
 
 
-def test_whom_others_must_not_meet_is_told_the_entries_since_its_place_alone() -> None:
+def test_refusal_check_gets_only_entries_after_the_intent_position() -> None:
     asked: list[LogEntry] = []
 
     class Asked(Rules):
@@ -278,7 +278,7 @@ HELD = replace(FREE, expired=False, valid_until_ms=NOW_MS + 60_000)
         (replace(ON_DUTY, rest_ms=NOW_MS + 1000), Standing(age_s=0.1), LookAgain(1.0)),
     ],
 )
-def test_what_to_do_next(record: LockRecord, mine: Standing, act: object) -> None:
+def test_next_act_of_a_client_follows_from_record_and_intents(record: LockRecord, mine: Standing, act: object) -> None:
     assert next_step(record, mine, NOW_MS, 1.0) == act
 
 
@@ -320,13 +320,13 @@ def test_next_act_of_a_client_depends_on_what_it_knows(record: LockRecord, mine:
         (Situation(), (), {"rests": True}, StepDown(frees=True)),
     ],
 )
-def test_client_on_duty_writes_what_is_new_or_due(
+def test_batch_leader_writes_new_or_due_intents(
     mine: Situation, batch: tuple[Pending, ...], given: dict[str, int], act: object
 ) -> None:
     assert after_listing(LEFT, mine, batch, **{"rests": False, "is_due": False, "empty_rounds": 0, **given}) == act
 
 
-def test_client_on_duty_steps_down_after_two_rounds_without_work() -> None:
+def test_batch_leader_steps_down_after_two_rounds_without_work() -> None:
     for empty_rounds, act in ((0, WriteRecord(duty=True)), (1, StepDown(frees=True))):
         came = after_listing(FREE, Situation(), (), rests=False, is_due=True, empty_rounds=empty_rounds)
         assert came == act
@@ -334,7 +334,7 @@ def test_client_on_duty_steps_down_after_two_rounds_without_work() -> None:
     assert after_listing(FREE, waited_for, (), rests=False, is_due=True, empty_rounds=1) == StepDown()
 
 
-def test_where_one_write_decides_all_the_first_look_is_after_a_few_rounds_whatever_it_took_of_late() -> None:
+def test_first_poll_is_after_a_few_rounds_when_one_write_decides_all() -> None:
     assert latest_first_look_s(ON_DUTY) == pytest.approx(0.8)
     assert latest_first_look_s(replace(ON_DUTY, duty_ms=60_000)) == latest_first_look_s(full()) == 4.0
 
@@ -345,7 +345,7 @@ def full() -> LockRecord:
     return replace(ON_DUTY, pending=unapplied[-1], earlier=unapplied[:-1])
 
 
-def test_a_lock_that_is_held_is_looked_at_more_and_more_seldom_and_when_it_lapses() -> None:
+def test_held_lock_is_polled_with_growing_pauses_and_at_its_lapse() -> None:
     def pause_s(waits_s: float, record: LockRecord = HELD) -> float:
         act = next_step(record, Standing(waits_s=waits_s), NOW_MS, 1.0)
         assert isinstance(act, LookAgain)
@@ -357,7 +357,7 @@ def test_a_lock_that_is_held_is_looked_at_more_and_more_seldom_and_when_it_lapse
     assert pause_s(100.0, replace(soon, valid_until_ms=NOW_MS - GRACE_MS)) > 0
 
 
-def test_whoever_waits_to_hold_the_lock_goes_first_for_as_long_as_that_takes() -> None:
+def test_client_waiting_to_hold_the_lock_goes_before_group_commits() -> None:
     assert isinstance(next_step(WAITED_FOR, Standing(), NOW_MS, 1.0), LookAgain)
     assert next_step(WAITED_FOR, Standing(name="somebody"), NOW_MS, 1.0) == WriteRecord(), "that is this process"
     for turn_ms, waited_for_s in ((0, 0.25), (1000, 2.0), (1_000_000, LONGEST_S)):

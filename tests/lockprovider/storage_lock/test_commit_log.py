@@ -28,7 +28,7 @@ def test_entries_are_unpacked_as_they_were_packed(made: list[tuple[str, bytes | 
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 9000), max_size=60), st.integers(0, 2**32))
-def test_from_each_place_that_it_goes_back_to_it_tells_all_that_followed(sizes: list[int], seed: int) -> None:
+def test_log_returns_all_entries_after_each_position_it_still_has(sizes: list[int], seed: int) -> None:
     """Bytes that do not deflate, so that old entries have to go."""
     noise, log, made = random.Random(seed), Log("a"), []
     for number, size in enumerate(sizes):
@@ -46,7 +46,7 @@ def test_from_each_place_that_it_goes_back_to_it_tells_all_that_followed(sizes: 
     assert log.since(log.next + 1) is None
 
 
-def test_what_was_added_here_is_what_others_read() -> None:
+def test_log_entry_added_locally_equals_what_others_read() -> None:
     log = Log("a")
     for number in range(200):
         log = log.plus(publish(f"commit/{number}", f"the same each time {number}".encode()))
@@ -58,7 +58,7 @@ def test_what_was_added_here_is_what_others_read() -> None:
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=8), st.integers(0, 8), st.integers(0, 8))
-def test_what_is_packed_after_another_is_packed_as_if_it_was_alone(made: list[bytes], end: int, start: int) -> None:
+def test_incremental_packing_equals_packing_from_scratch(made: list[bytes], end: int, start: int) -> None:
     entries = tuple(LogEntry(str(number), "d", data) for number, data in enumerate(made))
     before = pack(entries[:end])
     for wanted in (entries, entries[start:], entries[:end], entries[::-1]):
@@ -66,7 +66,7 @@ def test_what_is_packed_after_another_is_packed_as_if_it_was_alone(made: list[by
         assert zlib.decompress(pack(wanted, bytes(before)) or EMPTY) == zlib.decompress(pack(wanted) or EMPTY)
 
 
-def test_several_at_once_are_the_same_as_one_after_the_other() -> None:
+def test_adding_several_entries_equals_adding_them_one_by_one() -> None:
     log = Log("a").plus(publish("old", b"0"))
     made = [replace(publish(f"commit/{number}", b"same"), first=publish(f"{number}", b"it")) for number in range(20)]
     together, one_by_one = log.plus(*made), log
@@ -77,7 +77,7 @@ def test_several_at_once_are_the_same_as_one_after_the_other() -> None:
     assert log.plus() is log
 
 
-def test_a_log_that_is_judged_by_tells_of_one_more_and_is_no_other_log() -> None:
+def test_judged_log_has_one_more_entry_and_equals_no_other_log() -> None:
     log = Log("a").plus(publish("old", b"0"))
     one, other = (log.judged_with(publish(name, name.encode())) for name in ("b", "c"))
     assert one.entries == log.plus(publish("b", b"b")).entries
@@ -85,7 +85,7 @@ def test_a_log_that_is_judged_by_tells_of_one_more_and_is_no_other_log() -> None
     assert one != other
 
 
-def test_many_small_commits_that_are_alike_have_room_with_their_bytes() -> None:
+def test_log_keeps_bytes_of_many_small_similar_commits() -> None:
     log = Log("a")
     for number in range(40):
         log = log.plus(publish(f"commit/{number}", b"the same schema, each time, " * 150 + str(number).encode()))
@@ -93,7 +93,7 @@ def test_many_small_commits_that_are_alike_have_room_with_their_bytes() -> None:
     assert all(entry.data is not None for entry in log.since(log.first) or ())
 
 
-def test_one_that_is_too_large_is_named_without_its_bytes() -> None:
+def test_large_entry_is_kept_without_its_bytes() -> None:
     large = publish("large", random.Random(1).randbytes(20_000))
     log = Log("a").plus(publish("small", b"1")).plus(large)
     assert log.has(large)
@@ -103,7 +103,7 @@ def test_one_that_is_too_large_is_named_without_its_bytes() -> None:
     assert log.plus(publish("next", b"2")).since(log.next) == (LogEntry("next", digest(b"2"), b"2"),)
 
 
-def test_the_last_one_is_there_with_its_bytes() -> None:
+def test_last_entry_is_kept_with_its_bytes() -> None:
     last = publish("last", b"2")
     log = Log("a").plus(publish("first", b"1")).plus(last)
     first = publish("first", b"1")
@@ -115,7 +115,7 @@ def test_the_last_one_is_there_with_its_bytes() -> None:
     assert not log.has(publish("first", b"other"))
 
 
-def test_what_goes_first_is_kept_for_as_long_as_it_may_not_be_there() -> None:
+def test_first_part_of_an_entry_is_kept_while_it_may_be_unapplied() -> None:
     made = [replace(publish(f"{n}", b"%d" % n), first=publish(f"first/{n}", b"f%d" % n)) for n in range(40)]
     log = Log("a")
     for number, pending in enumerate(made):
@@ -127,7 +127,7 @@ def test_what_goes_first_is_kept_for_as_long_as_it_may_not_be_there() -> None:
     assert not log.ends_with((replace(made[-1], first=None),))
 
 
-def test_what_goes_first_and_is_too_large_is_not_told() -> None:
+def test_large_first_part_of_an_entry_is_not_kept() -> None:
     large = publish("large", random.Random(1).randbytes(20_000))
     assert not tells(replace(publish("small", b"1"), first=large))
     assert not tells(replace(publish("small", b"1"), first=Pending("staged", "there", "d")))

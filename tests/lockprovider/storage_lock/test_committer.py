@@ -133,9 +133,7 @@ def jvm_takes(store: Store) -> bool:
 # -- one writer --------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_one_write_of_the_record_and_one_to_free_it_for_those_who_know_nothing_of_that(
-    store: Store, backend: Watched
-) -> None:
+def test_commit_takes_one_record_write_and_one_to_free_foreign_clients(store: Store, backend: Watched) -> None:
     lock = client(store)
     before = record(store)
     backend.asked.clear()
@@ -148,7 +146,7 @@ def test_it_is_one_write_of_the_record_and_one_to_free_it_for_those_who_know_not
     assert store.read("second.1").data == b"-"
 
 
-def test_it_is_there_when_its_writer_is_told(store: Store, backend: Watched) -> None:
+def test_publish_is_applied_before_its_writer_is_notified(store: Store, backend: Watched) -> None:
     lock, seen = client(store), []
     backend.once(RECORD, lambda: seen.append("decided"))
     for number in range(5):
@@ -157,7 +155,7 @@ def test_it_is_there_when_its_writer_is_told(store: Store, backend: Watched) -> 
     assert seen
 
 
-def test_one_after_the_other_each_costs_one_write_of_the_record_and_no_look(store: Store, backend: Watched) -> None:
+def test_consecutive_commits_take_one_record_write_each_and_no_read(store: Store, backend: Watched) -> None:
     lock = client(store)
     commit(lock, "second")
     free(store)
@@ -168,7 +166,7 @@ def test_one_after_the_other_each_costs_one_write_of_the_record_and_no_look(stor
     assert backend.written == [RECORD, "state0.2", RECORD, RECORD, "state1.3", RECORD]
 
 
-def test_the_thread_ends_when_nothing_is_left_to_do(store: Store) -> None:
+def test_commit_thread_ends_when_it_has_no_work(store: Store) -> None:
     lock = client(store)
     commit(lock, "second")
     until(lambda: lock._client.committer._thread is None)
@@ -183,7 +181,7 @@ def test_thread_ends_when_the_lock_has_no_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["no log", "held until it lapsed", "something staged is pending"])
-def test_the_lock_is_to_be_held_where_a_publish_by_the_way_would_not_do(store: Store, what: str) -> None:
+def test_commit_without_the_lock_asks_to_hold_it_when_record_forbids(store: Store, what: str) -> None:
     intent = wanted(store, "second")
     match what:
         case "no log":
@@ -199,14 +197,14 @@ def test_the_lock_is_to_be_held_where_a_publish_by_the_way_would_not_do(store: S
     assert there(store) == {"first"}
 
 
-def test_more_than_the_log_keeps_is_to_be_published_by_a_holder(store: Store, backend: Watched) -> None:
+def test_publish_larger_than_the_log_keeps_asks_to_hold_the_lock(store: Store, backend: Watched) -> None:
     lock = client(store)
     backend.asked.clear()
     assert commit(lock, "second", os.urandom(9000)) == Hold()
     assert backend.asked == []
 
 
-def test_what_cannot_be_decided_from_here_is_for_its_writer_to_look_again(store: Store) -> None:
+def test_commit_at_an_unknown_log_position_is_void(store: Store) -> None:
     assert commit(client(store), "second", NOT_HERE) == Void()
     intent = wanted(store, "third", ANEW)
     commit(client(store), "between")
@@ -214,7 +212,7 @@ def test_what_cannot_be_decided_from_here_is_for_its_writer_to_look_again(store:
     assert there(store) == {"first", "between"}
 
 
-def test_an_error_of_the_decider_is_its_writers(store: Store) -> None:
+def test_error_of_the_decision_rules_reaches_the_writer(store: Store) -> None:
     class Fails(Rules):
         def refresh(self, seen_s: float) -> None:
             raise ValueError("cannot read what it goes by")
@@ -231,7 +229,7 @@ def test_an_error_of_the_decider_is_its_writers(store: Store) -> None:
 
 
 @pytest.mark.parametrize("looked", [True, False], ids=["knows the record of before", "looks"])
-def test_whoever_was_slower_is_judged_against_what_came_since(store: Store, *, looked: bool) -> None:
+def test_slower_writer_is_judged_against_later_commits(store: Store, *, looked: bool) -> None:
     slow, fine, met = client(store), wanted(store, "third"), wanted(store, "fourth", b"second")
     if looked:
         slow.look()
@@ -242,9 +240,7 @@ def test_whoever_was_slower_is_judged_against_what_came_since(store: Store, *, l
     assert there(store) == {"first", "second", "third"}
 
 
-def test_one_that_is_overtaken_in_the_moment_of_its_write_has_written_nothing(
-    store: Store, elsewhere: Store, backend: Watched
-) -> None:
+def test_commit_overtaken_at_its_write_has_written_nothing(store: Store, elsewhere: Store, backend: Watched) -> None:
     slow = client(store)
     met = wanted(store, "third", b"second")
     slow.look()
@@ -256,7 +252,7 @@ def test_one_that_is_overtaken_in_the_moment_of_its_write_has_written_nothing(
     assert told(store) == ["first", "second"]
 
 
-def test_one_that_holds_the_lock_is_waited_for_and_decides_nothing_meanwhile(store: Store) -> None:
+def test_commit_waits_for_the_lock_holder(store: Store) -> None:
     waits, clock = wanted(store, "second"), ManualClock()
     clock.now_s = record(store).epoch / 1000 + 1
     with Lock(store, settings=SETTINGS, world=clock).acquire(keeps_log=True) as lease:
@@ -273,7 +269,7 @@ def test_one_that_holds_the_lock_is_waited_for_and_decides_nothing_meanwhile(sto
     assert there(store) == {"first", "second", "third"}
 
 
-def test_one_that_waits_to_hold_the_lock_goes_first(store: Store) -> None:
+def test_client_waiting_to_hold_the_lock_goes_before_commits(store: Store) -> None:
     clock = ManualClock(record(store).epoch / 1000 + 1)
     rewritten(store, waiters=["another"], freedMs=clock.now_ms())
     waiting = started(client(store, clock), wanted(store, "second"), timeout_s=1000)
@@ -281,7 +277,7 @@ def test_one_that_waits_to_hold_the_lock_goes_first(store: Store) -> None:
     assert waiting.result(SOON_S) == Void(), "the log has ended meanwhile"
 
 
-def test_one_that_stands_in_the_line_and_does_not_come_is_not_waited_for_longer_than_that(store: Store) -> None:
+def test_absent_waiter_is_waited_for_only_a_bounded_time(store: Store) -> None:
     clock = ManualClock(record(store).epoch / 1000 + 1)
     rewritten(store, waiters=["another"], freedMs=clock.now_ms())
     waiting = started(client(store, clock), wanted(store, "second"), timeout_s=1000)
@@ -293,7 +289,7 @@ def test_one_that_stands_in_the_line_and_does_not_come_is_not_waited_for_longer_
 # -- lost answers ------------------------------------------------------------------------------------------------------
 
 
-def test_a_publish_that_something_on_the_way_has_sent_twice_is_published_once(store: Store, backend: Watched) -> None:
+def test_publish_whose_record_write_is_duplicated_is_published_once(store: Store, backend: Watched) -> None:
     """The copy that is refused is the one whose answer comes back."""
     lock = client(store)
     lock.look()
@@ -327,7 +323,7 @@ def test_refused_commit_is_unknown_when_the_store_fails_before_a_look(
 
 
 @pytest.mark.parametrize("loses", ["answer", "request"])
-def test_an_answer_that_is_lost_is_found_out(store: Store, backend: Watched, loses: str) -> None:
+def test_commit_with_lost_answer_is_settled(store: Store, backend: Watched, loses: str) -> None:
     lock, intent = client(store), wanted(store, "second")
     lock.look()
     backend.loses = loses
@@ -340,7 +336,7 @@ def test_an_answer_that_is_lost_is_found_out(store: Store, backend: Watched, los
 
 
 @pytest.mark.parametrize("loses", ["answer", "request"])
-def test_one_whose_store_stays_out_of_reach_is_told_that_nobody_knows(
+def test_commit_is_unknown_when_the_store_stays_out_of_reach(
     store: Store, elsewhere: Store, backend: Watched, loses: str
 ) -> None:
     clock = ManualClock(record(store).epoch / 1000 + 1)
@@ -360,7 +356,7 @@ def test_one_whose_store_stays_out_of_reach_is_told_that_nobody_knows(
 # -- what is decided and not there yet ---------------------------------------------------------------------------------
 
 
-def test_what_was_decided_before_is_there_before_the_own(store: Store, backend: Watched) -> None:
+def test_earlier_decided_publishes_are_applied_before_own_one(store: Store, backend: Watched) -> None:
     decide(store, wanted(store, "second"), wanted(store, "third"))
     assert there(store) == {"first"}
     backend.asked.clear()
@@ -371,13 +367,13 @@ def test_what_was_decided_before_is_there_before_the_own(store: Store, backend: 
     assert there(store) == {"first", "second", "third", "fourth"}
 
 
-def test_one_that_takes_the_lock_puts_all_of_it_there_first(store: Store) -> None:
+def test_client_that_takes_the_lock_applies_all_pending_publishes_first(store: Store) -> None:
     decide(store, wanted(store, "second"), wanted(store, "third"))
     with Lock(store, settings=SETTINGS).acquire():
         assert there(store) == {"first", "second", "third"}
 
 
-def test_what_is_there_is_not_written_again(store: Store, backend: Watched) -> None:
+def test_applied_publish_is_not_written_again(store: Store, backend: Watched) -> None:
     decide(store, wanted(store, "second"))
     store.put_if_absent("second.1", b"-").unwrap()
     lock = client(store)
@@ -389,7 +385,7 @@ def test_what_is_there_is_not_written_again(store: Store, backend: Watched) -> N
     assert there(store) == {"first", "second", "third"}
 
 
-def test_one_that_cannot_put_it_there_goes_on_trying_and_is_not_told_that_it_is(store: Store, backend: Watched) -> None:
+def test_commit_that_cannot_be_applied_is_retried_and_not_reported_applied(store: Store, backend: Watched) -> None:
     lock, intent = client(store), wanted(store, "second")
     lock.look()
     backend.asked.clear()
@@ -403,7 +399,9 @@ def test_one_that_cannot_put_it_there_goes_on_trying_and_is_not_told_that_it_is(
     assert there(store) == {"first", "second"}
 
 
-def test_when_its_time_is_over_it_is_left_to_the_next(store: Store, elsewhere: Store, backend: Watched) -> None:
+def test_publish_unapplied_at_the_deadline_is_left_to_the_next_client(
+    store: Store, elsewhere: Store, backend: Watched
+) -> None:
     clock = ManualClock(record(store).epoch / 1000 + 1)
     lock, intent = client(store, clock), wanted(store, "second")
     lock.look()
@@ -418,9 +416,7 @@ def test_when_its_time_is_over_it_is_left_to_the_next(store: Store, elsewhere: S
     assert there(store) == {"first", "second", "third"}
 
 
-def test_a_jvm_writer_that_takes_over_before_it_is_there_ends_it_and_nobody_is_told_otherwise(
-    store: Store, backend: Watched
-) -> None:
+def test_jvm_takeover_before_apply_drops_the_publish_and_is_reported(store: Store, backend: Watched) -> None:
     lock, intent = client(store), wanted(store, "second")
     lock.look()
     backend.down = True
@@ -434,7 +430,7 @@ def test_a_jvm_writer_that_takes_over_before_it_is_there_ends_it_and_nobody_is_t
 
 
 @pytest.mark.parametrize("jvm", [True, False])
-def test_one_that_was_stopped_in_the_moment_of_sending_asks_the_record_whether_it_counts(
+def test_commit_stopped_at_sending_asks_the_record_for_its_outcome(
     store: Store, elsewhere: Store, backend: Watched, *, jvm: bool
 ) -> None:
     clock = ManualClock(record(store).epoch / 1000 + 1)
@@ -451,7 +447,7 @@ def test_one_that_was_stopped_in_the_moment_of_sending_asks_the_record_whether_i
     assert ran
 
 
-def test_where_others_have_written_to_its_path_nobody_is_told_that_it_is_there_and_nobody_waits(store: Store) -> None:
+def test_publish_with_foreign_bytes_at_its_path_is_not_reported_applied(store: Store) -> None:
     store.put_if_absent("second.1", b"foreign").unwrap()
     lock = client(store)
     with pytest.raises(PublishUnknown, match=r"second\.1"):
@@ -478,9 +474,7 @@ def on_duty(store: Store, *intents: Intent) -> LockRecord:
     return decide(store, *intents, duty_ms=DUTY_MS)
 
 
-def test_one_that_is_posted_is_decided_by_whoever_is_on_duty_and_there_before_its_writer_is_told(
-    store: Store, clock: ManualClock
-) -> None:
+def test_posted_intent_is_decided_and_applied_before_its_writer_is_notified(store: Store, clock: ManualClock) -> None:
     on_duty(store)
     mine = wanted(store, "mine")
     publishing = started(client(store, clock), mine)
@@ -504,7 +498,7 @@ def as_posted(store: Store, intent: Intent) -> Intent:
 
 
 @pytest.mark.parametrize("writes_per_s", [None, 1.0], ids=["", "where the record is seldom written"])
-def test_whether_what_the_one_on_duty_has_decided_is_there_is_said_by_the_record(
+def test_record_tells_whether_publishes_of_the_batch_leader_are_applied(
     store: Store, backend: Watched, clock: ManualClock, writes_per_s: float | None
 ) -> None:
     backend.capabilities = replace(backend.capabilities, writes_per_s=writes_per_s)
@@ -520,7 +514,7 @@ def test_whether_what_the_one_on_duty_has_decided_is_there_is_said_by_the_record
     assert ("mine.1" in backend.got) == (writes_per_s is not None)
 
 
-def test_one_that_meets_what_the_one_on_duty_has_decided_is_refused(store: Store, clock: ManualClock) -> None:
+def test_intent_in_conflict_with_a_decision_of_the_batch_leader_is_refused(store: Store, clock: ManualClock) -> None:
     on_duty(store)
     mine = wanted(store, "mine", b"another")
     publishing = started(client(store, clock), mine)
@@ -533,9 +527,7 @@ def test_one_that_meets_what_the_one_on_duty_has_decided_is_refused(store: Store
 
 
 @pytest.mark.parametrize("ends", ["time is over", "interrupted"])
-def test_one_that_is_withdrawn_is_never_decided_not_even_by_one_that_has_listed_it(
-    store: Store, clock: ManualClock, ends: str
-) -> None:
+def test_withdrawn_intent_is_never_decided(store: Store, clock: ManualClock, ends: str) -> None:
     on_duty(store)
     mine, lock = wanted(store, "mine"), client(store, clock)
     if ends == "interrupted":
@@ -569,9 +561,7 @@ def test_one_that_is_withdrawn_is_never_decided_not_even_by_one_that_has_listed_
     assert told(store) == ["first"]
 
 
-def test_where_the_one_on_duty_dies_the_next_goes_on_duty_for_all_who_have_posted(
-    store: Store, clock: ManualClock
-) -> None:
+def test_next_client_leads_the_batch_when_the_leader_dies(store: Store, clock: ManualClock) -> None:
     decide(store, duty_ms=DUTY_MS)
     publishing = [started(client(store, clock), wanted(store, f"state{number}")) for number in range(3)]
     until(lambda: len(posted(store)) == 3)
@@ -581,9 +571,7 @@ def test_where_the_one_on_duty_dies_the_next_goes_on_duty_for_all_who_have_poste
     assert there(store) == {"first", "state0", "state1", "state2"}
 
 
-def test_where_writes_meet_the_one_that_was_slower_goes_on_duty_and_decides_what_is_posted(
-    store: Store, elsewhere: Store, backend: Watched
-) -> None:
+def test_slower_of_two_colliding_writers_leads_the_batch(store: Store, elsewhere: Store, backend: Watched) -> None:
     lock, mine, posts = client(store), wanted(store, "mine"), wanted(store, "posts")
     lock.look()
     Intents(elsewhere, HUDI_LOCK_PATH.rpartition("/")[0]).post(posts)
@@ -616,7 +604,7 @@ def test_an_intent_whose_log_has_ended_is_void(store: Store, clock: ManualClock)
         assert there(store) == {"first"}
 
 
-def test_one_that_cannot_be_judged_by_others_any_more_is_its_writers_to_judge(store: Store, clock: ManualClock) -> None:
+def test_intent_that_others_cannot_judge_is_judged_by_its_writer(store: Store, clock: ManualClock) -> None:
     on_duty(store)
     publishing = started(client(store, clock), wanted(store, "mine", ANEW))
     until(lambda: posted(store))
@@ -624,7 +612,7 @@ def test_one_that_cannot_be_judged_by_others_any_more_is_its_writers_to_judge(st
     assert publishing.result(SOON_S) == Void()
 
 
-def test_while_the_path_of_what_was_decided_is_taken_the_one_on_duty_does_not_go_on_for_ever(
+def test_batch_leader_gives_up_when_the_path_of_a_publish_is_taken(
     store: Store, elsewhere: Store, backend: Watched
 ) -> None:
     lock, mine = client(store), wanted(store, "mine")
@@ -654,7 +642,7 @@ def test_threads_of_one_process_are_decided_together(store: Store, backend: Watc
     assert not free(store).handed, "nobody waits any more"
 
 
-def test_processes_that_publish_at_once_are_all_told_the_truth(store: Store, tmp_path: Path) -> None:
+def test_concurrently_publishing_processes_all_get_true_outcomes(store: Store, tmp_path: Path) -> None:
     """Each as with a process of its own: another store object, another client."""
     locks = [client(Store(Noting(blocking=bool(number % 2)), str(tmp_path))) for number in range(6)]
     paths: list[str] = []
@@ -678,7 +666,7 @@ def test_processes_that_publish_at_once_are_all_told_the_truth(store: Store, tmp
     assert not free(store).unapplied
 
 
-def test_of_several_that_must_not_meet_one_is_decided(store: Store, tmp_path: Path) -> None:
+def test_one_of_several_conflicting_intents_is_decided(store: Store, tmp_path: Path) -> None:
     intents = [wanted(store, f"w{number}", b"w0 w1 w2 w3 w4 w5") for number in range(6)]
     publishing = [started(client(Store(Noting(), str(tmp_path))), intent) for intent in intents]
     failed = [one.exception(SOON_S) for one in publishing]
@@ -729,7 +717,7 @@ def test_a_forked_child_is_another_client(store: Store, backend: Watched, tmp_pa
     assert record(store).expired, "what was decided last was freed at the interpreter's exit"
 
 
-def test_one_that_met_what_is_not_there_yet_is_told_so_only_when_it_is(store: Store, backend: Watched) -> None:
+def test_refusal_by_an_unapplied_publish_is_reported_once_it_is_applied(store: Store, backend: Watched) -> None:
     """It may never come to be: a JVM writer may have the lock first."""
     lock, mine = client(store), wanted(store, "mine", b"another")
     decide(store, wanted(store, "another"))
@@ -745,7 +733,7 @@ def test_one_that_met_what_is_not_there_yet_is_told_so_only_when_it_is(store: St
     assert there(store) == {"first", "another"}
 
 
-def test_what_publishes_have_left_is_removed_four_at_a_time(
+def test_leftovers_of_publishes_are_removed_four_at_a_time(
     store: Store, backend: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committer, "_IDLE_S", PATIENCE_S)
@@ -760,7 +748,7 @@ def test_what_publishes_have_left_is_removed_four_at_a_time(
     until(lambda: not there(store) & {*left})
 
 
-def test_what_publishes_have_left_is_removed_when_nothing_is_left_to_do(store: Store) -> None:
+def test_leftovers_of_publishes_are_removed_when_idle(store: Store) -> None:
     lock = client(store)
     store.put_if_absent("left", b"").unwrap()
     commit(lock, "second")
@@ -792,7 +780,7 @@ class Paced(Watched):
         return await super().put(write, *args, **kwargs)
 
 
-def test_the_record_is_written_as_often_as_the_store_takes_it_once_that_has_asked_for_patience(tmp_path: Path) -> None:
+def test_record_is_written_at_the_pace_of_a_throttling_store(tmp_path: Path) -> None:
     backend = Paced()
     store = Store(backend, str(tmp_path))
     begin(Lock(store, settings=SETTINGS))

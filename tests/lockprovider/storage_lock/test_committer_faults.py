@@ -58,7 +58,7 @@ def lock(store: Store, clock: ManualClock) -> Lock:
     return made
 
 
-def test_where_no_thread_can_be_started_that_is_said_and_the_next_tries_again(
+def test_commit_raises_when_no_thread_can_start_and_the_next_one_retries(
     store: Store, lock: Lock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cannot(_: threading.Thread) -> None:
@@ -73,7 +73,7 @@ def test_where_no_thread_can_be_started_that_is_said_and_the_next_tries_again(
 
 
 @pytest.mark.parametrize("how", ["never sent", "no answer"])
-def test_what_may_not_have_been_posted_is_posted_again(store: Store, lock: Lock, backend: LosesPosts, how: str) -> None:
+def test_intent_of_unknown_outcome_is_posted_again(store: Store, lock: Lock, backend: LosesPosts, how: str) -> None:
     decide(store, duty_ms=600)
     backend.how = how
     publishing = started(lock, wanted(store, "second"))
@@ -84,12 +84,12 @@ def test_what_may_not_have_been_posted_is_posted_again(store: Store, lock: Lock,
     assert publishing.result(PATIENCE_S).path == "second.2"
 
 
-def test_one_without_a_body_says_nothing_to_others(store: Store, lock: Lock) -> None:
+def test_publish_without_a_body_asks_to_hold_the_lock(store: Store, lock: Lock) -> None:
     assert commit(lock, "second", b"") == Hold()
     assert there(store) == {"first"}
 
 
-def test_what_would_be_published_under_another_name_than_the_intents_is_refused(store: Store, lock: Lock) -> None:
+def test_publish_under_another_name_than_its_intent_is_refused(store: Store, lock: Lock) -> None:
     with pytest.raises(InvalidInput, match=r"'elsewhere\.1' must begin with 'second\.'"):
         commit(lock, "second", ELSEWHERE)
     assert told(store) == ["first"]

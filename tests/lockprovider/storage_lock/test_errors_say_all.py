@@ -39,7 +39,7 @@ def url():
     return f"memory:///locks/{uuid.uuid4().hex}"
 
 
-def test_who_waits_in_vain_is_told_who_holds_it_until_when_and_what_to_do(url):
+def test_acquire_timeout_names_holder_expiry_and_next_step(url):
     with lockprovider.lock(url, validity=60) as held:
         promised_ms = held.record.valid_until_ms
         with pytest.raises(NotAcquired) as caught:
@@ -104,7 +104,7 @@ async def lost_by_a_task(url):
         (LeaseLost, lost_by_a_task),
     ],
 )
-def test_a_lock_and_an_async_lock_say_the_same(url, kind, call):
+def test_lock_and_async_lock_raise_equal_messages(url, kind, call):
     with pytest.raises(kind) as caught:
         asyncio.run(call(url)) if inspect.iscoroutinefunction(call) else call(url)
     error, said = caught.value, str(caught.value)
@@ -117,7 +117,7 @@ def test_a_lock_and_an_async_lock_say_the_same(url, kind, call):
     assert said.endswith(kind.next_step.format(url=url))
 
 
-def test_a_lease_that_was_broken_says_who_has_it_now(url):
+def test_error_of_a_broken_lease_names_the_new_holder(url):
     first, second = lockprovider.lock(url), lockprovider.lock(url)
     lease = first.acquire()
     store = Store.from_url(url)
@@ -133,7 +133,7 @@ def test_a_lease_that_was_broken_says_who_has_it_now(url):
     assert f"held by {second.owner}" in str(error)
 
 
-def test_a_lease_that_was_released_says_so(url):
+def test_error_of_a_released_lease_says_that_it_was_released(url):
     with lockprovider.lock(url) as lease:
         pass
     with pytest.raises(LeaseLost, match="acquire the lock again") as caught:
@@ -141,7 +141,7 @@ def test_a_lease_that_was_released_says_so(url):
     assert (caught.value.reason, caught.value.url) == (LossReason.RELEASED, f"{url}/{HUDI_LOCK_PATH}")
 
 
-def test_what_is_no_record_is_named_by_its_url(url):
+def test_invalid_record_is_named_by_its_url(url):
     Store.from_url(url).put_if_absent(HUDI_LOCK_PATH, b"{}").unwrap()
     lock = lockprovider.lock(url)
     for call in (lock.acquire, lock.status):
@@ -152,7 +152,7 @@ def test_what_is_no_record_is_named_by_its_url(url):
 
 
 @pytest.mark.parametrize("kind", [NotAcquired, LeaseLost, PublishUnknown, Unappliable])
-def test_every_kind_says_the_lock_the_holder_the_times_and_the_next_step(kind):
+def test_every_lock_error_names_lock_holder_times_and_next_step(kind):
     record = LockRecord("o-1", 1_795_311_856_909, expired=False, epoch=7, nonce="n", holder=HOLDER)
     error = kind("it came to nothing")
     say_all(error, "s3://b/t.json", record, 1_795_311_814_909)
@@ -177,7 +177,7 @@ def test_a_lock_that_was_given_back_names_no_holder():
     assert (str(error), error.holder) == ("no; the lock is s3://b/t.json", None)
 
 
-def test_a_record_carries_user_and_command_where_hudi_drops_what_it_does_not_know():
+def test_record_has_user_and_command_in_a_field_that_hudi_drops():
     record = LockRecord("o-1", 5, expired=False, epoch=7, nonce="n", holder=HOLDER)
     fields = json.loads(record.encode())
     assert [fields.pop(name) for name in ("expired", "validUntil", "owner")] == [False, 5, "o-1"]

@@ -52,7 +52,7 @@ def elsewhere() -> ManualClock:
 # Looking
 
 
-def test_a_lock_that_nobody_took_is_absent(store: Store) -> None:
+def test_never_acquired_lock_is_absent(store: Store) -> None:
     seen = see(store)
     assert (seen.state, seen.record, seen.version) == ("absent", None, None)
     assert status_fields(seen)["owner"] is None
@@ -69,7 +69,7 @@ def test_a_holder_is_named_with_host_pid_and_epoch(store: Store) -> None:
     assert see(store).state == "released"
 
 
-def test_what_is_no_lock_record_is_said_and_not_touched(store: Store) -> None:
+def test_invalid_lock_record_is_reported_and_not_changed(store: Store) -> None:
     store.put_if_absent(HUDI_LOCK_PATH, b"precious").unwrap()
     with pytest.raises(MalformedRecord, match="precious"):
         see(store)
@@ -86,7 +86,7 @@ class OwnTime(LocalBackend):
         return replace(await super().head(path, timeout_s=timeout_s), answered_ms=self.says_ms)  # type: ignore[arg-type]
 
 
-def test_the_stores_clock_decides_what_has_lapsed(tmp_path: Path) -> None:
+def test_store_clock_decides_whether_a_lock_has_lapsed(tmp_path: Path) -> None:
     record = replace(HELD, valid_until_ms=Machine().now_ms() + 3_600_000)
     Store.from_url(str(tmp_path)).put_if_absent(HUDI_LOCK_PATH, record.encode()).unwrap()
     later = record.valid_until_ms + 501
@@ -98,7 +98,7 @@ def test_the_stores_clock_decides_what_has_lapsed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ahead_ms", "words"), [(61_000, "1 min 1 s ahead of"), (-5_000, "5.0 s behind"), (900, "")])
-def test_a_clock_that_is_off_is_said(ahead_ms: int, words: str) -> None:
+def test_wrong_local_clock_is_reported(ahead_ms: int, words: str) -> None:
     seen = LockStatus(HELD, Version("s3", '"x"'), 10_000, by_store=True, own_ms=10_000 + ahead_ms)
     assert status_fields(seen)["own_clock_ahead_ms"] == ahead_ms
     last = lines(seen)[-1]
@@ -106,7 +106,7 @@ def test_a_clock_that_is_off_is_said(ahead_ms: int, words: str) -> None:
     assert ("this machine" in last) is bool(words)
 
 
-def test_a_pending_publish_and_a_jvm_writer_are_said() -> None:
+def test_pending_publish_and_jvm_writer_are_reported() -> None:
     pending = replace(HELD, pending=Pending("log/7", "s/1", "d"))
     assert any("log/7" in line for line in lines(LockStatus(pending, None, 0, by_store=False, own_ms=0)))
     assert any("JVM" in line for line in lines(LockStatus(JVM, None, 0, by_store=False, own_ms=0)))
@@ -115,7 +115,7 @@ def test_a_pending_publish_and_a_jvm_writer_are_said() -> None:
 # Breaking
 
 
-def test_a_broken_lock_is_free_and_its_holder_can_do_nothing_more_with_it(store: Store) -> None:
+def test_broken_lock_is_free_and_its_old_holder_cannot_use_it(store: Store) -> None:
     holder = Lock(store, settings=SHORT)
     lease = holder.acquire()
     assert isinstance(broken(store, see(store)), Won)
@@ -131,7 +131,7 @@ def test_a_broken_lock_is_free_and_its_holder_can_do_nothing_more_with_it(store:
     assert store.list("log/") == []
 
 
-def test_a_holder_whose_lock_was_broken_is_told_so(store: Store) -> None:
+def test_holder_of_a_broken_lock_is_notified(store: Store) -> None:
     lease = Lock(store, settings=SHORT).acquire()
     assert isinstance(broken(store, see(store)), Won)
     assert not lease.renew()
@@ -149,7 +149,7 @@ def test_a_record_that_changed_since_it_was_shown_is_not_broken(store: Store) ->
         assert see(store).state == "held"
 
 
-def test_who_comes_to_wait_meanwhile_does_not_keep_it_from_being_broken(store: Store) -> None:
+def test_waiter_that_joins_before_the_break_does_not_prevent_it(store: Store) -> None:
     record = replace(HELD, valid_until_ms=Machine().now_ms() + 60_000)
     store.put_if_absent(HUDI_LOCK_PATH, record.encode()).unwrap()
     shown = see(store)
@@ -181,7 +181,7 @@ def test_a_decided_publish_survives_the_break_and_is_finished_by_the_next_holder
         assert store.read("log/1").data == b"decided"
 
 
-def test_there_must_be_a_record_to_break(store: Store) -> None:
+def test_break_without_a_record_is_refused(store: Store) -> None:
     with pytest.raises(ValueError, match="no lock record"):
         broken(store, see(store))
     assert store.list("") == []
@@ -209,7 +209,9 @@ def test_there_must_be_a_record_to_break(store: Store) -> None:
         (replace(JVM, expired=True), JVM, ["acquired"]),
     ],
 )
-def test_what_happened_between_two_looks(before: LockRecord | None, after: LockRecord | None, what: list[str]) -> None:
+def test_events_between_two_reads_are_reported(
+    before: LockRecord | None, after: LockRecord | None, what: list[str]
+) -> None:
     found = changes_between(before, after)
     assert [change.what for change in found] == what
     assert all("\n" not in describe(change) for change in found)
@@ -232,14 +234,14 @@ def test_a_lease_has_lapsed_after_hudis_grace(now_ms: int, state: str) -> None:
         (7_500_000, "2 h 5 min"),
     ],
 )
-def test_spans_in_words(ms: int, words: str) -> None:
+def test_durations_are_shown_in_words(ms: int, words: str) -> None:
     assert span(ms) == words
 
 
-def test_one_of_a_thing_has_no_s() -> None:
+def test_count_of_one_is_singular() -> None:
     assert [count(number, "owner") for number in (0, 1, 2)] == ["0 owners", "1 owner", "2 owners"]
 
 
-def test_moments_in_words() -> None:
+def test_times_are_shown_in_words() -> None:
     assert moment(1_700_000_000_123) == "2023-11-14 22:13:20.123 UTC"
     assert moment(10**18) == "1000000000000000000 (epoch ms)"

@@ -17,24 +17,24 @@ LIKE_IT = Intent("log", 1, "mine_", SAMPLE + b"mine" + LAST)
 
 @pytest.mark.parametrize("log", ["abc", "with/slash", "with.dot", "ümlaut %2F"])
 @pytest.mark.parametrize("stem", [".hoodie/timeline/2026_", "a", "a.b.c", "spaces and %"])
-def test_a_name_tells_what_it_names(log: str, stem: str) -> None:
+def test_intent_name_encodes_its_content(log: str, stem: str) -> None:
     intent = Intent(log, 17, stem, b"body")
     assert parse_intent(intent.name, b"body") == intent
     assert intent.name.startswith(intents_folder(log))
     assert intent.name.count("/") == 1, "all of one log are in one folder, and nothing else is"
 
 
-def test_another_log_place_or_stem_is_another_name() -> None:
+def test_another_log_position_or_stem_gives_another_name() -> None:
     names = {Intent(log, place, stem, b"").name for log in ("a", "b") for place in (1, 11) for stem in ("s", "t")}
     assert len(names) == 8
 
 
 @pytest.mark.parametrize("name", ["", "log", "log/", "log/1", "log/1.", "log/.stem", "log/x.stem", "log/-1.stem"])
-def test_what_is_no_intent_is_none(name: str) -> None:
+def test_other_names_are_not_parsed_as_intents(name: str) -> None:
     assert parse_intent(name, b"body") is None
 
 
-def test_what_is_like_the_last_and_the_sample_stands_in_the_name_and_is_read_from_it_by_who_knows_both() -> None:
+def test_intent_similar_to_last_entry_and_sample_is_read_from_its_name() -> None:
     told = LIKE_IT.telling(LOG, SAMPLE)
     found = parse_intent(told.name, b"")
     assert found is not None
@@ -55,21 +55,21 @@ def test_what_is_like_the_last_and_the_sample_stands_in_the_name_and_is_read_fro
     ],
     ids=["no sample", "another sample", "another entry", "a log that does not go back so far"],
 )
-def test_by_anything_else_it_is_not_read_at_all(log: Log, sample: bytes) -> None:
+def test_intent_name_is_unreadable_without_its_log_and_sample(log: Log, sample: bytes) -> None:
     found = parse_intent(LIKE_IT.telling(LOG, SAMPLE).name, b"")
     assert found is not None
     assert found.read(log, sample).body == b""
 
 
 @pytest.mark.parametrize("told", ["!", "!!", "!AAAA", "!not base64", "!ümlaut", "!" + "A" * 200])
-def test_a_name_that_tells_nonsense_tells_nothing(told: str) -> None:
+def test_malformed_intent_name_is_ignored(told: str) -> None:
     found = parse_intent(f"log/1.mine_{told}", b"")
     assert found is not None
     assert found.stem == "mine_"
     assert found.read(LOG, SAMPLE).body == b""
 
 
-def test_what_is_too_long_for_a_name_is_not_told() -> None:
+def test_content_too_long_for_a_name_is_left_out() -> None:
     first = Intent("log", 0, "mine_", LIKE_IT.body)
     assert first.telling(LOG, SAMPLE) is first, "nothing was before it, and its bytes do not deflate"
     longest = max(len(Intent("l", 1, "s" * n, b"b").telling(LOG, b"").name) for n in range(300))

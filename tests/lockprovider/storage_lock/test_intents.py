@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Store:
     return Store(Noting(), str(tmp_path))
 
 
-def test_what_is_posted_is_listed_with_its_bytes_by_others_of_that_log(store: Store) -> None:
+def test_posted_intent_is_listed_with_its_bytes_by_clients_of_that_log(store: Store) -> None:
     Intents(store, FOLDER).post(MINE)
     assert Intents(store, FOLDER).listed(LOG) == (MINE,)
     assert Intents(store, FOLDER).listed(Log("lo")) == Intents(store, FOLDER).listed(Log("log2")) == ()
@@ -31,24 +31,24 @@ def test_what_is_posted_is_listed_with_its_bytes_by_others_of_that_log(store: St
     assert store.read(Intents(store, FOLDER).path(MINE)).data == b"mine"
 
 
-def test_beside_a_lock_at_the_root_too(store: Store) -> None:
+def test_intents_work_for_a_lock_at_the_root(store: Store) -> None:
     Intents(store, "").post(MINE)
     assert Intents(store, "").listed(LOG) == (MINE,)
 
 
-def test_what_does_not_belong_there_is_passed_over(store: Store) -> None:
+def test_foreign_objects_among_intents_are_ignored(store: Store) -> None:
     Intents(store, FOLDER).post(MINE)
     store.put_if_absent(f"{FOLDER}/intents/log/note.txt", b"of an operator").unwrap()
     assert Intents(store, FOLDER).listed(LOG) == (MINE,)
 
 
-def test_what_is_larger_than_any_that_is_posted_is_not_even_read(store: Store) -> None:
+def test_oversized_object_among_intents_is_not_read(store: Store) -> None:
     Intents(store, FOLDER).post(MINE)
     store.put_if_absent(f"{FOLDER}/intents/log/3.large", bytes(LARGEST + 1)).unwrap()
     assert Intents(store, FOLDER).listed(LOG) == (MINE,)
 
 
-def test_bytes_are_read_once(store: Store, tmp_path: Path) -> None:
+def test_bytes_of_an_intent_are_read_once(store: Store, tmp_path: Path) -> None:
     faulty = Faulty(store.backend, {})
     intents = Intents(Store(faulty, str(tmp_path)), FOLDER)
     for count in (1, 2):
@@ -58,7 +58,7 @@ def test_bytes_are_read_once(store: Store, tmp_path: Path) -> None:
         assert faulty.calls.count("get") == count
 
 
-def test_where_a_read_takes_its_time_none_is_needed_of_what_is_like_the_last_and_it_is_withdrawn_where_it_is(
+def test_intent_readable_from_its_name_needs_no_read_and_is_withdrawn(
     tmp_path: Path,
 ) -> None:
     log = LOG.plus(Pending.of_bytes("last_1", b"as they all are"))
@@ -78,9 +78,7 @@ def test_where_a_read_takes_its_time_none_is_needed_of_what_is_like_the_last_and
     assert mine.left() == ()
 
 
-def test_of_many_that_nobody_has_read_yet_no_more_are_read_at_a_time_than_one_write_decides(
-    store: Store, tmp_path: Path
-) -> None:
+def test_number_of_intents_read_at_once_is_bounded(store: Store, tmp_path: Path) -> None:
     posted = [Intent("log", 0, f"{number:03}_", b"mine") for number in range(40)]
     for intent in reversed(posted):
         Intents(store, FOLDER).post(intent)
@@ -91,7 +89,7 @@ def test_of_many_that_nobody_has_read_yet_no_more_are_read_at_a_time_than_one_wr
         assert faulty.calls.count("get") == known
 
 
-def test_what_can_be_decided_no_more_is_not_read(store: Store, tmp_path: Path) -> None:
+def test_intent_that_can_no_longer_be_decided_is_not_read(store: Store, tmp_path: Path) -> None:
     log = Log("log", 5, 5).plus(Pending.of_bytes("done_1", b"x"))
     live = Intent("log", 6, "live_", b"live")
     for intent in (Intent("log", 4, "early_", b"x"), Intent("log", 5, "done_", b"x"), live):
@@ -101,9 +99,7 @@ def test_what_can_be_decided_no_more_is_not_read(store: Store, tmp_path: Path) -
     assert faulty.calls.count("get") == 1
 
 
-def test_one_that_was_withdrawn_is_not_listed_and_its_late_copy_finds_its_place_taken(
-    store: Store, tmp_path: Path
-) -> None:
+def test_withdrawn_intent_is_not_listed_and_its_late_copy_is_refused(store: Store, tmp_path: Path) -> None:
     faulty = Faulty(store.backend, {"put": [DeliverLate(calls=20)]})
     mine, others = Intents(Store(faulty, str(tmp_path)), FOLDER), Intents(store, FOLDER)
     mine.post(MINE)
@@ -117,7 +113,7 @@ def test_one_that_was_withdrawn_is_not_listed_and_its_late_copy_finds_its_place_
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_one_that_was_posted_is_withdrawn_also_from_those_who_have_read_it(store: Store, *, known: bool) -> None:
+def test_withdrawal_also_reaches_clients_that_have_read_the_intent(store: Store, *, known: bool) -> None:
     intents, others = Intents(store, FOLDER), Intents(store, FOLDER)
     intents.post(MINE)
     assert not known or others.listed(LOG) == (MINE,)
@@ -127,7 +123,7 @@ def test_one_that_was_posted_is_withdrawn_also_from_those_who_have_read_it(store
     assert others.listed(LOG) == (), "it stays withdrawn"
 
 
-def test_a_withdrawal_whose_answer_is_lost_is_known_to_be_done(store: Store, tmp_path: Path) -> None:
+def test_withdrawal_with_lost_answer_is_settled_as_done(store: Store, tmp_path: Path) -> None:
     Intents(store, FOLDER).post(MINE)
     faulty = Faulty(store.backend, {"put": [LoseAnswer(), LoseAnswer()]})
     Intents(Store(faulty, str(tmp_path)), FOLDER).withdraw(MINE)

@@ -39,7 +39,7 @@ def ended(heartbeat: Heartbeat) -> bool:
     return not heartbeat._thread.is_alive()
 
 
-def test_it_renews_again_and_again_until_it_is_stopped() -> None:
+def test_heartbeat_renews_until_it_is_stopped() -> None:
     lease = Beaten()
     heartbeat = Heartbeat(lease, 0.001)
     heartbeat.start()
@@ -50,7 +50,7 @@ def test_it_renews_again_and_again_until_it_is_stopped() -> None:
     assert lease.abandoned == [], "a release is no loss"
 
 
-def test_after_a_failure_it_goes_on() -> None:
+def test_heartbeat_goes_on_after_a_failure() -> None:
     def fails() -> bool:
         raise Unavailable("the store is down")
 
@@ -63,7 +63,7 @@ def test_after_a_failure_it_goes_on() -> None:
     assert lease.abandoned == []
 
 
-def test_it_stops_when_the_thread_that_took_the_lock_is_dead_and_says_so() -> None:
+def test_heartbeat_stops_and_reports_when_the_owning_thread_is_dead() -> None:
     lease = Beaten()
     lease.thread = threading.Thread(target=lambda: None, name="worker-7")
     lease.thread.start()
@@ -75,7 +75,7 @@ def test_it_stops_when_the_thread_that_took_the_lock_is_dead_and_says_so() -> No
     assert not lease.beats.acquire(blocking=False), "it renewed for nobody"
 
 
-def test_it_stops_when_the_lease_is_lost() -> None:
+def test_heartbeat_stops_when_the_lease_is_lost() -> None:
     lease = Beaten()
     lease.lost.set()
     heartbeat = Heartbeat(lease, 0.001)
@@ -85,7 +85,7 @@ def test_it_stops_when_the_lease_is_lost() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_it_does_not_die_silently_of_a_defect() -> None:
+def test_heartbeat_does_not_die_silently_of_a_defect() -> None:
     def breaks() -> bool:
         raise ZeroDivisionError
 
@@ -96,7 +96,7 @@ def test_it_does_not_die_silently_of_a_defect() -> None:
     assert lease.abandoned == ["its heartbeat failed"]
 
 
-def test_stopping_waits_for_a_beat_on_its_way() -> None:
+def test_stop_waits_for_a_renewal_in_flight() -> None:
     go_on, order = threading.Event(), []
 
     def slow() -> bool:
@@ -115,7 +115,7 @@ def test_stopping_waits_for_a_beat_on_its_way() -> None:
     assert order == ["renewed", "stopped"]
 
 
-def test_it_can_be_stopped_from_its_own_thread() -> None:
+def test_heartbeat_can_be_stopped_from_its_own_thread() -> None:
     lease = Beaten()
     heartbeat = Heartbeat(lease, 0.001)
     lease._renew = lambda: heartbeat.stop() is None
@@ -126,14 +126,14 @@ def test_it_can_be_stopped_from_its_own_thread() -> None:
 # -- one thread for many leases ----------------------------------------------------------------------------------------
 
 
-def test_a_client_that_takes_its_lock_once_leaves_no_thread_behind() -> None:
+def test_single_acquisition_leaves_no_heartbeat_thread() -> None:
     heartbeat = Heartbeat(Beaten(), 1000.0)
     heartbeat.start()
     heartbeat.stop()
     assert ended(heartbeat)
 
 
-def test_a_client_that_takes_its_lock_again_keeps_its_thread_for_an_interval() -> None:
+def test_repeated_acquisition_keeps_the_heartbeat_thread_for_an_interval() -> None:
     pulse, used = Pulse(), []
     for _ in range(5):
         heartbeat = Heartbeat(Beaten(), 1000.0, pulse)
@@ -154,7 +154,7 @@ def test_a_client_that_takes_its_lock_again_keeps_its_thread_for_an_interval() -
     assert ended(heartbeat), "nobody wants it any more"
 
 
-def test_a_lease_that_begins_while_the_thread_is_parked_is_beaten_for_and_the_one_before_is_not() -> None:
+def test_parked_heartbeat_thread_renews_the_new_lease_and_not_the_old() -> None:
     pulse, before, lease = Pulse(), Beaten(), Beaten()
     for _ in range(2):
         first = Heartbeat(before, 0.05, pulse)
@@ -173,7 +173,7 @@ def test_a_lease_that_begins_while_the_thread_is_parked_is_beaten_for_and_the_on
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_after_a_defect_the_next_lease_gets_a_thread_that_lives() -> None:
+def test_next_lease_after_a_defect_gets_a_live_thread() -> None:
     def breaks() -> bool:
         raise ZeroDivisionError
 
@@ -188,7 +188,7 @@ def test_after_a_defect_the_next_lease_gets_a_thread_that_lives() -> None:
     heartbeat.stop()
 
 
-def test_a_thread_that_cannot_start_is_an_error_and_the_next_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_thread_that_cannot_start_is_an_error_and_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     pulse, lease = Pulse(), Beaten()
 
     class Full(Worker):

@@ -75,7 +75,7 @@ def client(store: Store) -> Lock:
     return Lock(store, settings=SHORT)
 
 
-def test_a_held_lock_is_refused_to_others_and_they_are_told_who_holds_it(store: Store) -> None:
+def test_held_lock_is_refused_to_others_with_the_name_of_its_holder(store: Store) -> None:
     with client(store).acquire() as lease:
         with pytest.raises(NotAcquired, match=lease.owner) as refusal:
             client(store).acquire(0.1)
@@ -85,9 +85,7 @@ def test_a_held_lock_is_refused_to_others_and_they_are_told_who_holds_it(store: 
         assert successor.epoch > lease.epoch
 
 
-def test_acquire_and_release_cost_three_requests_cold_and_two_when_the_own_record_is_known(
-    store: Store, backend: Counting
-) -> None:
+def test_acquire_and_release_take_three_requests_cold_and_two_warm(store: Store, backend: Counting) -> None:
     lock = client(store)
     with lock.acquire():
         pass
@@ -108,7 +106,7 @@ def test_acquire_and_release_cost_three_requests_cold_and_two_when_the_own_recor
     ],
     ids=["small", "small and new", "large", "large and new"],
 )
-def test_publish_makes_so_many_requests(
+def test_publish_makes_the_documented_number_of_requests(
     store: Store, backend: Counting, data: bytes, *, new: bool, asked: list[str]
 ) -> None:
     with client(store).acquire() as lease:
@@ -119,7 +117,9 @@ def test_publish_makes_so_many_requests(
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
-def test_publish_of_what_was_staged_ahead_makes_so_many_requests(store: Store, backend: Counting, data: bytes) -> None:
+def test_publish_of_staged_bytes_makes_the_documented_number_of_requests(
+    store: Store, backend: Counting, data: bytes
+) -> None:
     lock = client(store)
     staged = [lock.stage(f"state/{number}", data) for number in range(3)]
     assert backend.asked == (["put"] * 3 if data is LARGE else [])
@@ -174,7 +174,7 @@ def test_two_threads_of_one_client_exclude_each_other(store: Store) -> None:
     assert refused.is_set()
 
 
-def test_a_loss_is_told_by_event_callback_and_check(store: Store) -> None:
+def test_loss_is_reported_by_event_callback_and_check(store: Store) -> None:
     told: list[LeaseLost] = []
     lock = Lock(store, settings=SHORT, on_lost=told.append)
     lease = lock.acquire()
@@ -187,12 +187,12 @@ def test_a_loss_is_told_by_event_callback_and_check(store: Store) -> None:
     assert [(one.reason, one.why) for one in told] == [(LossReason.TAKEN_OVER, loss.value.why)]
 
 
-def test_why_a_lease_is_lost_goes_along_to_another_process() -> None:
+def test_reason_of_a_lost_lease_survives_pickling() -> None:
     loss = pickle.loads(pickle.dumps(LeaseLost("gone", reason=LossReason.FORKED, why="forked")))
     assert (str(loss), loss.reason, loss.why) == ("gone", LossReason.FORKED, "forked")
 
 
-def test_a_lease_that_was_released_or_lapsed_says_so(store: Store) -> None:
+def test_released_or_lapsed_lease_says_so(store: Store) -> None:
     clock = ManualClock(time.time())
     lock = Lock(store, settings=SHORT, world=clock)
     lease = lock.acquire()
@@ -207,7 +207,7 @@ def test_a_lease_that_was_released_or_lapsed_says_so(store: Store) -> None:
     assert loss.value.reason is LossReason.LAPSED
 
 
-def test_whoever_takes_over_first_finishes_what_was_decided(store: Store) -> None:
+def test_successor_first_finishes_the_decided_publish(store: Store) -> None:
     """The holder passed the commit point and died before it applied the publish."""
     dead = client(store)
     dead.acquire()
@@ -218,7 +218,7 @@ def test_whoever_takes_over_first_finishes_what_was_decided(store: Store) -> Non
         assert store.read("log/1").data == LARGE
 
 
-def test_what_was_never_decided_never_appears(store: Store) -> None:
+def test_undecided_publish_never_appears(store: Store) -> None:
     dead = client(store)
     dead.acquire()
     dead.stage("log/1", LARGE)
@@ -227,7 +227,7 @@ def test_what_was_never_decided_never_appears(store: Store) -> None:
         assert not store.list("log/")
 
 
-def test_a_jvm_writers_record_is_respected_and_the_epoch_still_rises(store: Store) -> None:
+def test_jvm_record_is_respected_and_the_epoch_still_rises(store: Store) -> None:
     with client(store).acquire() as before:
         pass
     held = store.read(HUDI_LOCK_PATH)
@@ -241,14 +241,14 @@ def test_a_jvm_writers_record_is_respected_and_the_epoch_still_rises(store: Stor
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"owner": "x"}', b'{"owner":1,"validUntil":2,"expired":false}'])
-def test_what_is_not_a_lock_record_is_refused_and_not_overwritten(store: Store, data: bytes) -> None:
+def test_invalid_lock_record_is_refused_and_not_overwritten(store: Store, data: bytes) -> None:
     store.put_if_absent(HUDI_LOCK_PATH, data)
     with pytest.raises(MalformedRecord, match="by hand"):
         client(store).acquire()
     assert store.read(HUDI_LOCK_PATH).data == data
 
 
-def test_a_store_that_is_down_is_an_error_and_the_lock_can_be_taken_afterwards(store: Store, backend: Counting) -> None:
+def test_acquire_on_unreachable_store_raises_and_succeeds_later(store: Store, backend: Counting) -> None:
     lock = client(store)
     backend.down = True
     with pytest.raises(Unavailable):
@@ -258,7 +258,7 @@ def test_a_store_that_is_down_is_an_error_and_the_lock_can_be_taken_afterwards(s
         lease.check()
 
 
-def test_at_interpreter_exit_a_held_lock_is_released(tmp_path: Path) -> None:
+def test_held_lock_is_released_at_interpreter_exit(tmp_path: Path) -> None:
     code = f"import lockprovider; lease = lockprovider.lock({str(tmp_path)!r}).acquire(); print(lease.epoch)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 0

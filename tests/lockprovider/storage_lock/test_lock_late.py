@@ -58,16 +58,14 @@ def took(store: Store) -> tuple[Lock, Lease]:
     return lock, lease
 
 
-def test_the_next_holder_writes_nothing_that_is_there(store: Store, backend: Noting) -> None:
+def test_next_holder_does_not_rewrite_applied_publishes(store: Store, backend: Noting) -> None:
     decided(store, is_there=True)
     backend.asked.clear()
     with Lock(store, settings=SETTINGS).acquire(timeout=0):
         assert backend.written == [RECORD]
 
 
-def test_one_that_cannot_put_there_what_is_pending_lets_no_jvm_writer_in_before_its_time(
-    store: Store, backend: Noting
-) -> None:
+def test_failed_roll_forward_keeps_jvm_writers_out_until_the_deadline(store: Store, backend: Noting) -> None:
     decided(store)
     rewritten(store, validUntil=1)
     backend.down, before_ms = True, time.time_ns() // 10**6
@@ -83,7 +81,7 @@ def test_one_that_cannot_put_there_what_is_pending_lets_no_jvm_writer_in_before_
 
 
 @pytest.mark.parametrize("validity_s", [2, 100])
-def test_what_is_published_late_is_waited_for_whatever_the_own_validity(store: Store, validity_s: float) -> None:
+def test_late_publishes_are_waited_for_whatever_the_own_validity(store: Store, validity_s: float) -> None:
     decided(store)
     world = Sleepless()
     lock = Lock(store, settings=LockSettings(validity=validity_s, renew=0.2), world=world)
@@ -93,7 +91,7 @@ def test_what_is_published_late_is_waited_for_whatever_the_own_validity(store: S
         assert max(world.slept_s) + world.monotonic_s() - began_s > HAND_OVER_S / 2
 
 
-def test_whoever_removes_what_was_published_waits_for_those_who_may_be_late(store: Store) -> None:
+def test_remover_of_a_published_object_waits_for_late_writers(store: Store) -> None:
     clock = ManualClock(time.time())
     other = Lock(store, settings=SETTINGS, world=clock)
     with other.acquire(timeout=0, keeps_log=True):
@@ -107,9 +105,7 @@ def test_whoever_removes_what_was_published_waits_for_those_who_may_be_late(stor
 
 
 @pytest.mark.parametrize(("holds_s", "waits_s"), [(0.0, 5.5), (4.0, 1.5), (5.5, 0.0), (100.0, 0.0)])
-def test_what_came_late_came_before_the_lock_was_held_for_that_long(
-    store: Store, holds_s: float, waits_s: float
-) -> None:
+def test_wait_for_late_writers_counts_the_time_the_lock_was_held(store: Store, holds_s: float, waits_s: float) -> None:
     decided(store)
     clock = ManualClock(record(store).valid_until_ms / 1000)
     other = Lock(store, settings=LockSettings(validity=1000), world=clock)
@@ -119,7 +115,7 @@ def test_what_came_late_came_before_the_lock_was_held_for_that_long(
     assert clock.sleeps[1:] == [pytest.approx(waits_s)]
 
 
-def test_a_minute_after_that_nobody_waits_for_it(store: Store) -> None:
+def test_late_writers_are_not_waited_for_after_a_minute(store: Store) -> None:
     decided(store)
     clock = ManualClock(record(store).valid_until_ms / 1000 + 60.1)
     other = Lock(store, settings=SETTINGS, world=clock)
@@ -128,7 +124,7 @@ def test_a_minute_after_that_nobody_waits_for_it(store: Store) -> None:
     assert clock.sleeps == []
 
 
-def test_what_the_holder_has_removed_is_not_put_back_by_its_own_renewal(store: Store) -> None:
+def test_object_removed_by_the_holder_is_not_restored_by_its_renewal(store: Store) -> None:
     """The record still names what was decided before this holder came, until its first renewal is written."""
     decided(store, is_there=True)
     _, lease = took(store)
@@ -141,7 +137,7 @@ def test_what_the_holder_has_removed_is_not_put_back_by_its_own_renewal(store: S
         assert there(store) == {"first"}
 
 
-def test_what_is_going_to_be_removed_is_not_named_in_the_record_any_more(store: Store) -> None:
+def test_record_does_not_name_an_object_that_is_about_to_be_removed(store: Store) -> None:
     """Else whoever takes over from a remover that dies would put it there again."""
     decided(store, is_there=True)
     world = ManualClock(time.time())
@@ -165,7 +161,7 @@ def test_a_lease_that_keeps_the_log_has_no_inner_one_that_does_not(store: Store)
     lease.release()
 
 
-def test_an_outer_acquisition_stays(store: Store) -> None:
+def test_outer_acquisition_keeps_its_log_setting(store: Store) -> None:
     lock = Lock(store, settings=SETTINGS)
     lease = lock.acquire()
     with lock.acquire() as inner:
@@ -175,7 +171,7 @@ def test_an_outer_acquisition_stays(store: Store) -> None:
     assert record(store).expired
 
 
-def test_while_a_release_is_on_its_way_the_lease_is_not_believed_in(store: Store, backend: Noting) -> None:
+def test_lease_is_not_valid_during_its_release(store: Store, backend: Noting) -> None:
     lease = Lock(store, settings=SETTINGS).acquire()
     put, checked = backend.put, []
 

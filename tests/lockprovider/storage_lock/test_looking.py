@@ -51,14 +51,14 @@ print(lock.owner, os.waitstatus_to_exitcode(status))
 """
 
 
-def test_a_child_that_was_forked_in_the_middle_of_a_request_looks_for_itself(tmp_path: Path) -> None:
+def test_child_forked_during_a_request_reads_for_itself(tmp_path: Path) -> None:
     program = [sys.executable, "-c", FORKED_IN_THE_MIDDLE, str(tmp_path)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=300, check=True)
     seen, owner, status = done.stdout.split()
     assert (seen, status) == (owner, "0"), "the alarm ends a child that hangs"
 
 
-def test_a_look_is_not_older_than_its_request_when_a_waiting_thread_hears_from_its_queue(tmp_path: Path) -> None:
+def test_read_is_not_older_than_its_request_beside_a_waiting_thread(tmp_path: Path) -> None:
     lock = Lock(Store.from_url(str(tmp_path)), settings=SETTINGS)
     lock.acquire().release()
     other = Lock(Store(Elsewhere(), str(tmp_path)), settings=SETTINGS)
@@ -82,7 +82,7 @@ def test_a_look_is_not_older_than_its_request_when_a_waiting_thread_hears_from_i
 
 
 @pytest.mark.parametrize("had_it", [False, True], ids=["new", "had it before"])
-def test_a_waiter_moves_one_body_while_nothing_changes(tmp_path: Path, had_it: bool) -> None:
+def test_waiter_reads_one_body_while_nothing_changes(tmp_path: Path, had_it: bool) -> None:
     store = Store.from_url(str(tmp_path))
     lock = Lock(store, settings=SETTINGS, world=ManualClock())
     if had_it:

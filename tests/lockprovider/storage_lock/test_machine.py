@@ -66,7 +66,7 @@ def taking(seen: LockRecord | None, moment: Moment | None = None) -> tuple[objec
 # -- taking ------------------------------------------------------------------------------------------------------------
 
 
-def test_whoever_does_not_hold_it_takes_the_lock_under_the_version_that_was_seen() -> None:
+def test_client_acquires_by_a_write_at_the_version_it_read() -> None:
     released = replace(held().record, expired=True, pending=PENDING)
     for state in (Idle(), Idle((released, V2)), Lost("why")):
         writing, put = step(ME, state, TakeLock(RecordSeen(released, V2, at("n2", ms=-5)), ("a", "b")))
@@ -90,9 +90,7 @@ def test_an_absent_record_is_created() -> None:
 @pytest.mark.parametrize(
     ("after_ms", "taken"), [(0, False), (GRACE_MS, False), (GRACE_MS + 1, True)], ids=["valid", "grace", "lapsed"]
 )
-def test_anothers_record_is_taken_over_only_after_it_lapsed_and_the_grace_has_passed(
-    after_ms: int, taken: bool
-) -> None:
+def test_record_of_another_is_taken_over_only_after_lapse_and_grace(after_ms: int, taken: bool) -> None:
     state, effect = taking(replace(OTHERS, valid_until_ms=NOW_MS - after_ms))
     assert isinstance(state, Writing) == taken
     if taken:
@@ -101,25 +99,25 @@ def test_anothers_record_is_taken_over_only_after_it_lapsed_and_the_grace_has_pa
         assert (state, effect) == (Idle(), Busy("other", NOW_MS - after_ms, None))
 
 
-def test_a_released_record_is_taken_however_long_it_would_be_valid() -> None:
+def test_released_record_is_taken_whatever_its_validity() -> None:
     state, put = taking(replace(OTHERS, expired=True, pending=PENDING))
     assert isinstance(state, Writing)
     assert put.record.pending == PENDING
 
 
-def test_a_valid_record_of_my_own_is_taken_anew_with_a_higher_epoch() -> None:
+def test_own_valid_record_is_taken_again_with_a_higher_epoch() -> None:
     state, put = taking(replace(OTHERS, owner="me", epoch=NOW_MS + 9))
     assert isinstance(state, Writing)
     assert put.record.epoch == NOW_MS + 10
 
 
 @pytest.mark.parametrize(("seen", "epoch"), [(0, NOW_MS), (41, NOW_MS), (NOW_MS, NOW_MS + 1), (NOW_MS + 7, NOW_MS + 8)])
-def test_the_epoch_rises_above_the_one_seen_and_is_not_below_the_clock(seen: int, epoch: int) -> None:
+def test_epoch_exceeds_the_one_read_and_is_not_below_the_clock(seen: int, epoch: int) -> None:
     _, put = taking(replace(OTHERS, expired=True, epoch=seen))
     assert put.record.epoch == epoch
 
 
-def test_the_epoch_rises_above_what_this_client_has_seen_also_where_a_jvm_writer_has_dropped_it() -> None:
+def test_epoch_exceeds_all_seen_ones_also_after_a_jvm_writer_dropped_it() -> None:
     jvm = LockRecord("jvm", NOW_MS, expired=True)
     for seen in (RecordSeen(jvm, V1, at()), RecordSeen(None, None, at())):
         assert step(ME, Idle(), TakeLock(seen, epoch=NOW_MS + 5000))[1].record.epoch == NOW_MS + 5001
@@ -129,14 +127,14 @@ def test_the_epoch_rises_above_what_this_client_has_seen_also_where_a_jvm_writer
 # -- what became of a write --------------------------------------------------------------------------------------------
 
 
-def test_a_won_take_is_held_until_the_validity_less_the_margin_from_before_it_was_sent() -> None:
+def test_acquired_lease_ends_at_validity_less_margin_after_sending() -> None:
     state, put = taking(None)
     after, done = step(ME, state, PutWon(V1))
     assert done == Done("acquired")
     assert after == Held(put.record, V1, NOW_S + 90, NOW_MS - 50_000)
 
 
-def test_a_won_take_with_something_pending_applies_it_before_anything_else() -> None:
+def test_acquisition_applies_a_pending_publish_first() -> None:
     state, _ = taking(replace(OTHERS, expired=True, pending=PENDING))
     rolling, effect = step(ME, state, PutWon(V2))
     assert effect == Apply(PENDING)
@@ -146,7 +144,7 @@ def test_a_won_take_with_something_pending_applies_it_before_anything_else() -> 
 
 
 @pytest.mark.parametrize("event", [Renew, Release, lambda moment: Commit(PENDING, moment)])
-def test_a_refused_or_unanswered_write_is_looked_at(event: object) -> None:
+def test_refused_or_unanswered_write_is_read_back(event: object) -> None:
     writing, _ = step(ME, held(), event(at("n2")))
     checking, effect = step(ME, writing, PutFailed())
     assert effect == ReadRecord()
@@ -157,7 +155,7 @@ def test_a_refused_or_unanswered_write_is_looked_at(event: object) -> None:
 @pytest.mark.parametrize(
     ("event", "what"), [(Renew(at("n2", s=10)), "renewed"), (Commit(PENDING, at("n2", s=10)), "committed")], ids=str
 )
-def test_my_nonce_in_the_record_means_that_it_was_done(event: object, what: str) -> None:
+def test_own_nonce_in_the_record_means_that_the_write_landed(event: object, what: str) -> None:
     writing, put = step(ME, held(), event)
     checking, _ = step(ME, writing, PutFailed())
     state, effect = step(ME, checking, RecordSeen(put.record, V2, at("n3", s=70)))
@@ -168,7 +166,7 @@ def test_my_nonce_in_the_record_means_that_it_was_done(event: object, what: str)
     assert (state.version, state.deadline_s) == (V2, NOW_S + 100), "10 s later than before, not 70"
 
 
-def test_my_record_from_before_means_not_written_and_prolongs_nothing() -> None:
+def test_own_older_record_means_not_written_and_prolongs_nothing() -> None:
     before = held()
     writing, _ = step(ME, before, Renew(at("n2", s=10)))
     checking, _ = step(ME, writing, PutFailed())
@@ -176,7 +174,7 @@ def test_my_record_from_before_means_not_written_and_prolongs_nothing() -> None:
 
 
 @pytest.mark.parametrize("landed", [False, True], ids=["the renewal is not there", "the renewal is there"])
-def test_what_was_applied_while_a_renewal_was_in_doubt_is_not_applied_again(*, landed: bool) -> None:
+def test_publish_applied_during_a_doubtful_renewal_is_not_applied_again(*, landed: bool) -> None:
     writing, put = step(ME, Rolling(held(PENDING), "acquired"), Renew(at("n2", s=10)))
     checking, _ = step(ME, writing, PutFailed())
     checking, nothing = step(ME, checking, AppliedPending())
@@ -200,7 +198,7 @@ def test_an_older_copy_of_a_publish_that_landed_late_is_the_publish() -> None:
     assert state.held.record == first.record
 
 
-def test_what_stands_in_the_log_is_not_written_there_again() -> None:
+def test_logged_publish_is_not_logged_again() -> None:
     """As when it is published again, because nobody could tell what had become of it."""
     log = Log("old").plus(PENDING)
     mine = Held(replace(WAITED_FOR, log=log, pending=PENDING), V1, NOW_S + 80, 0)
@@ -208,7 +206,7 @@ def test_what_stands_in_the_log_is_not_written_there_again() -> None:
     assert put.record.log == log
 
 
-def test_an_older_commit_of_mine_that_landed_late_is_finished_first() -> None:
+def test_own_older_commit_that_landed_late_is_finished_first() -> None:
     before = held()
     late = replace(before.record, nonce="late", pending=PENDING)
     writing, _ = step(ME, before, Renew(at("n2")))
@@ -236,7 +234,7 @@ def test_any_other_record_means_that_the_lease_is_lost(event: object, seen: Lock
     assert isinstance(effect, Ended)
 
 
-def test_a_take_that_was_surely_lost_its_race_is_over_without_a_look_and_nothing_else_is() -> None:
+def test_only_an_acquisition_that_surely_lost_ends_without_a_read() -> None:
     writing, _ = taking(None)
     assert step(ME, writing, LostRace()) == (Idle(), Busy())
     renewing, _ = step(ME, held(), Renew(at("n2")))
@@ -245,7 +243,7 @@ def test_a_take_that_was_surely_lost_its_race_is_over_without_a_look_and_nothing
 
 
 @pytest.mark.parametrize("seen", [OTHERS, replace(OTHERS, expired=True), replace(OTHERS, owner="me"), None])
-def test_a_take_in_doubt_that_is_not_there_is_over_whatever_is_there(seen: LockRecord | None) -> None:
+def test_doubtful_acquisition_missing_from_the_record_is_over(seen: LockRecord | None) -> None:
     writing, _ = taking(None)
     checking, _ = step(ME, writing, PutFailed())
     said = Busy() if seen is None else Busy(seen.owner, seen.valid_until_ms, None)
@@ -253,7 +251,7 @@ def test_a_take_in_doubt_that_is_not_there_is_over_whatever_is_there(seen: LockR
 
 
 @pytest.mark.parametrize("seen", [None, OTHERS], ids=["gone", "anothers"])
-def test_a_release_that_finds_anothers_record_is_done(seen: LockRecord | None) -> None:
+def test_release_that_finds_record_of_another_is_done(seen: LockRecord | None) -> None:
     writing, _ = step(ME, held(), Release(at("n2")))
     checking, _ = step(ME, writing, PutFailed())
     assert step(ME, checking, RecordSeen(seen, None if seen is None else V2, at("n3"))) == (Idle(), Done("released"))
@@ -271,7 +269,7 @@ def test_a_release_is_a_tombstone_that_keeps_the_epoch() -> None:
 
 
 @pytest.mark.parametrize("event", [Renew(at("n2")), Release(at("n2"))], ids=["renew", "release"])
-def test_what_is_not_applied_yet_stays_in_the_record_and_what_is_goes(event: object) -> None:
+def test_record_keeps_unapplied_publishes_and_drops_applied_ones(event: object) -> None:
     mine = held(PENDING)
     assert step(ME, Rolling(mine, "committed"), event)[1].record.pending == PENDING
     assert step(ME, mine, event)[1].record.pending is None
@@ -291,17 +289,17 @@ def test_a_renewal_while_something_is_applied_is_only_a_renewal(then: str, answe
     assert (after, done) == (state.held, Done(then))
 
 
-def test_nothing_is_committed_while_something_is_not_applied() -> None:
+def test_no_commit_is_sent_while_a_publish_is_unapplied() -> None:
     with pytest.raises(ValueError, match="Commit does not belong to Rolling"):
         step(ME, Rolling(held(PENDING), "acquired"), Commit(PENDING, at("n2")))
 
 
-def test_a_step_back_of_the_wall_clock_does_not_shorten_what_others_see() -> None:
+def test_backward_clock_step_does_not_shorten_the_published_validity() -> None:
     _, put = step(ME, held(), Renew(at("n2", ms=10_000 - 3_600_000, s=10)))
     assert put.record.valid_until_ms == NOW_MS + 10_000 + 100_000
 
 
-def test_a_step_forward_of_the_wall_clock_is_followed_and_the_own_deadline_is_not_moved_by_it() -> None:
+def test_forward_clock_step_does_not_move_the_own_deadline() -> None:
     writing, put = step(ME, held(), Renew(at("n2", ms=3_600_000, s=10)))
     assert put.record.valid_until_ms == NOW_MS + 3_600_000 + 100_000
     assert step(ME, writing, PutWon(V2))[0].deadline_s == NOW_S + 10 + 90
@@ -318,7 +316,7 @@ def test_a_lease_is_lost_at_its_deadline_though_nobody_took_it(now_s: float, los
     assert lost or state == before
 
 
-def test_at_the_deadline_a_write_on_its_way_is_still_followed_but_the_holder_is_told() -> None:
+def test_write_in_flight_at_the_deadline_is_followed_and_loss_is_reported() -> None:
     writing, _ = step(ME, held(), Renew(at("n2")))
     for state in (writing, Checking(writing)):
         after, effect = step(ME, state, Tick(NOW_S + 90))
@@ -326,7 +324,7 @@ def test_at_the_deadline_a_write_on_its_way_is_still_followed_but_the_holder_is_
         assert isinstance(effect, Ended)
 
 
-def test_belief_outlives_a_renewal_on_its_way_but_not_a_release() -> None:
+def test_lease_stays_valid_during_a_renewal_and_not_during_a_release() -> None:
     mine = held()
     for event, believed in ((Renew(at("n2")), mine), (Commit(PENDING, at("n2")), mine), (Release(at("n2")), None)):
         writing, _ = step(ME, mine, event)
@@ -349,7 +347,7 @@ def test_belief_outlives_a_renewal_on_its_way_but_not_a_release() -> None:
     ],
     ids=lambda thing: type(thing).__name__,
 )
-def test_an_event_that_does_not_belong_to_a_state_is_a_defect_of_the_caller(state: object, event: object) -> None:
+def test_event_invalid_in_a_state_raises(state: object, event: object) -> None:
     with pytest.raises(ValueError, match=f"{type(event).__name__} does not belong to {type(state).__name__}"):
         step(ME, state, event)
 
@@ -394,7 +392,7 @@ def test_a_write_is_only_ever_sent_under_a_condition() -> None:
 FREED = LockRecord("other", NOW_MS, expired=True, epoch=41, nonce="x", line=("a", "b", "p", "c"), freed_ms=NOW_MS)
 
 
-def test_whoever_releases_and_comes_again_stands_at_the_end() -> None:
+def test_client_that_releases_and_returns_is_last_of_the_waiters() -> None:
     holds = replace(held(), record=replace(held().record, line=("a",)))
     for again, line in ((True, ("a", "p")), (False, ("a",))):
         _, put = step(replace(ME, line_name="p"), holds, Release(at("n2"), again))
@@ -416,7 +414,7 @@ def test_a_holder_finds_its_lease_under_the_version_that_a_joining_waiter_made()
     assert (put.condition, put.record.line) == (V2, ("b",))
 
 
-def test_a_write_whose_answer_was_lost_keeps_who_joined_since() -> None:
+def test_write_with_lost_answer_keeps_waiters_that_joined_since() -> None:
     writing, put = step(ME, held(), Renew(at("n2")))
     checking, _ = step(ME, writing, PutFailed())
     after, done = step(ME, checking, RecordSeen(joined(put.record, "b"), V2, at()))
@@ -424,7 +422,7 @@ def test_a_write_whose_answer_was_lost_keeps_who_joined_since() -> None:
     assert (after.record.line, after.version) == (("b",), V2)
 
 
-def test_nobody_joins_twice() -> None:
+def test_waiter_is_added_once() -> None:
     assert joined(FREED, "b") is FREED
 
 
@@ -461,13 +459,13 @@ def handing_over() -> PutRecord:
     return put
 
 
-def test_one_that_knows_nothing_of_it_sees_a_lease_until_it_is_surely_applied() -> None:
+def test_foreign_client_sees_a_lease_until_the_publish_is_surely_applied() -> None:
     put = handing_over()
     assert not put.record.expired
     assert put.record.valid_until_ms == NOW_MS + 1000 * HAND_OVER_S
 
 
-def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applied_first() -> None:
+def test_lock_released_with_pending_publishes_is_taken_and_applied_first() -> None:
     put = handing_over()
     them = Me("them", SETTINGS, line_name="next")
     state, take = step(them, Idle(), TakeLock(RecordSeen(put.record, V2, at("n3"))))
@@ -476,7 +474,7 @@ def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applie
     assert step(them, state, PutWon(V3))[1] == Apply(PENDING)
 
 
-def test_that_it_was_handed_over_is_remembered_until_it_is_past_for_every_clock_that_may_be() -> None:
+def test_late_time_of_a_handed_over_lock_is_kept_for_every_allowed_clock() -> None:
     put = handing_over()
     until_ms = put.record.valid_until_ms
     _, take = step(Me("them", SETTINGS), Idle(), TakeLock(RecordSeen(put.record, V2, at("n3"))))
@@ -490,7 +488,7 @@ def test_that_it_was_handed_over_is_remembered_until_it_is_past_for_every_clock_
         assert again.record.late_ms == late_ms
 
 
-def test_a_renewal_that_finds_the_lock_handed_over_ends_the_lease() -> None:
+def test_renewal_that_finds_the_lock_released_ends_the_lease() -> None:
     put = handing_over()
     renewing, _ = step(ME, Held(WAITED_FOR, V1, NOW_S + 80, NOW_MS - round(NOW_S * 1000)), Renew(at("n6")))
     checking, _ = step(ME, renewing, PutFailed())
@@ -508,7 +506,7 @@ def taken(seen: LockRecord | None, *, keeps_log: bool) -> LockRecord:
     return put.record
 
 
-def test_one_that_keeps_the_log_goes_on_with_it_or_begins_one_and_any_other_drops_it() -> None:
+def test_log_keeping_client_continues_or_begins_the_log_and_others_drop_it() -> None:
     log = Log("old").plus(PENDING)
     freed = replace(OTHERS, expired=True, log=log)
     assert taken(freed, keeps_log=True).log == log
@@ -517,20 +515,20 @@ def test_one_that_keeps_the_log_goes_on_with_it_or_begins_one_and_any_other_drop
     assert taken(None, keeps_log=True).log == Log("n8")
 
 
-def test_what_is_decided_stands_in_the_log_from_that_write_on() -> None:
+def test_decided_publish_is_in_the_log_from_that_write_on() -> None:
     mine = Held(replace(WAITED_FOR, log=Log("old")), V1, NOW_S + 80, 0)
     _, put = step(ME, mine, Commit(PENDING, at("n2")))
     assert isinstance(put, PutRecord)
     assert put.record.log == Log("old").plus(PENDING)
 
 
-def test_a_commit_that_stands_in_the_log_was_decided_and_applied() -> None:
+def test_logged_commit_was_decided_and_applied() -> None:
     later = replace(OTHERS, log=Log("old").plus(PENDING))
     assert settle_commit(PENDING, "me", 40, later, None) == "committed"
     assert settle_commit(replace(PENDING, path="state/8"), "me", 40, later, None) == "not_committed"
 
 
-def test_a_new_log_begins_with_what_is_applied_only_now() -> None:
+def test_new_log_begins_with_publishes_that_are_being_applied() -> None:
     """Else one that looks before it is applied would not be told."""
     left = replace(OTHERS, expired=True, pending=PENDING)
     assert taken(left, keeps_log=True).log == Log("n8").plus(PENDING)
@@ -555,7 +553,7 @@ GIVEN = replace(
 )
 
 
-def test_whoever_takes_a_lock_applies_all_that_was_left() -> None:
+def test_acquisition_applies_all_pending_publishes() -> None:
     state, put = taking(GIVEN)
     assert put.record.unapplied == (FIRST, SECOND)
     assert step(ME, state, PutWon(V2))[1] == Apply(SECOND, (FIRST,))
@@ -602,11 +600,11 @@ def test_a_jvm_writer_that_was_seen_is_remembered_for_an_hour() -> None:
     ],
     ids=["just seen", "due", "rested a moment ago", "nobody waits", "none was seen"],
 )
-def test_every_so_often_a_released_lock_is_left_to_a_jvm_writer(record: LockRecord, ms: int, rests: bool) -> None:
+def test_released_lock_is_periodically_left_to_a_jvm_writer(record: LockRecord, ms: int, rests: bool) -> None:
     freed = released(record, ms)
     assert (freed.rest_ms == NOW_MS + ms + REST_MS) == rests
     assert (rests_s(freed, NOW_MS + ms) > 0) == rests
 
 
-def test_a_rest_that_lies_far_ahead_is_a_clock_s_error() -> None:
+def test_yield_window_far_in_the_future_is_a_clock_error() -> None:
     assert rests_s(replace(OTHERS, expired=True, rest_ms=NOW_MS + REST_MS + 1), NOW_MS) == 0

@@ -90,7 +90,7 @@ def test_a_cycle_is_one_attempt_one_success_one_release_and_its_times(town: Town
     assert not [name for name in counters.values if "failure" in name or "error" in name]
 
 
-def test_an_inner_acquisition_counts_for_nothing(town: Town) -> None:
+def test_inner_acquisition_changes_no_metric(town: Town) -> None:
     lock, counters, _ = town.lock()
     with lock.acquire(), lock.acquire():
         pass
@@ -98,7 +98,7 @@ def test_an_inner_acquisition_counts_for_nothing(town: Town) -> None:
     assert counters.values["lock.release.success"] == 1
 
 
-def test_waiting_in_vain_is_a_failure_and_its_time_is_told(town: Town) -> None:
+def test_timed_out_wait_is_a_failure_with_its_duration(town: Town) -> None:
     holder, _, _ = town.lock()
     lock, counters, _ = town.lock()
     with holder.acquire(), pytest.raises(NotAcquired):
@@ -107,7 +107,7 @@ def test_waiting_in_vain_is_a_failure_and_its_time_is_told(town: Town) -> None:
     assert counters.timings["lock.request.latency"].last_ms == pytest.approx(3000)
 
 
-def test_a_lapsed_lock_that_is_taken_over_was_dangling_and_its_old_holder_finds_others(town: Town) -> None:
+def test_takeover_of_a_lapsed_lock_counts_as_dangling(town: Town) -> None:
     old, told_old, _ = town.lock()
     new, told_new, _ = town.lock()
     lease = old.acquire()
@@ -178,7 +178,7 @@ def test_a_store_that_does_not_answer_leaves_the_state_unknown(town: Town) -> No
     assert counters.values == {"lock.acquire.attempts": 1, "lock.acquire.failure": 1, "lock.state.unknown": 1}
 
 
-def test_a_race_that_is_lost_between_look_and_take_is_a_precondition_failure(town: Town) -> None:
+def test_acquisition_lost_after_the_read_is_a_precondition_failure(town: Town) -> None:
     winner, _, _ = town.lock()
     lock, counters, faulty = town.lock()
     send = faulty.put
@@ -311,7 +311,7 @@ NO_PATIENCE = [
 ]
 
 
-def test_a_store_that_asks_for_patience_is_counted_at_acquire_renew_and_release(town: Town) -> None:
+def test_throttling_is_counted_at_acquire_renew_and_release(town: Town) -> None:
     backend, counters = Throttling(list(PATIENCE)), Counters()
     lock = Lock(Store(backend, town.root, world=town.clock), settings=SETTINGS, world=town.clock, on_metric=counters)
     told = iter((4, 5, 6))
@@ -326,7 +326,7 @@ def test_a_store_that_asks_for_patience_is_counted_at_acquire_renew_and_release(
     assert counters.values["lock.release.success"] == 1
 
 
-def test_other_troubles_and_the_data_beside_the_lock_are_no_throttling(town: Town) -> None:
+def test_other_errors_and_data_requests_are_not_counted_as_throttling(town: Town) -> None:
     backend, counters = Throttling(list(NO_PATIENCE)), Counters()
     lock = Lock(Store(backend, town.root, world=town.clock), settings=SETTINGS, world=town.clock, on_metric=counters)
     with lock.acquire():
@@ -337,7 +337,7 @@ def test_other_troubles_and_the_data_beside_the_lock_are_no_throttling(town: Tow
     assert "lock.throttled" not in counters.values
 
 
-def test_the_names_are_hudis() -> None:
+def test_metric_names_are_those_of_hudi() -> None:
     """As `javap -constants` shows them in the released class."""
     hudis = {
         "lock.acquire.attempts",
@@ -383,7 +383,7 @@ def test_without_a_meter_the_global_one_is_used_and_does_no_harm(town: Town) -> 
         pass
 
 
-def test_opentelemetry_is_loaded_only_when_asked_for_and_its_absence_is_one_sentence() -> None:
+def test_opentelemetry_is_loaded_only_on_request_and_its_absence_is_named() -> None:
     code = (
         "import sys, lockprovider, lockprovider.storage_lock.otel\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
@@ -395,7 +395,7 @@ def test_opentelemetry_is_loaded_only_when_asked_for_and_its_absence_is_one_sent
     assert "install the extra 'otel' of fsspec-cas" in done.stdout
 
 
-def test_a_lost_lease_is_not_a_success_of_anything(town: Town) -> None:
+def test_lost_lease_counts_as_no_success(town: Town) -> None:
     lock, counters, _ = town.lock()
     lease = lock.acquire()
     town.clock.advance(200)

@@ -55,12 +55,12 @@ def in_line(ahead: int, **fields: object) -> LockRecord:
 
 
 @given(draws, paces, st.floats(min_value=0, max_value=60))
-def test_a_look_is_never_later_than_the_pace(draw, poll_s, s) -> None:
+def test_poll_is_never_later_than_the_poll_interval(draw, poll_s, s) -> None:
     assert 0 <= pause_s(a_waiter(poll_s=poll_s), replace(observed(HELD, s=s), understood=False), draw) <= poll_s
 
 
 @given(draws, st.integers(min_value=1, max_value=10**9))
-def test_a_look_is_not_much_later_than_the_lapse(draw, lapses_ms) -> None:
+def test_poll_comes_soon_after_the_lapse(draw, lapses_ms) -> None:
     record = replace(HELD, valid_until_ms=NOW_MS + lapses_ms - GRACE_MS - 1)
     assert pause_s(a_waiter(poll_s=50), replace(observed(record, s=99.0), now_ms=NOW_MS), draw) <= (
         lapses_ms / 1000 + FIRST_S
@@ -68,7 +68,7 @@ def test_a_look_is_not_much_later_than_the_lapse(draw, lapses_ms) -> None:
 
 
 @given(draws, paces)
-def test_the_first_look_comes_soon_and_later_ones_slow_down_to_the_pace(draw, poll_s) -> None:
+def test_first_poll_comes_soon_and_later_ones_slow_down_to_the_interval(draw, poll_s) -> None:
     seen = [replace(observed(HELD, s=n * poll_s), now_ms=NOW_MS, understood=False) for n in range(20)]
     pauses = [pause_s(a_waiter(poll_s=poll_s), one, draw) for one in seen]
     assert pauses[0] <= FIRST_S
@@ -77,13 +77,13 @@ def test_the_first_look_comes_soon_and_later_ones_slow_down_to_the_pace(draw, po
 
 
 @given(draws, st.integers(min_value=1, max_value=1200))
-def test_while_the_lock_is_left_to_a_jvm_writer_nobody_looks(draw, left_ms) -> None:
+def test_no_waiter_polls_during_the_yield_window(draw, left_ms) -> None:
     for line in ((), ("p",), ("a", "p")):
         record = replace(HELD, expired=True, line=line, turn_ms=50, rest_ms=NOW_MS + left_ms)
         assert left_ms / 1000 <= pause_s(a_waiter(), observed(record), draw)
 
 
-def test_waiters_do_not_look_all_at_once() -> None:
+def test_waiters_do_not_poll_all_at_once() -> None:
     for s in (0.0, 9.0):
         seen = replace(observed(HELD, s=s), understood=False)
         assert len({pause_s(a_waiter(), seen, n / 100) for n in range(100)}) == 100
@@ -93,7 +93,7 @@ def test_waiters_do_not_look_all_at_once() -> None:
 
 
 @given(draws, st.integers(min_value=0, max_value=15), st.integers(min_value=1, max_value=4500))
-def test_whoever_is_in_the_line_sleeps_until_its_turn_is_expected(draw, ahead, turn_ms) -> None:
+def test_waiter_sleeps_until_its_expected_turn(draw, ahead, turn_ms) -> None:
     lasts_ms = turn_ms // 2
     record = in_line(ahead, turn_ms=turn_ms, holder=Holder("h", 1, NOW_MS - lasts_ms))
     pause = pause_s(a_waiter(), observed(record), draw)
@@ -103,14 +103,14 @@ def test_whoever_is_in_the_line_sleeps_until_its_turn_is_expected(draw, ahead, t
 
 
 @given(draws, st.integers(min_value=1, max_value=10**6))
-def test_whoever_is_due_looks_the_more_seldom_the_longer_the_turn_lasts(draw, lasts_ms) -> None:
+def test_waiter_whose_turn_is_due_polls_less_often_for_long_turns(draw, lasts_ms) -> None:
     record = in_line(0, holder=Holder("h", 1, NOW_MS - lasts_ms), turn_ms=1)
     least_s = min(1.0, max((lasts_ms - 1) / 2000, 0.001 / 6))
     assert pause_s(a_waiter(), observed(record), draw) == pytest.approx(least_s * (1 + draw) / 2, abs=1e-9)
 
 
 @given(draws, st.integers(min_value=-(10**9), max_value=10**9))
-def test_clocks_that_differ_make_nobody_sleep_for_longer_than_its_turn_is_away(draw, lasts_ms) -> None:
+def test_clock_differences_do_not_lengthen_the_sleep_until_a_turn(draw, lasts_ms) -> None:
     record = in_line(2, holder=Holder("h", 1, NOW_MS - lasts_ms), turn_ms=100)
     assert pause_s(a_waiter(poll_s=0.2), observed(record), draw) <= 0.3
 
@@ -122,7 +122,7 @@ def test_clocks_that_differ_make_nobody_sleep_for_longer_than_its_turn_is_away(d
     st.integers(min_value=0, max_value=10**8),
     st.floats(min_value=0, max_value=100),
 )
-def test_nobody_sleeps_for_longer_than_that_whatever_the_record_says(draw, ahead, turn_ms, lasts_ms, s) -> None:
+def test_sleep_is_bounded_whatever_the_record_says(draw, ahead, turn_ms, lasts_ms, s) -> None:
     free = lasts_ms % 2 == 0
     record = in_line(ahead, turn_ms=turn_ms, expired=free, holder=Holder("h", 1, NOW_MS - lasts_ms))
     for name, way_s in itertools.product(("p", "another"), (0.0, 10.0)):
@@ -135,13 +135,13 @@ def test_nobody_sleeps_for_longer_than_that_whatever_the_record_says(draw, ahead
 
 
 @given(draws, st.integers(min_value=0, max_value=round(1000 * LONGEST_S)))
-def test_who_finds_it_lying_free_is_there_when_it_has_lain_there_for_long(draw, lay_ms) -> None:
+def test_waiter_polls_soon_when_the_lock_has_long_been_free(draw, lay_ms) -> None:
     record = replace(in_line(15), expired=True, freed_ms=NOW_MS - lay_ms, turn_ms=4500)
     pause = pause_s(a_waiter(), observed(record), draw)
     assert pause <= LONGEST_S - lay_ms / 1000 + FIRST_S
 
 
-def test_a_lock_that_stays_free_is_there_for_the_next_after_a_moment_for_each_before() -> None:
+def test_free_lock_goes_to_next_waiter_after_a_pause_for_each_ahead() -> None:
     record = replace(in_line(2), expired=True, turn_ms=60, line=("a", "b", "p", "c"))
     patience_s = FIRST_S + 0.06 / 6 + 3 * 0.01
     waiter, what = looked(a_waiter(), observed(record), 0.0)
@@ -155,7 +155,7 @@ def test_a_lock_that_stays_free_is_there_for_the_next_after_a_moment_for_each_be
         assert waited_s < 3 * patience_s
 
 
-def test_the_patience_begins_anew_with_every_record() -> None:
+def test_wait_for_waiters_ahead_restarts_with_every_record() -> None:
     record = replace(in_line(2), expired=True, turn_ms=4500)
     waiter, _ = looked(a_waiter(), observed(record), 0.0)
     patient = replace(record, freed_ms=NOW_MS + 2000)
@@ -166,20 +166,20 @@ def test_the_patience_begins_anew_with_every_record() -> None:
     assert isinstance(looked(waiter, observed(patient, s=5.0, version=V2), 0.0)[1], Pause), "it was held meanwhile"
 
 
-def test_whoever_is_first_takes_it_and_the_others_stay_in_line() -> None:
+def test_first_waiter_acquires_and_the_others_keep_their_order() -> None:
     record = replace(HELD, expired=True, line=("p", "a", "b"), freed_ms=NOW_MS)
     assert looked(a_waiter(), observed(record), 0.5)[1] == TakeTurn(("a", "b"))
     assert looked(a_waiter(), observed(replace(record, line=())), 0.5)[1] == TakeTurn(())
     assert isinstance(looked(a_waiter("another"), observed(record), 0.5)[1], Pause), "who is not in it goes last"
 
 
-def test_a_line_that_was_left_stops_nobody() -> None:
+def test_abandoned_waiters_stop_no_client() -> None:
     record = replace(HELD, expired=True, line=("a", "p", "b"), freed_ms=NOW_MS)
     assert isinstance(looked(a_waiter(), observed(record, s=LONGEST_S), 0.5)[1], Pause)
     assert looked(a_waiter(), observed(record, s=LONGEST_S + 0.001), 0.5)[1] == TakeTurn(())
 
 
-def test_one_that_cannot_wait_takes_what_is_free_and_lets_nobody_go_first() -> None:
+def test_client_that_cannot_wait_takes_a_free_lock_at_once() -> None:
     record = replace(HELD, expired=True, line=("a", "p", "b"), freed_ms=NOW_MS)
     assert at_last(a_waiter(), observed(record)) == TakeTurn(("a", "b"))
     assert at_last(a_waiter(), observed(replace(record, rest_ms=NOW_MS + 1000))) == TakeTurn(("a", "b"))
@@ -187,13 +187,13 @@ def test_one_that_cannot_wait_takes_what_is_free_and_lets_nobody_go_first() -> N
 
 
 @pytest.mark.parametrize(("ms", "taken"), [(0, False), (1199, False), (1200, True)])
-def test_while_the_lock_is_left_to_a_jvm_writer_none_of_those_who_wait_takes_it(ms: int, taken: bool) -> None:
+def test_no_waiter_takes_the_lock_during_the_yield_window(ms: int, taken: bool) -> None:
     record = replace(HELD, expired=True, line=("p", "b"), freed_ms=NOW_MS, rest_ms=NOW_MS + 1200)
     waiter, _ = looked(a_waiter(), observed(record), 0.5)
     assert isinstance(looked(waiter, observed(record, s=ms / 1000), 0.5)[1], TakeTurn) == taken
 
 
-def test_the_own_take_that_landed_late_is_taken_anew() -> None:
+def test_own_acquisition_that_landed_late_is_taken_again() -> None:
     mine = replace(observed(replace(HELD, line=("a", "b"))), owner="other")
     assert looked(a_waiter(), mine, 0.5)[1] == TakeTurn(("a", "b"))
     assert at_last(a_waiter(), mine) == TakeTurn(("a", "b"))
@@ -212,13 +212,13 @@ def first_join(record: LockRecord, *, understood: bool = True, looks: int = 50, 
     return None
 
 
-def test_a_newcomer_joins_a_line_after_a_round_of_it() -> None:
+def test_newcomer_joins_the_waiters_after_one_round() -> None:
     assert first_join(replace(HELD, line=("a",), turn_ms=100)) == 5
     assert first_join(replace(HELD, line=("a", "b"), turn_ms=100)) == 7
     assert first_join(replace(HELD, turn_ms=100)) == 3, "the only one in the line holds it now"
 
 
-def test_a_newcomer_sleeps_for_most_of_that_round() -> None:
+def test_newcomer_sleeps_for_most_of_the_first_round() -> None:
     seen = observed(replace(HELD, line=("a", "b", "c"), turn_ms=1000))
     assert len({pause_s(a_waiter(), seen, n / 100) for n in range(100)}) == 100, "many may have seen the same"
     assert (pause_s(a_waiter(), seen, 0.0), pause_s(a_waiter(), seen, 1.0)) == (1.5, 3.0)
@@ -226,18 +226,18 @@ def test_a_newcomer_sleeps_for_most_of_that_round() -> None:
     assert lost.seconds <= FIRST_S, "the lock was there a moment ago: it may soon be again"
 
 
-def test_nobody_joins_where_there_is_no_line_or_where_the_record_is_not_understood() -> None:
+def test_client_does_not_join_without_waiters_or_with_unknown_fields() -> None:
     assert first_join(HELD) is None
     assert first_join(replace(HELD, line=("a",)), understood=False) is None
     assert first_join(in_line(3)) is None
 
 
-def test_a_line_begins_where_a_turn_lasts_long_enough_to_join_beside_it() -> None:
+def test_first_waiter_joins_only_when_turns_last_long_enough() -> None:
     assert first_join(replace(HELD, holder=Holder("h", 1, NOW_MS - 201))) == 5
     assert first_join(replace(HELD, holder=Holder("h", 1, NOW_MS - 200))) is None
 
 
-def test_while_nobody_knows_how_long_a_turn_is_newcomers_do_not_all_join_during_the_first() -> None:
+def test_newcomers_do_not_all_join_during_the_first_turn() -> None:
     """Each that joins makes the holder write anew: were all to do it at once, the holder would not get to its end."""
     lasting = replace(HELD, holder=Holder("h", 1, NOW_MS - 400))
     waits = [first_join(replace(lasting, line=tuple("abcdef"[:n]))) for n in range(6)]
@@ -255,7 +255,7 @@ def test_attempts_to_join_come_in_bursts_with_longer_and_longer_pauses() -> None
     assert [pauses[n] for n in long] == sorted(pauses[n] for n in long)
 
 
-def test_one_that_was_not_in_the_line_and_has_waited_for_a_round_of_it_goes_before_all_in_it() -> None:
+def test_client_that_waited_a_whole_round_goes_before_all_waiters() -> None:
     waiter, _ = looked(a_waiter(), observed(replace(HELD, line=("a", "b"), turn_ms=100), s=0.2), 0.5)
     for line in (("a", "b"), ("a", "b", "p")):  # it may have joined since
         free = replace(HELD, expired=True, line=line, turn_ms=100, freed_ms=NOW_MS + 300)

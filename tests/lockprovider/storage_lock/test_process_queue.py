@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> Store:
     return Store(Counting(), str(tmp_path))
 
 
-def test_many_clients_of_one_process_cost_two_requests_each_and_go_in_the_order_of_asking(
+def test_clients_of_one_process_go_in_order_for_two_requests_each(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -81,7 +81,7 @@ def test_many_clients_of_one_process_cost_two_requests_each_and_go_in_the_order_
     assert store.backend.asked == budgets.LOCK_COLD + budgets.LOCK_WARM * 8
 
 
-def test_threads_and_event_loops_of_a_process_hand_the_lock_over_without_a_look(store: Store) -> None:
+def test_threads_and_event_loops_hand_the_lock_over_without_a_poll(store: Store) -> None:
     """Each of two loops and a thread waited for a whole `poll` until it found that another had released."""
     turns: list[str] = []
 
@@ -124,7 +124,7 @@ def test_threads_that_share_a_client_go_in_the_order_of_asking_too(store: Store)
     assert order == list(range(5))
 
 
-def test_a_lease_that_is_lost_does_not_make_the_others_wait_for_its_release(store: Store) -> None:
+def test_lost_lease_does_not_make_other_clients_wait_for_its_release(store: Store) -> None:
     held = Lock(store, settings=LAZY).acquire()
     content = store.read(HUDI_LOCK_PATH)
     broken = json.dumps(json.loads(content.data) | {"expired": True, "nonce": "operator"}).encode()
@@ -145,9 +145,7 @@ def test_a_lease_that_is_lost_does_not_make_the_others_wait_for_its_release(stor
     held.release()
 
 
-def test_while_one_holds_it_the_others_of_its_process_ask_nothing_and_name_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_clients_of_the_same_process_send_no_requests(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, queue, paused_s = Lock(store, settings=LAZY), ProcessQueue.of(store, HUDI_LOCK_PATH, Machine()), []
 
     def wait(seconds: float, until: threading.Event | None) -> None:
@@ -170,7 +168,7 @@ def test_while_one_holds_it_the_others_of_its_process_ask_nothing_and_name_it(
     assert store.backend.asked == ["put", "put", "put"], "nor was there a look when it was released"
 
 
-def test_a_try_that_does_not_wait_looks_for_itself(store: Store) -> None:
+def test_acquire_without_waiting_reads_for_itself(store: Store) -> None:
     with Lock(store, settings=LAZY).acquire() as lease:
         with pytest.raises(NotAcquired) as refusal:
             Lock(store, settings=LAZY).acquire(0)
@@ -178,7 +176,7 @@ def test_a_try_that_does_not_wait_looks_for_itself(store: Store) -> None:
     Lock(store, settings=LAZY).acquire(0).release()
 
 
-def test_a_hold_that_ends_before_the_pause_begins_is_not_slept_through(store: Store) -> None:
+def test_release_before_the_pause_begins_ends_the_pause(store: Store) -> None:
     lock = Lock(store, settings=LAZY)
     assert lock._client.queue.end_of_hold() is None
     lease = lock.acquire()
@@ -188,7 +186,7 @@ def test_a_hold_that_ends_before_the_pause_begins_is_not_slept_through(store: St
     lock._client.queue.wait(3600, end_of_hold)
 
 
-def test_one_that_gives_up_leaves_the_queue(store: Store) -> None:
+def test_client_that_gives_up_leaves_the_process_queue(store: Store) -> None:
     with Lock(store, settings=LAZY).acquire() as lease:
         looking = threading.Thread(target=lambda: Lock(store, settings=LAZY).acquire().release())
         looking.start()
@@ -201,7 +199,7 @@ def test_one_that_gives_up_leaves_the_queue(store: Store) -> None:
     assert LockRecord.decode(store.read(HUDI_LOCK_PATH).data).expired
 
 
-def test_who_belongs_together(tmp_path: Path) -> None:
+def test_locks_of_one_path_and_backend_share_a_process_queue(tmp_path: Path) -> None:
     lock = Lock(Store.from_url(str(tmp_path)))
     same = Lock(Store.from_url(f"file://{tmp_path}"))
     assert same._client.queue is lock._client.queue
@@ -215,7 +213,7 @@ def test_who_belongs_together(tmp_path: Path) -> None:
     assert len({id(other._client.queue) for other in (lock, *others)}) == 5
 
 
-def test_the_same_bucket_is_known_from_every_thread_and_another_endpoint_is_another_place() -> None:
+def test_equal_endpoints_share_a_queue_across_threads() -> None:
     def place(port: int) -> object:
         options = {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{port}"}
         return Store.from_url("s3://bucket/table", options).place
@@ -228,7 +226,7 @@ def test_the_same_bucket_is_known_from_every_thread_and_another_endpoint_is_anot
     assert place(2) != place(1)
 
 
-def test_a_queue_is_forgotten_with_its_clients(tmp_path: Path) -> None:
+def test_process_queue_is_dropped_with_its_clients(tmp_path: Path) -> None:
     name = Lock(Store.from_url(str(tmp_path)))._client.queue.name
     assert Lock(Store.from_url(str(tmp_path)))._client.queue.name != name
 
@@ -236,7 +234,7 @@ def test_a_queue_is_forgotten_with_its_clients(tmp_path: Path) -> None:
 # -- across processes: queues that know of each other through the record only -----------------------------------------
 
 
-def test_a_queue_keeps_no_backend_alive_and_so_not_what_that_refers_to(tmp_path: Path) -> None:
+def test_process_queue_keeps_no_backend_alive(tmp_path: Path) -> None:
     backend = Counting()
     backend.asked_by = Lock(Store(backend, str(tmp_path)), settings=LAZY)
     with backend.asked_by.acquire():
@@ -270,7 +268,7 @@ def wait_in_vain(store: Store) -> str:
     return lock._client.queue.name
 
 
-def test_a_waiter_writes_itself_into_the_line_of_the_holder_and_changes_nothing_else(store: Store) -> None:
+def test_waiter_adds_itself_to_the_record_and_changes_nothing_else(store: Store) -> None:
     held_by_another(store)
     before = LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
     name = wait_in_vain(store)
@@ -287,19 +285,19 @@ def test_a_waiter_writes_itself_into_the_line_of_the_holder_and_changes_nothing_
     ],
     ids=["as JVM Hudi writes it", "as nobody writes it"],
 )
-def test_a_record_of_another_software_is_never_touched_by_a_waiter(store: Store, data: bytes) -> None:
+def test_waiter_never_changes_a_foreign_record(store: Store, data: bytes) -> None:
     store.put_if_absent(HUDI_LOCK_PATH, data).unwrap()
     wait_in_vain(store)
     assert store.read(HUDI_LOCK_PATH).data == data
 
 
-def test_a_record_with_a_field_of_a_later_version_is_never_touched_by_a_waiter(store: Store) -> None:
+def test_waiter_never_changes_a_record_with_unknown_fields(store: Store) -> None:
     data = held_by_another(store, color="blue")
     wait_in_vain(store)
     assert store.read(HUDI_LOCK_PATH).data == data
 
 
-def test_one_that_takes_the_lock_again_and_again_lets_another_process_in(store: Store) -> None:
+def test_looping_client_lets_another_process_acquire(store: Store) -> None:
     stop, turns = threading.Event(), []
 
     def loop() -> None:
@@ -327,7 +325,7 @@ def test_one_that_takes_the_lock_again_and_again_lets_another_process_in(store: 
 # -- the mutex itself --------------------------------------------------------------------------------------------------
 
 
-def test_a_fifo_is_passed_on_in_order_whoever_releases_it() -> None:
+def test_fifo_turn_is_passed_on_in_order_whichever_thread_releases_it() -> None:
     fifo, order, threads = Fifo(), [], []
     turns = [FifoTurn(fifo) for _ in range(5)]
     assert turns[0].wait(0)
@@ -343,7 +341,7 @@ def test_a_fifo_is_passed_on_in_order_whoever_releases_it() -> None:
     assert not fifo.taken
 
 
-def test_one_that_waited_too_long_is_passed_over() -> None:
+def test_client_that_waited_too_long_is_skipped() -> None:
     fifo = Fifo()
     first, second, third = FifoTurn(fifo), FifoTurn(fifo), FifoTurn(fifo)
     assert not second.wait(0.01)
@@ -352,7 +350,7 @@ def test_one_that_waited_too_long_is_passed_over() -> None:
     assert third.wait(0)
 
 
-def test_turn_that_nobody_refers_to_is_passed_on() -> None:
+def test_unreferenced_turn_is_passed_on() -> None:
     """An interrupt may come in the very `finally` that would have left it."""
     fifo = Fifo()
     first, second = FifoTurn(fifo), FifoTurn(fifo)

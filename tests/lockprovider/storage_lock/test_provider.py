@@ -63,7 +63,7 @@ def refusal(config: dict[str, object]) -> str:
 # -- Hudi's words ------------------------------------------------------------------------------------------------------
 
 
-def test_a_config_with_nothing_but_the_base_path_has_hudis_defaults() -> None:
+def test_config_with_only_the_base_path_has_the_defaults_of_hudi() -> None:
     settings = settings_of()
     assert (settings.validity, settings.renew, settings.timeout, settings.poll) == (300, 30, 60, 1)
 
@@ -73,7 +73,7 @@ def test_hudis_keys_are_read_as_text_and_as_numbers_in_their_own_units() -> None
     assert (settings.validity, settings.renew, settings.timeout, settings.poll) == (60, 6, 2.5, 0.25)
 
 
-def test_the_rest_of_a_writers_config_is_passed_over() -> None:
+def test_unrelated_keys_of_a_writer_config_are_ignored() -> None:
     rest = {
         "hoodie.table.name": "trips",
         "hoodie.write.lock.client.num_retries": "3",
@@ -114,9 +114,7 @@ def test_without_a_base_path_there_is_no_provider(base: object) -> None:
     ],
     ids=str,
 )
-def test_a_config_that_cannot_work_is_refused_naming_the_settings_and_their_values(
-    config: dict[str, object], parts: list[str]
-) -> None:
+def test_impossible_config_is_refused_naming_settings_and_values(config: dict[str, object], parts: list[str]) -> None:
     said = refusal(config)
     for part in parts:
         assert part in said
@@ -127,7 +125,7 @@ def test_both_names_of_the_renewal_may_be_given_if_they_agree() -> None:
     assert settings_of(**{OLDER: "6"}).renew == 6
 
 
-def test_hadoops_way_to_write_a_local_folder_is_that_folder(tmp_path: Path) -> None:
+def test_hadoop_form_of_a_local_folder_names_that_folder(tmp_path: Path) -> None:
     with LockProvider.from_config({"hoodie.base.path": f"file:{tmp_path}"}) as provider:
         assert provider.try_lock()
         assert (tmp_path / HUDI_LOCK_PATH).exists()
@@ -171,7 +169,7 @@ def test_options_that_do_not_fit_are_refused_by_name(query: str, parts: list[str
         assert part in str(refused.value)
 
 
-def test_a_plain_path_has_no_options_and_one_that_looks_so_is_refused(tmp_path: Path) -> None:
+def test_plain_path_with_apparent_options_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidUrl, match="bare path"):
         lockprovider.lock(str(tmp_path / "table?validity=60"))
     assert list(tmp_path.iterdir()) == []
@@ -216,7 +214,7 @@ def test_a_lock_at_the_root_of_a_bucket_publishes_on_a_real_server(seaweedfs) ->
     assert [e.path for e in Store.from_url(url, options).list("")] == ["lock.json", "state/1"]
 
 
-def test_the_deadline_is_a_time_of_day_before_others_may_act(tmp_path: Path) -> None:
+def test_deadline_is_a_time_of_day_before_others_may_act(tmp_path: Path) -> None:
     settings = LockSettings(validity=100, renew=10)
     before = datetime.now(timezone.utc)
     with lockprovider.lock(str(tmp_path), settings=settings) as lease:
@@ -241,7 +239,7 @@ def other(tmp_path: Path) -> LockProvider:
     return LockProvider.from_url(str(tmp_path))
 
 
-def test_try_lock_tells_whether_it_was_taken_and_unlock_gives_it_back(provider: LockProvider, tmp_path: Path) -> None:
+def test_try_lock_returns_whether_it_acquired_and_unlock_releases(provider: LockProvider, tmp_path: Path) -> None:
     assert provider.get_lock() is None
     assert provider.try_lock(1)
     assert not other(tmp_path).try_lock()
@@ -293,7 +291,7 @@ def test_only_the_thread_that_took_it_may_unlock_it(provider: LockProvider, tmp_
     provider.close()
 
 
-def test_unlock_tells_that_the_lock_was_lost_and_a_new_one_can_be_taken(provider: LockProvider, tmp_path: Path) -> None:
+def test_unlock_reports_a_lost_lock_and_a_new_one_can_be_acquired(provider: LockProvider, tmp_path: Path) -> None:
     assert provider.try_lock()
     path = tmp_path / HUDI_LOCK_PATH
     Store.from_url(str(tmp_path)).update(HUDI_LOCK_PATH, lambda old: _owned_by_another(old or b""))
@@ -314,7 +312,7 @@ def _owned_by_another(data: bytes) -> bytes:
     return json.dumps(json.loads(data) | {"owner": "another", "validUntil": 0}).encode()
 
 
-def test_close_gives_back_what_is_held_and_ends_the_provider(tmp_path: Path) -> None:
+def test_close_releases_the_lock_and_ends_the_provider(tmp_path: Path) -> None:
     with LockProvider.from_url(str(tmp_path)) as provider:
         assert provider.try_lock()
         assert provider.try_lock()
@@ -325,9 +323,7 @@ def test_close_gives_back_what_is_held_and_ends_the_provider(tmp_path: Path) -> 
         provider.try_lock()
 
 
-def test_garbage_at_the_locks_path_is_an_error_and_not_a_lock_that_is_held(
-    provider: LockProvider, tmp_path: Path
-) -> None:
+def test_garbage_at_the_lock_path_is_an_error_and_not_a_held_lock(provider: LockProvider, tmp_path: Path) -> None:
     Store.from_url(str(tmp_path)).put_if_absent(HUDI_LOCK_PATH, b"{}")
     with pytest.raises(MalformedRecord):
         provider.try_lock()
@@ -382,7 +378,7 @@ def asked_of(url: str, options: dict[str, Any]) -> tuple[Store, Asked]:
     return Store(backend, inner.root), backend
 
 
-def test_the_first_lock_in_a_bucket_costs_a_race_more_and_the_others_none(seaweedfs, bucket: str) -> None:
+def test_first_lock_in_a_bucket_runs_the_store_check_once(seaweedfs, bucket: str) -> None:
     store, backend = asked_of(f"{bucket}/one", seaweedfs.storage_options)
     with Lock(store).acquire():
         pass
@@ -405,7 +401,7 @@ def test_the_first_lock_in_a_bucket_costs_a_race_more_and_the_others_none(seawee
     assert backend.looked_for == ["endpoint"], "a client looks once"
 
 
-def test_a_store_that_ignores_conditions_is_refused_before_anything_is_at_the_locks_path(negative_s3) -> None:
+def test_store_that_ignores_conditions_is_refused_before_locking(negative_s3) -> None:
     url, options = negative_s3.new_prefix(), negative_s3.storage_options
     with pytest.raises(NotSupported, match="no lock can be kept in .* not refused"):
         lockprovider.lock(url, storage_options=options).acquire()
@@ -454,7 +450,7 @@ def test_only_amazons_own_endpoints_need_no_proof(endpoint: str, expected: bool)
     assert is_amazon(endpoint) is expected
 
 
-def test_without_an_endpoint_of_its_own_an_s3_url_means_amazon_and_is_asked_nothing() -> None:
+def test_s3_url_without_endpoint_means_amazon_and_is_not_checked() -> None:
     options = {"key": "k", "secret": "s", "client_kwargs": {"region_name": "eu-central-1"}}
     store, backend = asked_of("s3://bucket/table", options)
     Lock(store).require_safe_store()
@@ -462,7 +458,7 @@ def test_without_an_endpoint_of_its_own_an_s3_url_means_amazon_and_is_asked_noth
 
 
 @pytest.mark.parametrize("kind", ["memory", "local"])
-def test_memory_and_local_disk_are_asked_nothing(kind: str, tmp_path: Path) -> None:
+def test_memory_and_local_disk_are_not_checked(kind: str, tmp_path: Path) -> None:
     store, backend = asked_of(str(tmp_path) if kind == "local" else f"memory://{uuid.uuid4().hex}", {})
     Lock(store).require_safe_store()
     assert backend.asked == []
@@ -488,7 +484,7 @@ def test_a_pickled_lock_or_provider_is_another_client_of_the_same_lock(tmp_path:
         another.unlock()
 
 
-def test_what_is_held_cannot_be_pickled_and_says_what_to_do(tmp_path: Path) -> None:
+def test_held_lock_cannot_be_pickled_and_the_error_says_what_to_do(tmp_path: Path) -> None:
     lock = lockprovider.lock(str(tmp_path))
     with lock.acquire() as lease:
         for thing in (lease, lock):
@@ -504,7 +500,7 @@ def test_what_is_held_cannot_be_pickled_and_says_what_to_do(tmp_path: Path) -> N
         pickle.dumps(lease)
 
 
-def test_what_belongs_to_a_loop_cannot_be_pickled(tmp_path: Path) -> None:
+def test_objects_of_an_event_loop_cannot_be_pickled(tmp_path: Path) -> None:
     async def use() -> None:
         lock = AsyncLock(Store.from_url(str(tmp_path)))
         async with lock.acquire() as lease:
@@ -542,7 +538,7 @@ provider.unlock()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_providers_child_holds_nothing_and_frees_nothing(tmp_path: Path) -> None:
+def test_forked_child_of_a_provider_holds_and_frees_nothing(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["FORKED", "None False True", "True True"]
 
@@ -573,6 +569,6 @@ def test_azure_keys_of_hudi_are_storage_options() -> None:
     assert from_config(given | {"hoodie.base.path": "s3://bucket/t"}).storage_options == {}
 
 
-def test_azure_keys_of_hudi_are_refused_where_no_store_is_opened() -> None:
+def test_azure_keys_of_hudi_are_refused_when_no_store_is_opened() -> None:
     with pytest.raises(InvalidSettings, match="storage_options"):
         LockSettings.from_hudi({"hoodie.write.lock.azure.sas.token": "x"})

@@ -38,7 +38,7 @@ def test_a_record_reads_back_as_it_was_written(record: LockRecord) -> None:
 
 
 @given(records)
-def test_a_jvm_reader_finds_its_three_fields_and_a_jvm_writer_drops_the_others(record: LockRecord) -> None:
+def test_jvm_reader_finds_its_three_fields_and_jvm_writer_drops_the_rest(record: LockRecord) -> None:
     fields = json.loads(record.encode())
     jvm = {name: fields[name] for name in ("owner", "validUntil", "expired")}
     read = LockRecord.decode(json.dumps(jvm).encode())
@@ -52,9 +52,7 @@ small = st.builds(Pending, text, st.just(""), text, st.binary(max_size=50), st.b
 
 
 @given(st.lists(small, min_size=1, max_size=5), st.integers(min_value=0, max_value=5), st.booleans())
-def test_what_is_not_there_yet_reads_back_with_its_bytes_whether_the_log_has_them_or_not(
-    publishes: list[Pending], unapplied: int, staged: bool
-) -> None:
+def test_unapplied_publish_reads_back_with_its_bytes(publishes: list[Pending], unapplied: int, staged: bool) -> None:
     if staged:
         publishes[-1] = replace(publishes[-1], staged="staged/1", data=None)
     log = Log("a")
@@ -66,7 +64,7 @@ def test_what_is_not_there_yet_reads_back_with_its_bytes_whether_the_log_has_the
         assert LockRecord.decode(record.encode()) == record
 
 
-def test_fields_that_nobody_knows_are_ignored() -> None:
+def test_unknown_fields_are_ignored() -> None:
     data = b'{"owner":"a","validUntil":5,"expired":false,"color":"blue"}'
     assert LockRecord.decode(data) == LockRecord("a", 5, expired=False)
 
@@ -97,7 +95,7 @@ def test_fields_that_nobody_knows_are_ignored() -> None:
     ],
     ids=lambda data: repr(data[:60]),
 )
-def test_what_is_not_a_record_is_refused_with_what_to_do(data: bytes) -> None:
+def test_invalid_record_is_refused_with_the_next_step(data: bytes) -> None:
     with pytest.raises(MalformedRecord, match="not a lock record, .*remove the object by hand"):
         LockRecord.decode(data)
 
@@ -108,7 +106,7 @@ def test_any_bytes_are_a_record_or_refused(data: bytes) -> None:
         assert isinstance(LockRecord.decode(data), LockRecord)
 
 
-def test_a_lease_has_lapsed_once_the_grace_has_passed_after_the_time_it_is_valid_until() -> None:
+def test_lease_has_lapsed_once_validity_and_grace_have_passed() -> None:
     record = LockRecord("a", 1_000, expired=False)
     assert not record.lapsed_at(1_000 + GRACE_MS)
     assert record.lapsed_at(record.lapses_ms)

@@ -54,7 +54,7 @@ def goes_on(store: Store) -> None:
 
 
 @pytest.mark.parametrize("sole", [False, True])
-def test_what_is_published_where_others_have_written_is_not_reported_as_published(store: Store, *, sole: bool) -> None:
+def test_publish_to_a_foreign_path_is_not_reported_as_published(store: Store, *, sole: bool) -> None:
     store.put_if_absent("state1", FOREIGN).unwrap()
     lock = of_another_process(store)
     with lock.acquire(keeps_log=True) as lease:
@@ -67,7 +67,7 @@ def test_what_is_published_where_others_have_written_is_not_reported_as_publishe
     goes_on(store)
 
 
-def test_a_foreign_hand_at_the_path_after_the_commit_point_stops_nobody(
+def test_foreign_object_at_the_path_after_commit_blocks_no_client(
     store: Store, monkeypatch: pytest.MonkeyPatch, backend: Noting
 ) -> None:
     put = backend.put
@@ -84,7 +84,7 @@ def test_a_foreign_hand_at_the_path_after_the_commit_point_stops_nobody(
     goes_on(store)
 
 
-def test_what_was_decided_together_with_others_and_finds_its_path_taken_stops_nobody(store: Store) -> None:
+def test_batched_publish_with_a_taken_path_blocks_no_client(store: Store) -> None:
     begin(of_another_process(store))
     store.put_if_absent("state1.1", FOREIGN).unwrap()
     store.put_if_absent("state1", FOREIGN).unwrap()
@@ -115,7 +115,7 @@ def in_doubt(store: Store, backend: Noting) -> tuple[Lock, Lease, Pending]:
     return lock, lease, pending
 
 
-def test_what_is_staged_for_a_decided_publish_stays_until_that_is_there(store: Store, backend: Noting) -> None:
+def test_staged_bytes_stay_until_their_publish_is_applied(store: Store, backend: Noting) -> None:
     lock, lease, pending = in_doubt(store, backend)
     with pytest.raises(LockError, match="acquire the lock again, then remove"):
         lock.unstage(pending)
@@ -129,7 +129,7 @@ def test_what_is_staged_for_a_decided_publish_stays_until_that_is_there(store: S
     assert store.list(".hoodie/.locks/staged/") == []
 
 
-def test_what_is_staged_for_a_commit_that_may_land_yet_is_not_removed(store: Store, backend: Noting) -> None:
+def test_staged_bytes_stay_while_their_commit_may_still_land(store: Store, backend: Noting) -> None:
     lock = of_another_process(store)
     pending = lock.stage("state1", LARGE)
     lease = lock.acquire()
@@ -150,7 +150,7 @@ def lost_its_bytes(store: Store, backend: Noting) -> None:
     lease.release()
 
 
-def test_a_publish_whose_bytes_are_gone_is_set_aside_by_a_break_alone(store: Store, backend: Noting) -> None:
+def test_publish_without_its_bytes_is_set_aside_only_by_break(store: Store, backend: Noting) -> None:
     lost_its_bytes(store, backend)
     for _ in range(2):
         with pytest.raises(Unappliable, match="its bytes are gone.*`lockprovider break` sets it aside"):
@@ -166,7 +166,7 @@ def test_a_publish_whose_bytes_are_gone_is_set_aside_by_a_break_alone(store: Sto
     goes_on(store)
 
 
-def test_a_break_lets_nobody_in_before_what_was_decided_is_there(store: Store, backend: Noting) -> None:
+def test_break_admits_no_client_before_decided_publishes_are_applied(store: Store, backend: Noting) -> None:
     """A JVM writer knows nothing of it, and takes what is released at once."""
     _, lease, _ = in_doubt(store, backend)
     shown = look(store, HUDI_LOCK_PATH, Machine())
@@ -191,7 +191,7 @@ def test_a_break_lets_nobody_in_before_what_was_decided_is_there(store: Store, b
         assert store.list("state1") == []
 
 
-def test_a_break_that_cannot_finish_what_was_decided_keeps_jvm_writers_away(store: Store, backend: Noting) -> None:
+def test_break_that_cannot_apply_publishes_keeps_jvm_writers_out(store: Store, backend: Noting) -> None:
     in_doubt(store, backend)
     backend.down = True
     with pytest.raises(Exception, match="down"):
@@ -203,7 +203,7 @@ def test_a_break_that_cannot_finish_what_was_decided_keeps_jvm_writers_away(stor
     assert broken(store).finished == ("state1",)
 
 
-def test_a_break_finishes_what_was_handed_over_since_it_was_shown(store: Store, backend: Noting) -> None:
+def test_break_applies_publishes_pending_since_the_record_was_shown(store: Store, backend: Noting) -> None:
     _, lease, _ = in_doubt(store, backend)
     shown = look(store, HUDI_LOCK_PATH, Machine())
     backend.down = True
@@ -214,9 +214,7 @@ def test_a_break_finishes_what_was_handed_over_since_it_was_shown(store: Store, 
     assert (type(done.outcome), done.finished, record(store).expired) == (Won, ("state1",), True)
 
 
-def test_a_break_of_a_lock_that_another_has_taken_since_says_of_nothing_that_it_is_finished(
-    store: Store, backend: Noting
-) -> None:
+def test_break_of_a_lock_taken_since_reports_no_finished_publish(store: Store, backend: Noting) -> None:
     _, lease, _ = in_doubt(store, backend)
     shown = look(store, HUDI_LOCK_PATH, Machine())
     lease.release()
@@ -225,7 +223,7 @@ def test_a_break_of_a_lock_that_another_has_taken_since_says_of_nothing_that_it_
     assert (type(done.outcome), done.finished) == (Lost, ())
 
 
-def test_a_break_that_something_on_the_way_has_sent_twice_is_done(store: Store, backend: Noting) -> None:
+def test_break_whose_write_is_duplicated_is_done(store: Store, backend: Noting) -> None:
     lease = of_another_process(store).acquire()
     backend.twice = True
     assert isinstance(broken(store).outcome, Won)

@@ -77,7 +77,7 @@ def test_a_foreign_object_at_the_path_is_an_error_that_says_so_and_stays(store: 
     assert store.read("state/7").data == b"foreign"
 
 
-def test_when_neither_the_staged_copy_nor_the_object_is_there_that_is_an_error(store: Store) -> None:
+def test_apply_without_staged_copy_and_object_is_an_error(store: Store) -> None:
     pending = staged(store)
     steps.discard(store, pending)
     with pytest.raises(LockError, match="its bytes are gone"):
@@ -86,7 +86,7 @@ def test_when_neither_the_staged_copy_nor_the_object_is_there_that_is_an_error(s
         steps.prepare(store, pending)
 
 
-def test_preparing_gives_the_bytes_also_when_the_object_is_there_already(store: Store) -> None:
+def test_prepare_returns_the_bytes_also_when_the_object_exists(store: Store) -> None:
     pending = staged(store)
     assert steps.prepare(store, pending) == b"data"
     steps.apply(store, pending, None, steps.ample)
@@ -100,7 +100,7 @@ def test_staged_bytes_that_are_not_the_promised_ones_are_refused(store: Store) -
         steps.prepare(store, pending)
 
 
-def test_what_is_small_goes_along_in_the_record_and_needs_no_other_object(store: Store) -> None:
+def test_small_bytes_are_enclosed_in_the_record(store: Store) -> None:
     pending = steps.enclose("state/7", b"data" * 1000)
     assert pending is not None
     record = LockRecord("me", 5, expired=False, nonce="n", pending=pending)
@@ -114,7 +114,7 @@ def test_what_is_small_goes_along_in_the_record_and_needs_no_other_object(store:
     assert steps.prepare(store, read.pending) == b"data" * 1000
 
 
-def test_what_is_large_is_not_enclosed() -> None:
+def test_large_bytes_are_not_enclosed_in_the_record() -> None:
     assert steps.enclose("state/7", random.Random(1).randbytes(10_000)) is None
 
 
@@ -131,7 +131,7 @@ def pair(data: bytes = b"data") -> Pending:
 
 
 @pytest.mark.parametrize("data", [b"data", None], ids=["its maker", "the next holder"])
-def test_what_goes_first_is_there_first_whoever_puts_it_there(
+def test_first_part_of_a_publish_is_written_first_by_any_client(
     store: Store, backend: Faulty, data: bytes | None
 ) -> None:
     put, seen = backend.inner.put, []
@@ -148,7 +148,7 @@ def test_what_goes_first_is_there_first_whoever_puts_it_there(
     assert store.read("listing/7").data == b"listing"
 
 
-def test_what_goes_first_and_cannot_be_there_keeps_the_rest_away(store: Store) -> None:
+def test_failed_first_part_of_a_publish_blocks_the_rest(store: Store) -> None:
     store.put_if_absent("listing/7", b"foreign").unwrap()
     with pytest.raises(LockError, match="its path holds an object with digest"):
         steps.apply(store, pair(), b"data", steps.ample)

@@ -20,6 +20,8 @@ SETTINGS = {
     "spark.executor.memory": "1g",
     "spark.speculation": "false",
     "spark.sql.adaptive.enabled": "true",
+    # Smaller than any side of a join here, also in a short soak: Spark must not broadcast one that it has measured.
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": "1m",
     "spark.sql.shuffle.partitions": "16",
 }
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("value", pa.int64()), ("text", pa.string())])

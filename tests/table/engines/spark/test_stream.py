@@ -205,9 +205,9 @@ def test_a_stream_killed_between_its_commit_and_sparks_writes_nothing_twice(tmp_
     commits = tmp_path / "checkpoint" / "commits"
     assert (commits / "0").exists(), "Spark did not note the batch before"
     assert not (commits / "1").exists(), "it was not killed before Spark noted the batch"
-    assert batches_in(table) == [0, 1], "the batch was not committed before the kill"
+    assert batches_in(table) == [1], "the batch was not committed before the kill"  # batch 0 has no rows, so no commit
     assert run() == 0
     assert content(table) == by_hudi_rs(table.url) == {(0, "a", 0), (1, "b", 1)}
-    assert batches_in(table) == [0, 1, 2]
+    assert batches_in(table) == [1, 2]
     assert orphans(Path(table.url)) == set()
     assert table.timeline().pending_writes == ()

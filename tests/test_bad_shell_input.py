@@ -142,7 +142,7 @@ def refused(main: Callable[[list[str]], int], case: Case, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("case", [*LOCKS, *RECIPES, *TABLES], ids=lambda case: case[0] or "nothing typed")
-def test_lockprovider_refuses(
+def test_lockprovider_refuses_bad_shell_input(
     case: Case, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -150,14 +150,14 @@ def test_lockprovider_refuses(
 
 
 @pytest.mark.parametrize("case", WRITES, ids=lambda case: case[0] or "nothing typed")
-def test_fsspec_cas_refuses(
+def test_fsspec_cas_refuses_bad_shell_input(
     case: Case, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     refused(fsspec_cas.cli.main, case, capsys, tmp_path)
 
 
-def test_none_is_there_twice() -> None:
+def test_bad_shell_inputs_are_listed_once() -> None:
     for cases in ([*LOCKS, *RECIPES, *TABLES], WRITES):
         typed = [case[0] for case in cases]
         assert len(typed) == len(set(typed))

@@ -76,7 +76,7 @@ def test_document_is_short(name: str) -> None:
     assert text_of(name).count("\n") <= SHORT[name]
 
 
-def test_there_are_documents() -> None:
+def test_documents_exist() -> None:
     there = {
         "README.md",
         ".github/CONTRIBUTING.md",
@@ -86,16 +86,16 @@ def test_there_are_documents() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_link_leads_somewhere(name: str) -> None:
+def test_every_link_has_a_target(name: str) -> None:
     assert broken(name, prose_of(name)) == []
 
 
-def test_a_link_that_leads_nowhere_is_found() -> None:
+def test_broken_link_is_found() -> None:
     assert broken("README.md", "[a](tests/README.md#kinds) [b](nowhere.md) [c](#no-such)") == ["nowhere.md", "#no-such"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_file_that_is_named_is_there(name: str) -> None:
+def test_every_named_file_exists(name: str) -> None:
     text = _BLOCK.sub("", text_of(name))
     places = [(ROOT / name).parent, *FOLDERS, *(path for folder in FOLDERS[1:] for path in folder.rglob("*/"))]
     named = {found for found in _FILE.findall(text) if not found.startswith("manifest")}
@@ -103,12 +103,12 @@ def test_every_file_that_is_named_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_module_that_is_named_is_there(name: str) -> None:
+def test_every_named_module_exists(name: str) -> None:
     named = {found for found in _DOTTED.findall(text_of(name)) if not found.endswith((".py", ".svg", ".md"))}
     assert {found for found in named - PERSISTED if not _is_module(found)} == set()
 
 
-def test_every_module_that_is_named_in_code_is_there() -> None:
+def test_every_module_named_in_code_exists() -> None:
     folders = ("fsspec_cas", "lockprovider", "tests", "benchmarks")
     files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
     wrong = [
@@ -164,19 +164,19 @@ def unknown(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_command_that_is_shown_exists(name: str) -> None:
+def test_every_shown_command_exists(name: str) -> None:
     assert [
         (line, wrong) for body in blocks(name, "sh") for line in body.splitlines() if (wrong := unknown(line))
     ] == []
 
 
 @pytest.mark.parametrize("line", ["lockprovider brake s3://b/t", "v=$(fsspec-cas get --if-match v s3://b/k)"])
-def test_a_command_that_does_not_exist_is_found(line: str) -> None:
+def test_nonexistent_command_is_found(line: str) -> None:
     assert unknown(line) != []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_test_and_benchmark_that_is_to_be_run_exists(name: str) -> None:
+def test_every_named_test_and_benchmark_exists(name: str) -> None:
     words = {word for body in blocks(name, "sh") for word in body.split()}
     assert {word for word in words if word.startswith("tests/") and not (ROOT / word).exists()} == set()
     benchmarks = {*_BENCHMARK.findall(text_of(name))}
@@ -187,7 +187,7 @@ def test_every_test_and_benchmark_that_is_to_be_run_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_example_is_python_and_imports_what_is_there(name: str) -> None:
+def test_every_example_is_python_with_existing_imports(name: str) -> None:
     for body in blocks(name, "python"):
         tree = compile(body, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         for node in ast.walk(tree):
@@ -225,7 +225,7 @@ def test_every_field_of_the_record_is_specified() -> None:
     assert {key.decode() for key in said if f"`{key.decode()}`" not in specified} == set()
 
 
-def test_the_constants_of_the_lock_are_the_codes() -> None:
+def test_documented_constants_of_the_lock_equal_the_code() -> None:
     text, settings = " ".join(text_of("lockprovider/SPECIFICATION.md").split()), LockSettings()
     said = [
         f"{settings.validity:g} s, at least 10 x `renew`",
@@ -248,7 +248,7 @@ def test_the_constants_of_the_lock_are_the_codes() -> None:
     assert [sentence for sentence in said if sentence not in text] == []
 
 
-def test_the_defaults_of_the_services_are_the_codes() -> None:
+def test_documented_defaults_of_the_services_equal_the_code() -> None:
     text = text_of("lockprovider/table/README.md") + text_of("lockprovider/table/SPECIFICATION.md")
     keep = KeepActive()
     said = [
@@ -259,7 +259,7 @@ def test_the_defaults_of_the_services_are_the_codes() -> None:
     assert [sentence for sentence in said if sentence not in text] == []
 
 
-def test_costs_of_lock_and_tables_are_the_counted_ones() -> None:
+def test_documented_costs_of_lock_and_tables_equal_the_counted_ones() -> None:
     lock, table = text_of("lockprovider/README.md"), text_of("lockprovider/table/README.md")
     assert (
         f"| acquire and release, uncontended | {len(budgets.LOCK_WARM)}; {len(budgets.LOCK_COLD)} the first time |"
@@ -277,6 +277,6 @@ def test_costs_of_lock_and_tables_are_the_counted_ones() -> None:
     assert f"| open a table | {len(budgets.OPEN)} by a" in table
 
 
-def test_jvm_writers_are_told_what_the_tests_tell_them() -> None:
+def test_documented_settings_for_jvm_writers_equal_those_of_the_tests() -> None:
     text = text_of("lockprovider/table/JVM.md")
     assert [f"{key}={value}" for key, value in SHARED.items() if f"`{key}={value}`" not in text] == []

@@ -102,14 +102,14 @@ def is_for_tasks(one: Any) -> bool:
     return inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) if hasattr(one, "__wrapped__") else False
 
 
-def test_what_is_public_has_an_example() -> None:
+def test_public_names_have_an_example() -> None:
     missing = {name for name, one in THINGS.items() if not has_example(one) and not is_for_tasks(one)}
     excused = {name for name in missing if name in NONE or name.rpartition(".")[0] in NONE}
     assert sorted(missing - excused) == []
     assert sorted(set(NONE) - missing) == [], "these have one by now, or are gone"
 
 
-def test_what_is_public_shows_what_it_is() -> None:
+def test_public_objects_have_a_repr() -> None:
     classes = {
         name: one for name, one in THINGS.items() if inspect.isclass(one) and not getattr(one, "_is_protocol", False)
     }
@@ -117,7 +117,7 @@ def test_what_is_public_shows_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_an_example_comes_to_what_it_shows(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_example_gives_the_shown_result(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(MemoryFileSystem, "store", {})
     monkeypatch.setattr(MemoryFileSystem, "pseudo_dirs", [""])

@@ -155,7 +155,7 @@ def asked(seaweedfs: SeaweedFS) -> Iterator[tuple[Gateway, Gateway]]:
         yield for_writers, for_readers
 
 
-def test_policies_allow_what_each_role_asks_for(asked: tuple[Gateway, Gateway], seaweedfs: SeaweedFS) -> None:
+def test_policies_allow_the_requests_of_each_role(asked: tuple[Gateway, Gateway], seaweedfs: SeaweedFS) -> None:
     place = seaweedfs.new_prefix()
     writer, reader = ({**seaweedfs.storage_options, "endpoint_url": gateway.endpoint} for gateway in asked)
     rows = pa.table({"id": [1, 2], "v": [1, 2]})

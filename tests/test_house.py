@@ -207,7 +207,7 @@ def test_imports_point_down(package: str) -> None:
     assert wrong == []
 
 
-def test_what_stands_below_knows_nothing_of_the_packages_above() -> None:
+def test_lower_packages_do_not_import_higher_ones() -> None:
     below = {"fsspec_cas": "lockprovider"}
     wrong = [
         (m, n) for m in MODULES for n in imported(m) for a, b in below.items() if m.startswith(a) and n.startswith(b)
@@ -233,7 +233,7 @@ INNER = {
 }
 
 
-def test_packages_know_each_other_by_public_names() -> None:
+def test_packages_import_only_public_names_of_each_other() -> None:
     above = {"fsspec_cas": "lockprovider", "lockprovider": "lockprovider.table"}
     found = {
         name
@@ -246,7 +246,7 @@ def test_packages_know_each_other_by_public_names() -> None:
     assert found == set(INNER)
 
 
-def test_no_circle_is_longer_than_three() -> None:
+def test_import_cycles_have_at_most_three_modules() -> None:
     graph = {module: modules_imported(module) for module in MODULES if not _is_package(module)}
     assert [circle for circle in circles(graph) if len(circle) > 3] == []
 
@@ -283,7 +283,7 @@ def circles(graph: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
             yield from visit(node)
 
 
-def test_a_circle_would_be_found() -> None:
+def test_import_cycle_is_found() -> None:
     assert list(circles({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["a", "e"], "e": []})) == [["a", "b", "c", "d"]]
 
 
@@ -342,7 +342,7 @@ def test_threads_are_workers() -> None:
     assert not wrong
 
 
-def test_engines_do_not_know_each_other() -> None:
+def test_engines_do_not_import_each_other() -> None:
     shared = {"changes", "java", "scan", "writer"}
     base = "lockprovider.table.engines"
     wrong = []
@@ -355,7 +355,7 @@ def test_engines_do_not_know_each_other() -> None:
     assert wrong == []
 
 
-def test_services_know_each_other_through_plans_alone_but_for_some_pairs() -> None:
+def test_services_import_each_other_only_through_plans_except_some_pairs() -> None:
     base = "lockprovider.table.services"
     for module in MODULES:
         mine = room(base, module)
@@ -363,14 +363,14 @@ def test_services_know_each_other_through_plans_alone_but_for_some_pairs() -> No
         assert known <= SERVICES.get(mine or "", set()), f"{module} knows {known}"
 
 
-def test_only_the_face_has_verbs() -> None:
+def test_only_the_public_table_class_has_verbs() -> None:
     above = ("lockprovider.commands", "lockprovider.demo", "lockprovider.table.table")
     faces = ("lockprovider.table.table", "lockprovider.table.Table")
     users = {m for m in MODULES if imported(m) & {*faces} and not m.startswith(above)}
     assert users == {"lockprovider.table"}
 
 
-def test_our_own_modules_are_imported_by_name_in_two_places_only() -> None:
+def test_dynamic_imports_of_own_modules_exist_in_two_files_only() -> None:
     found = {m for m in MODULES for node in ast.walk(parsed(m)) if _imports_own(node)}
     assert found <= {"lockprovider.cli", "fsspec_cas.backends"}
 

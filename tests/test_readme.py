@@ -31,13 +31,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_every_block_is_python_or_shell_and_there_are_some() -> None:
+def test_every_readme_block_is_python_or_shell() -> None:
     assert len(PYTHON) >= 4
     assert len(SHELL) >= 4
     assert blocks("README.md", "") == []
 
 
-def test_it_can_be_followed_on_a_local_folder(here: Path) -> None:
+def test_readme_can_be_followed_on_a_local_folder(here: Path) -> None:
     names = follow({})
     assert (here / "playground/writes/counter").read_text() == "1"
     assert (here / "playground/table/state/000007").read_text() == "..."
@@ -45,7 +45,7 @@ def test_it_can_be_followed_on_a_local_folder(here: Path) -> None:
     assert [commit.operation for commit in names["table"].history()].count("DELETE") == 0, "it was undone"
 
 
-def test_it_can_be_followed_from_a_shell(here: Path) -> None:
+def test_readme_can_be_followed_from_a_shell(here: Path) -> None:
     follow({})
     where = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ran = [body for body in SHELL if "playground" in body]
@@ -62,7 +62,7 @@ def test_it_can_be_followed_from_a_shell(here: Path) -> None:
     assert "one at a time" in done.stdout
 
 
-def test_it_can_be_followed_on_s3(here: Path, seaweedfs: SeaweedFS) -> None:
+def test_readme_can_be_followed_on_s3(here: Path, seaweedfs: SeaweedFS) -> None:
     names: dict[str, Any] = follow({})
     place = seaweedfs.new_prefix()
     for body in PYTHON:

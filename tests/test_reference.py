@@ -79,7 +79,7 @@ wrong: int = Store.from_url("memory://x").read("a")  # type: ignore[assignment]
 """
 
 
-def test_a_user_s_program_is_checked_strictly_by_the_types_that_the_packages_bring(tmp_path: Path) -> None:
+def test_user_program_passes_a_strict_check_with_the_shipped_types(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache"), "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -64,7 +64,7 @@ def test_an_import_is_light(module: str, heavy: set[str]) -> None:
 
 
 @pytest.mark.parametrize("package", [m for m in MODULES if MODULES[m].name == "__init__.py"])
-def test_what_a_package_offers_is_listed_and_there(package: str) -> None:
+def test_names_in_all_exist(package: str) -> None:
     tree = ast.parse(MODULES[package].read_text())
     listed = [
         ast.literal_eval(node.value)
@@ -96,7 +96,7 @@ def test_no_property_has_a_deadline() -> None:
     assert own == []
 
 
-def test_no_test_sleeps_where_it_could_wait_for_what_is_to_happen() -> None:
+def test_no_test_sleeps_instead_of_waiting_for_a_condition() -> None:
     sleeping = {
         name
         for name in TESTS
@@ -106,13 +106,13 @@ def test_no_test_sleeps_where_it_could_wait_for_what_is_to_happen() -> None:
     assert sleeping == set(SLEEPS), "wait with `patience.until`; or say here why not"
 
 
-def test_no_two_files_of_tests_have_one_name_where_that_is_all_there_is_of_it() -> None:
+def test_test_files_outside_packages_have_unique_names() -> None:
     """Or the second of them is not collected, when both are."""
     alone = [p.name for p in TESTS.values() if p.name.startswith("test_") and not (p.parent / "__init__.py").exists()]
     assert {name for name, count in Counter(alone).items() if count > 1} == set()
 
 
-def test_tests_that_are_more_of_others_are_there() -> None:
+def test_tests_named_in_more_exist() -> None:
     """By file and name; parameters are not looked at."""
     here = Path(__file__).parent
     for file, names in MORE.items():
@@ -122,7 +122,7 @@ def test_tests_that_are_more_of_others_are_there() -> None:
             assert f"class {kind}" in text if kind else f"def {function}" in text, (file, name)
 
 
-def test_no_file_is_a_drawer_for_everything() -> None:
+def test_no_module_is_named_like_a_drawer_for_everything() -> None:
     assert [m for m in MODULES if m.rpartition(".")[2] in {"utils", "util", "helpers", "common", "misc"}] == []
 
 

@@ -52,7 +52,7 @@ def asked(hudi: HudiSpark, table: Table, where: str) -> set[int]:
 
 
 @pytest.mark.parametrize("shares", [True, False], ids=["ours", "the wrong twin"])
-def test_d2_statistics_that_are_left_alone_lose_rows_to_filters(
+def test_d2_stale_statistics_lose_rows_to_filters(
     hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch, shares: bool
 ) -> None:
     table = made(hudi, seaweedfs)

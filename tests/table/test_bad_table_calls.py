@@ -95,7 +95,7 @@ MADE: list[Case] = [
 
 
 @pytest.mark.parametrize(("call", "kind", "parts"), [one[1:] for one in MADE], ids=[one[0] for one in MADE])
-def test_what_cannot_be_meant_is_refused_when_it_is_made(
+def test_invalid_spec_or_settings_are_refused_at_construction(
     call: Callable[[], object], kind: type[Exception], parts: list[str]
 ) -> None:
     with pytest.raises(kind) as refused:

@@ -32,7 +32,7 @@ def write(program: Path, verb: str, table: Table, given: Path | str) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-def test_commit_of_hudi_rs_is_read_and_named_and_a_write_under_way_is_aborted_whole(
+def test_commit_of_hudi_rs_is_read_and_aborts_a_running_write_whole(
     hudi_rs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(validate, "LOOKED_AT_MS", 0)

@@ -88,6 +88,6 @@ def test_writers_that_insert_the_same_keys_are_as_if_one_after_the_other(
     assert conflicts > 0, "nothing was tested"
 
 
-def test_without_either_a_list_is_made_twice(tmp_path: Path, seed: int) -> None:
+def test_list_is_made_twice_without_buckets_or_key_check(tmp_path: Path, seed: int) -> None:
     problems, _ = play(str(tmp_path / "t"), PLAIN, seed, check_keys=False)
     assert "a list is there twice" in problems

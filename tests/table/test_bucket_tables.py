@@ -65,7 +65,7 @@ def test_only_the_buckets_of_the_changes_are_read_and_rewritten(table: Table) ->
     assert {int(file_id[:8]) for _, file_id in result.file_groups} == set(keys)
 
 
-def test_an_append_replaces_a_key_that_is_there_and_refuses_one_that_comes_twice(table: Table) -> None:
+def test_append_to_buckets_replaces_existing_keys_and_refuses_duplicates(table: Table) -> None:
     table.append(rows((1, "a", 1), (2, "a", 2)))
     result = table.append(rows((2, "a", 20), (3, "a", 3)))
     assert (result.inserted, result.updated, table.history()[-1].operation) == (1, 1, "INSERT")
@@ -97,7 +97,7 @@ def test_two_writers_that_insert_the_same_new_key_conflict(
     assert by_hudi_rs(table.url) == content(table)
 
 
-def test_without_buckets_the_same_race_leaves_the_key_twice(tmp_path: Path) -> None:
+def test_race_without_buckets_leaves_the_key_twice(tmp_path: Path) -> None:
     plain = Table.create(str(tmp_path / "t"), TableSpec("p", SCHEMA, ("id",), ("part",)), settings=SETTINGS)
     writers = [Transaction(plain), Transaction(plain)]
     for number, txn in enumerate(writers):
@@ -107,7 +107,7 @@ def test_without_buckets_the_same_race_leaves_the_key_twice(tmp_path: Path) -> N
     assert content(plain) == {(1, "a", 0), (1, "a", 1)}
 
 
-def test_a_conflict_by_file_id_alone_would_miss_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_conflict_check_by_file_id_misses_the_race(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockprovider.table.transaction.validate.by_bucket", lambda resolution: resolution)
     writers = [Transaction(table), Transaction(table)]
     for number, txn in enumerate(writers):
@@ -163,7 +163,7 @@ def test_an_insert_into_a_bucket_that_is_overwritten_meanwhile_conflicts(table: 
     assert content(table) == by_hudi_rs(table.url) == {(5, "a", 5)}
 
 
-def test_the_index_is_in_the_properties_under_the_jvms_names_and_found_by_every_writer(table: Table) -> None:
+def test_bucket_index_is_in_the_properties_and_found_by_every_writer(table: Table) -> None:
     text = (Path(table.url) / ".hoodie" / "hoodie.properties").read_text()
     for line in ("hoodie.index.type=BUCKET", "hoodie.index.bucket.engine=SIMPLE", "hoodie.bucket.index.num.buckets=4"):
         assert line in text.splitlines()
@@ -201,13 +201,13 @@ def test_a_table_is_created_with_the_index_that_only_the_settings_name(tmp_path:
 
 
 @pytest.mark.parametrize(("buckets", "by"), [(0, ()), (4, ("value",)), (100_000_000, ())])
-def test_an_index_that_cannot_be_had_is_refused(tmp_path: Path, buckets: int, by: tuple[str, ...]) -> None:
+def test_unsupported_index_is_refused(tmp_path: Path, buckets: int, by: tuple[str, ...]) -> None:
     with pytest.raises(InvalidRecords, match="bucket"):
         Table.create(str(tmp_path / "t"), TableSpec("p", SCHEMA, ("id",), buckets=buckets, bucket_by=by))
     assert not (tmp_path / "t" / ".hoodie").exists()
 
 
-def test_rows_of_composite_keys_are_together_by_the_columns_that_are_hashed(tmp_path: Path) -> None:
+def test_rows_of_composite_keys_are_grouped_by_the_hashed_columns(tmp_path: Path) -> None:
     spec = TableSpec("p", SCHEMA, ("id", "value"), ("part",), buckets=8, bucket_by=("id",))
     table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
     upsert(table, *((key, "a", value) for key in range(6) for value in range(5)))
@@ -291,7 +291,7 @@ def test_files_of_no_bucket_are_not_committed(table: Table) -> None:
 # -- properties that change under an open handle -----------------------------------------------------------------------
 
 
-def test_append_of_a_reader_writes_its_rows_though_the_properties_have_changed(table: Table) -> None:
+def test_append_of_a_reader_survives_a_change_of_properties(table: Table) -> None:
     handle = Table.open(table.url, settings=SETTINGS)
     upsert(handle, (1, "a", 0))
     table.set_visibility("unordered")
@@ -299,7 +299,7 @@ def test_append_of_a_reader_writes_its_rows_though_the_properties_have_changed(t
     assert {key for key, _, _ in content(table)} == {1, 2, 3}
 
 
-def test_transact_without_retries_runs_a_function_once_though_the_properties_have_changed(table: Table) -> None:
+def test_transact_without_retries_runs_once_after_a_change_of_properties(table: Table) -> None:
     handle, calls = Table.open(table.url, settings=SETTINGS), []
     upsert(handle, (1, "a", 0))
     table.set_visibility("unordered")

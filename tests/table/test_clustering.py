@@ -141,7 +141,7 @@ def test_files_that_are_large_or_alone_or_of_a_plan_stay(table: Table) -> None:
     assert table.cluster(small_file_bytes=sizes[large]) == ()
 
 
-def test_a_large_group_makes_files_of_the_target_size_each_with_a_range_of_its_own(tmp_path: Path) -> None:
+def test_large_group_makes_target_sized_files_with_disjoint_ranges(tmp_path: Path) -> None:
     table, random = made(tmp_path / "t", "copy on write"), np.random.default_rng(5)
     for part in range(6):
         numbers = random.permutation(1000) + 1000 * part
@@ -185,7 +185,7 @@ def test_the_rows_of_many_files_wait_on_disk(tmp_path: Path, monkeypatch: pytest
     assert content(table) == by_hudi_rs(table) == seen
 
 
-def test_one_call_makes_as_many_plans_as_it_takes(tmp_path: Path) -> None:
+def test_one_call_makes_as_many_clustering_plans_as_needed(tmp_path: Path) -> None:
     table = made(tmp_path / "t", "copy on write")
     for turn in range(2):
         insert(table, *((2 * n + turn, f"p{n}", "x", n) for n in range(31)))
@@ -195,7 +195,7 @@ def test_one_call_makes_as_many_plans_as_it_takes(tmp_path: Path) -> None:
     assert content(table) == by_hudi_rs(table) == seen
 
 
-def test_nulls_come_first_and_what_has_no_order_is_refused(tmp_path: Path) -> None:
+def test_nulls_sort_first_and_unordered_types_are_refused(tmp_path: Path) -> None:
     schema = pa.schema([*COLUMNS, pa.field("tags", pa.list_(pa.string()))])
     table = Table.create(str(tmp_path / "t"), TableSpec("t", schema, ("id",), ("part",)), settings=SETTINGS)
     for number, ts in enumerate([7, None, 3]):
@@ -230,7 +230,7 @@ MINE = sorted([(1, "a", "mine", 90), *START[1:]])
 
 
 @pytest.mark.parametrize("begun", ["before", "after"])
-def test_m9_a_write_of_a_group_in_a_plan_gives_way_whether_it_is_run_or_not(table: Table, begun: str) -> None:
+def test_m9_write_of_a_planned_group_gives_way(table: Table, begun: str) -> None:
     txn = write_one(table) if begun == "before" else None
     begin = table.schedule_clustering()
     assert begin is not None
@@ -244,7 +244,7 @@ def test_m9_a_write_of_a_group_in_a_plan_gives_way_whether_it_is_run_or_not(tabl
     assert content(table) == by_hudi_rs(table) == expected
 
 
-def test_m9_a_write_that_was_begun_before_a_whole_clustering_gives_way(table: Table) -> None:
+def test_m9_write_begun_before_a_whole_clustering_gives_way(table: Table) -> None:
     txn = write_one(table)
     table.cluster()
     with pytest.raises(WriteConflict, match="replacecommit"):
@@ -256,7 +256,7 @@ def test_m9_a_write_that_was_begun_before_a_whole_clustering_gives_way(table: Ta
 
 
 @pytest.mark.parametrize("writer", ["by settings", "that knows no plans"])
-def test_m9_a_plan_that_was_overtaken_is_taken_back(table: Table, writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_m9_overtaken_plan_is_cancelled(table: Table, writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a writer that is preferred, or a JVM's that wrote before it saw the plan."""
     begin = table.schedule_clustering()
     assert begin is not None
@@ -279,9 +279,7 @@ def test_m9_a_plan_that_was_overtaken_is_taken_back(table: Table, writer: str, m
     assert files(table) == [1, 1]
 
 
-def test_m9_a_plan_that_is_overtaken_while_it_is_run_is_taken_back(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_m9_plan_overtaken_while_it_runs_is_cancelled(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     begin, execute = table.schedule_clustering(), clustering._execute
     assert begin is not None
 
@@ -298,7 +296,7 @@ def test_m9_a_plan_that_is_overtaken_while_it_is_run_is_taken_back(
     assert content(table) == by_hudi_rs(table) == MINE
 
 
-def test_m9_twin_a_plan_that_is_completed_all_the_same_loses_the_write(
+def test_m9_mutant_that_completes_an_overtaken_plan_loses_the_write(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = table.schedule_clustering()
@@ -340,7 +338,7 @@ def test_a_clustering_gives_way_to_pending_writers_that_are_preferred(table: Tab
     assert content(table) == by_hudi_rs(table) == sorted([*MINE, (7, "b", "late", 2)])
 
 
-def test_an_insert_passes_whatever_is_planned_and_so_does_it_by_partition_until_it_is_run(table: Table) -> None:
+def test_insert_passes_a_clustering_plan_also_by_partition_after_it_ran(table: Table) -> None:
     begin = table.schedule_clustering()
     insert(table, (7, "a", "new", 1))
     with pytest.raises(WriteConflict, match="clustering.requested"):
@@ -350,7 +348,7 @@ def test_an_insert_passes_whatever_is_planned_and_so_does_it_by_partition_until_
     assert content(table) == by_hudi_rs(table) == sorted([*START, (7, "a", "new", 1)])
 
 
-def test_groups_of_a_plan_are_in_no_compaction_and_those_of_a_compaction_in_no_clustering(tmp_path: Path) -> None:
+def test_file_group_is_never_in_a_clustering_and_a_compaction_plan(tmp_path: Path) -> None:
     table = made(tmp_path / "t", "by event")
     for number in range(4):
         insert(table, (number, "a", "x", 5))
@@ -371,7 +369,7 @@ def test_groups_of_a_plan_are_in_no_compaction_and_those_of_a_compaction_in_no_c
 # -- plans and executors -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_scheduled_can_be_taken_back_and_then_nothing_has_happened(table: Table) -> None:
+def test_scheduled_plan_can_be_cancelled_without_effect(table: Table) -> None:
     before = sorted(str(path) for path in Path(table.url).rglob("*") if ".locks" not in str(path))
     begin = table.schedule_clustering()
     assert begin is not None
@@ -385,7 +383,7 @@ def test_what_is_scheduled_can_be_taken_back_and_then_nothing_has_happened(table
     assert content(table) == by_hudi_rs(table) == MINE
 
 
-def test_an_executor_at_work_is_left_alone_and_a_dead_one_is_taken_over(
+def test_live_executor_is_left_alone_and_a_dead_one_is_taken_over(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = table.schedule_clustering()
@@ -418,9 +416,7 @@ def test_an_executor_at_work_is_left_alone_and_a_dead_one_is_taken_over(
         table.run_clustering(begin)
 
 
-def test_an_executor_that_was_taken_over_or_unscheduled_completes_nothing(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_executor_taken_over_or_cancelled_completes_nothing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = table.schedule_clustering()
     assert begin is not None
     write = clustering._execute
@@ -493,7 +489,7 @@ def test_a_living_owner_keeps_its_clustering(table: Table, monkeypatch: pytest.M
 # -- with the other services -------------------------------------------------------------------------------------------
 
 
-def test_what_it_replaced_is_cleaned_and_archived_like_other_replaced_files(table: Table) -> None:
+def test_files_replaced_by_clustering_are_cleaned_and_archived(table: Table) -> None:
     past = table.history()[-1].completion
     table.cluster()
     assert content(table, as_of=past) == START
@@ -521,7 +517,7 @@ def test_a_clean_leaves_the_files_of_a_plan(table: Table) -> None:
     assert content(table) == by_hudi_rs(table) == sorted([*START, (9, "z", "2", 2)])
 
 
-def test_a_restore_takes_it_back_planned_or_done(table: Table) -> None:
+def test_restore_undoes_a_planned_or_completed_clustering(table: Table) -> None:
     target = table.history()[-1].instant
     table.cluster()
     table.upsert(rows((1, "a", "mine", 90), (7, "a", "new", 1)))
@@ -533,7 +529,7 @@ def test_a_restore_takes_it_back_planned_or_done(table: Table) -> None:
     assert content(table) == by_hudi_rs(table) == START
 
 
-def test_a_savepoint_keeps_the_files_that_it_replaced(table: Table) -> None:
+def test_savepoint_keeps_the_files_that_clustering_replaced(table: Table) -> None:
     kept = table.history()[-1]
     table.savepoint(kept.instant)
     table.cluster()
@@ -543,7 +539,7 @@ def test_a_savepoint_keeps_the_files_that_it_replaced(table: Table) -> None:
     assert content(table, as_of=kept.completion) == START
 
 
-def test_a_column_that_was_added_meanwhile_is_there_afterwards(tmp_path: Path) -> None:
+def test_column_added_during_clustering_is_kept(tmp_path: Path) -> None:
     table = made(tmp_path / "t", "copy on write")
     for number in range(2):
         insert(table, (number, "a", "x", 5))
@@ -591,7 +587,7 @@ def opened_jvm(name: str, tmp_path: Path) -> Table:
 # -- by themselves -----------------------------------------------------------------------------------------------------
 
 
-def test_commits_cluster_by_themselves_if_they_are_told_to(tmp_path: Path) -> None:
+def test_commits_cluster_automatically_when_configured(tmp_path: Path) -> None:
     made(tmp_path / "t", "copy on write")
     told = Table.open(str(tmp_path / "t"), settings=replace(SETTINGS, clustering=ClusterEvery(3, ["ts"])))
     counts = []
@@ -602,7 +598,7 @@ def test_commits_cluster_by_themselves_if_they_are_told_to(tmp_path: Path) -> No
     assert content(told) == by_hudi_rs(told) == [(number, "a", "x", 100 - number) for number in range(7)]
 
 
-def test_commits_compact_by_themselves_and_a_failure_of_that_fails_none_and_is_told(
+def test_commits_compact_automatically_and_only_log_its_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made(tmp_path / "t", "by event")
@@ -629,7 +625,7 @@ def test_commits_compact_by_themselves_and_a_failure_of_that_fails_none_and_is_t
     assert len(said) == len(failed) == 3, "due after the second commit, and after each one until it is done"
 
 
-def test_a_block_and_a_transaction_of_one_s_own_compact_by_themselves_too(tmp_path: Path) -> None:
+def test_transaction_blocks_compact_automatically(tmp_path: Path) -> None:
     made(tmp_path / "t", "by event")
     told = Table.open(str(tmp_path / "t"), settings=replace(SETTINGS, compaction=CompactEvery(3)))
     for number in range(2):
@@ -670,7 +666,7 @@ def made_old(table: Table, begin: str | None, action: str) -> str:
     return old
 
 
-def test_plans_that_nobody_has_run_for_long_are_named_with_their_age_and_taken_back(tmp_path: Path) -> None:
+def test_old_unrun_plans_are_named_with_their_age_and_cancelled(tmp_path: Path) -> None:
     table = made(tmp_path / "t", "by event")
     for number in range(3):
         insert(table, (number, "b", "x", number))
@@ -701,7 +697,7 @@ def test_plans_that_nobody_has_run_for_long_are_named_with_their_age_and_taken_b
     assert content(table) == by_hudi_rs(table) == seen
 
 
-def test_hudis_own_keys_say_it_too() -> None:
+def test_keys_of_hudi_configure_automatic_services() -> None:
     assert TableSettings.from_hudi({}).compaction is TableSettings.from_hudi({}).clustering is None
     given = {
         "hoodie.compact.inline": "true",
@@ -802,7 +798,7 @@ STEPS = ["upsert", "insert", "insert", "begin", "commit", "delete", "schedule", 
     preferring=st.booleans(),
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 3)), min_size=3, max_size=10),
 )
-def test_histories_with_clusterings_come_to_the_same_as_without(
+def test_histories_with_clusterings_end_with_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, kind: str, preferring: bool, steps: list[tuple[str, int]]
 ) -> None:
     history = History(made(tmp_path_factory.mktemp("t") / "t", kind), preferring)
@@ -824,7 +820,7 @@ def begin_of(path: str) -> str:
 
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.soak)])
 @AT_EACH_REQUEST
-def test_whatever_its_last_request_was_no_row_changes_and_the_next_one_goes_on(
+def test_service_killed_at_any_request_changes_no_row_and_is_continued(
     tmp_path: Path, applied: bool, every: int
 ) -> None:
     template = made(tmp_path / "template", "by event" if applied else "copy on write")

@@ -52,7 +52,7 @@ def changed(table: Table) -> list[Row]:
     return content(table)
 
 
-def test_the_rows_are_the_same_before_and_after_and_in_base_files_then(table: Table) -> None:
+def test_compaction_keeps_the_rows_and_moves_them_into_base_files(table: Table) -> None:
     seen = changed(table)
     own = sorted(map(repr, table.to_arrow(META).to_pylist()))
     (done,) = table.compact()
@@ -89,7 +89,7 @@ def test_m3_a_compaction_forgets_deletes(kind: str, tmp_path: Path) -> None:
     assert content(table) == by_hudi_rs(table) == [(1, "a", "later", 40)]
 
 
-def test_m8_a_write_that_was_begun_before_and_completes_after_it_stays(table: Table) -> None:
+def test_m8_write_that_spans_a_compaction_stays(table: Table) -> None:
     changed(table)
     txn = table.transaction()
     engine.write(txn, upserts=rows((1, "a", "straddling", 8)))
@@ -118,9 +118,7 @@ def test_m8_a_log_that_is_not_completed_is_in_no_plan(table: Table) -> None:
     txn.rollback()
 
 
-def test_m8_twin_that_plans_it_keeps_the_rows_of_a_write_that_was_taken_back(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_m8_mutant_that_plans_pending_logs_keeps_undone_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = changed(table)
     txn = table.transaction()
     engine.write(txn, upserts=rows((1, "a", "pending", 8)))
@@ -159,7 +157,7 @@ def test_a_group_of_one_plan_is_in_no_other(table: Table) -> None:
     assert content(table) == by_hudi_rs(table) == content(table, read_optimized=True) == expected
 
 
-def test_what_is_scheduled_can_be_taken_back_and_then_nothing_has_happened(table: Table) -> None:
+def test_scheduled_plan_can_be_cancelled_without_effect(table: Table) -> None:
     seen = changed(table)
     before = sorted(str(path) for path in Path(table.url).rglob("*") if ".locks" not in str(path))
     begin = table.schedule_compaction()
@@ -174,7 +172,7 @@ def test_what_is_scheduled_can_be_taken_back_and_then_nothing_has_happened(table
     assert content(table) == by_hudi_rs(table) == seen
 
 
-def test_an_executor_at_work_is_left_alone_and_a_dead_one_is_taken_over(
+def test_live_executor_is_left_alone_and_a_dead_one_is_taken_over(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = changed(table)
@@ -214,7 +212,7 @@ def test_a_write_of_a_group_that_is_being_compacted_does_not_conflict(table: Tab
     assert content(table) == by_hudi_rs(table) == [(1, "a", "beside", 9), (3, "b", "y", 6)]
 
 
-def test_after_it_clean_takes_whole_slices_and_the_past_says_that_it_is_gone(table: Table) -> None:
+def test_clean_after_compaction_removes_whole_slices(table: Table) -> None:
     changed(table)
     past = table.history()[-1].completion
     table.compact()
@@ -248,7 +246,7 @@ def test_a_restore_over_a_compaction_takes_its_base_files_back(table: Table) -> 
     assert content(table) == by_hudi_rs(table) == content(table, read_optimized=True) == seen
 
 
-def test_m11_archival_keeps_what_hudi_rs_would_lose(tmp_path: Path) -> None:
+def test_m11_archival_keeps_instants_that_hudi_rs_needs(tmp_path: Path) -> None:
     """A log that was begun before its base file: hudi-rs, which reads no archive, takes it for the slice before's."""
     table = a_table(tmp_path / "t", "by event")
     changed(table)
@@ -273,7 +271,7 @@ def test_m11_archival_keeps_what_hudi_rs_would_lose(tmp_path: Path) -> None:
     assert content(archiver) == by_hudi_rs(archiver) == expected
 
 
-def test_m11_twin_without_that_rule_hudi_rs_loses_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_m11_mutant_without_that_rule_makes_hudi_rs_lose_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lockprovider.table.services import archive
 
     table = a_table(tmp_path / "t", "by event")
@@ -369,7 +367,7 @@ STEPS = ["upsert", "upsert", "begin", "commit", "delete", "schedule", "run", "un
 
 @settings(max_examples=15)
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 3)), min_size=3, max_size=9))
-def test_histories_with_compactions_come_to_the_same_as_without(
+def test_histories_with_compactions_end_with_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     history = History(tmp_path_factory.mktemp("t") / "t")
@@ -390,7 +388,7 @@ def begin_of(path: str) -> str:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @AT_EACH_REQUEST
 @pytest.mark.parametrize("verb", ["compact", "upsert"])
-def test_whatever_its_last_request_was_no_row_changes_and_the_next_one_goes_on(
+def test_service_killed_at_any_request_changes_no_row_and_is_continued(
     tmp_path: Path, verb: str, applied: bool
 ) -> None:
     template = a_table(tmp_path / "template", "by event")

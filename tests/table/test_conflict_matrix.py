@@ -343,7 +343,7 @@ def check(
         assert table.to_arrow(as_of=completion).num_rows >= 2
 
 
-def test_two_inserts_of_the_same_new_key_are_told_by_partition_only(tmp_path: Path, plain: Template) -> None:
+def test_two_inserts_of_one_new_key_conflict_only_by_partition(tmp_path: Path, plain: Template) -> None:
     for resolution, told in ((SETTINGS.resolution, False), (by_partition, True)):
         folder = tmp_path / str(told)
         plain.copy(folder)

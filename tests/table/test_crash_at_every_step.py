@@ -133,7 +133,7 @@ def let_time_pass(folder: Path) -> None:
         let_beat_age(beat)
 
 
-def test_the_bucket_table_has_its_rows_where_a_death_is_worst() -> None:
+def test_bucket_table_of_the_crash_test_has_rows_in_the_changed_buckets() -> None:
     assert bucket(1, 2) == bucket(5, 2), "an insert into a file group that is there"
     assert bucket(2, 2) != bucket(3, 2), "a file group all of whose rows are deleted"
     assert bucket(4, 2) == bucket(8, 2), "a bucket whose first file the next writer makes, too"
@@ -142,7 +142,7 @@ def test_the_bucket_table_has_its_rows_where_a_death_is_worst() -> None:
 @pytest.mark.parametrize("spec", [SPEC, BUCKETS], ids=["plain", "buckets"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @AT_EACH_REQUEST
-def test_whatever_the_last_request_was_the_table_is_whole(tmp_path: Path, applied: bool, spec: TableSpec) -> None:
+def test_table_is_complete_after_a_death_at_any_request(tmp_path: Path, applied: bool, spec: TableSpec) -> None:
     seen = {"old": 0, "new": 0}
     template = Table.create(str(tmp_path / "template"), spec, settings=SETTINGS)
     upsert(template, *sorted(BEFORE))

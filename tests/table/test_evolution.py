@@ -63,7 +63,7 @@ def test_added_columns_are_null_in_older_rows_and_filled_in_newer_ones(table: Ta
     assert table.to_arrow(["id"], filter=pc.field("score").is_null()).num_rows == 4
 
 
-def test_the_past_has_the_columns_of_its_time_and_changes_those_of_now(table: Table) -> None:
+def test_past_reads_have_old_columns_and_changes_have_current_ones(table: Table) -> None:
     first = upsert(table, (1, "a", 1))
     table.add_columns(NOTE)
     upsert_note = pd.DataFrame({"id": [1], "part": ["a"], "value": [2], "note": ["n"], "score": [1.0]})
@@ -73,7 +73,7 @@ def test_the_past_has_the_columns_of_its_time_and_changes_those_of_now(table: Ta
     assert change == [{"_operation": "update", "id": 1, "part": "a", "value": 2, "note": "n", "score": 1.0}]
 
 
-def test_a_column_that_is_there_already_is_no_error_and_another_type_is(table: Table) -> None:
+def test_adding_an_existing_column_is_refused_only_with_another_type(table: Table) -> None:
     table.add_columns(NOTE)
     table.add_columns(pa.schema([("note", pa.large_string()), ("more", pa.int64())]))
     assert table.schema().names == [*SCHEMA.names, "note", "score", "more"]
@@ -87,7 +87,7 @@ def test_a_column_that_is_there_already_is_no_error_and_another_type_is(table: T
     assert table.timeline().pending_writes == ()
 
 
-def test_a_writer_that_does_not_know_the_added_columns_tries_again_and_does_not_lose_them(table: Table) -> None:
+def test_writer_unaware_of_added_columns_retries_and_keeps_them(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
     slow = Transaction(table)
     engine.write(slow, upserts=rows((2, "b", 20)))
@@ -108,7 +108,7 @@ def test_a_writer_that_does_not_know_the_added_columns_tries_again_and_does_not_
     assert [(row["value"], row["note"]) for row in seen(table)] == [(1, None), (2, None), (30, None)]
 
 
-def test_of_two_that_add_columns_at_once_both_get_theirs(table: Table) -> None:
+def test_concurrent_column_additions_both_succeed(table: Table) -> None:
     one = Transaction(table)
     one.add_columns(pa.schema([("one", pa.int64())]))
     one.add(())
@@ -121,7 +121,7 @@ def test_of_two_that_add_columns_at_once_both_get_theirs(table: Table) -> None:
     seen(table)
 
 
-def test_without_the_check_of_columns_one_is_lost(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_without_the_column_check_loses_a_column(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrong twin."""
     slow = Transaction(table)
     engine.write(slow, upserts=rows((2, "b", 20)))
@@ -185,7 +185,7 @@ def write(request: pytest.FixtureRequest) -> Any:
     )
 
 
-def test_unpinned_write_of_tasks_goes_by_the_columns_that_the_table_has_now(tmp_path: Path) -> None:
+def test_unpinned_write_of_tasks_uses_the_current_columns(tmp_path: Path) -> None:
     import dask.dataframe as dd
 
     from lockprovider.table.engines import dask as engine
@@ -203,9 +203,7 @@ def values(table: Table) -> dict[int, str]:
     return {row["id"]: row["value"] for row in seen(table)}
 
 
-def test_of_rows_with_one_key_the_highest_in_the_ordering_field_wins_whenever_it_comes(
-    tmp_path: Path, write: Any
-) -> None:
+def test_highest_ordering_value_of_a_key_wins_in_any_order(tmp_path: Path, write: Any) -> None:
     spec = TableSpec("t", EVENTS, record_keys=("id",), ordering="at")
     table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
     write(table, events((1, 50, "first"), (2, 50, "first"), (3, 50, "older"), (3, 70, "newer"), (3, 60, "middle")))
@@ -217,7 +215,7 @@ def test_of_rows_with_one_key_the_highest_in_the_ordering_field_wins_whenever_it
     assert values(table) == {1: "unknown", 2: "as late", 4: "a time"}, "a delete has no time and always wins"
 
 
-def test_without_an_ordering_field_the_later_commit_wins(tmp_path: Path, write: Any) -> None:
+def test_later_commit_wins_without_an_ordering_field(tmp_path: Path, write: Any) -> None:
     table = Table.create(str(tmp_path / "t"), TableSpec("t", EVENTS, record_keys=("id",)), settings=SETTINGS)
     write(table, events((1, 50, "first"), (2, 9, "b"), (2, 1, "last of two")))
     write(table, events((1, 40, "late")))
@@ -233,6 +231,6 @@ def test_a_change_that_lost_is_no_change_to_a_consumer(tmp_path: Path) -> None:
     assert [(row["_operation"], row["id"]) for row in table.changes(start).to_arrow().to_pylist()] == [("update", 2)]
 
 
-def test_an_ordering_field_that_is_no_column_is_refused(tmp_path: Path) -> None:
+def test_ordering_field_that_is_no_column_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRecords, match="nothing"):
         Table.create(str(tmp_path / "t"), TableSpec("t", EVENTS, record_keys=("id",), ordering="nothing"))

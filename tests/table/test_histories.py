@@ -150,7 +150,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.usefixtures("brisk")
-def test_overlapping_writers_are_as_if_one_after_the_other(url: str, seed: int) -> None:
+def test_overlapping_writers_are_serializable(url: str, seed: int) -> None:
     problems, conflicts = play(url, writers=4, commits=8, seed=seed)
     assert problems == []
     assert conflicts > 0, "nothing was tested"
@@ -183,6 +183,6 @@ def test_without_the_conflict_check_the_histories_are_wrong(
     assert any("and the commits in their order" in problem for problem in problems), "a lost update was not seen"
 
 
-def test_a_commit_that_is_reported_and_not_there_is_seen() -> None:
+def test_missing_acknowledged_commit_is_detected() -> None:
     history = History({"w0.0": {"a": []}}, {"w0.0": CommitResult("1", "2", 0, 1, 0, (), 1, 0, 0.0)})
     assert list(history.problems({"a": []})) == ["list 'a' is [], and the commits in their order were ['w0.0']"]

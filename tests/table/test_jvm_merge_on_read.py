@@ -58,7 +58,7 @@ def test_the_latest_snapshot_is_that_of_hudi_rs_with_all_columns(table: Table) -
     assert optimized == by_hudi_rs(table, names, options)
 
 
-def test_every_moment_of_the_past_is_that_of_hudi_rs_or_cannot_be_read(table: Table) -> None:
+def test_every_past_time_reads_as_by_hudi_rs_or_is_refused(table: Table) -> None:
     instants = table.timeline().writes
     straddling = {log.file.begin for one in table.snapshot().slices for log in one.logs if log.file.begin < one.base}
     for instant in instants:
@@ -78,7 +78,7 @@ def test_every_moment_of_the_past_is_that_of_hudi_rs_or_cannot_be_read(table: Ta
 
 
 @pytest.mark.parametrize("order", ["completion", "fenced", "begin"])
-def test_who_consumes_commit_by_commit_ends_with_the_table(table: Table, order: str) -> None:
+def test_consumer_commit_by_commit_ends_with_the_table(table: Table, order: str) -> None:
     mirror: dict[tuple[str, str], dict[str, Any]] = {}
     times = sorted(i.completion or "" if order == "completion" else i.begin for i in table.timeline().writes)
     checkpoint = None

@@ -39,7 +39,7 @@ def by_hudi_rs(table: Table, names: list[str], options: HudiReadOptions | None =
     return comparable([row for batch in batches for row in pa.record_batch(batch).select(names).to_pylist()])
 
 
-def test_there_are_tables_to_read() -> None:
+def test_stored_jvm_tables_exist() -> None:
     assert len(COPY_ON_WRITE) >= 3
 
 
@@ -51,7 +51,7 @@ def test_the_latest_snapshot_is_that_of_hudi_rs_with_all_columns(table: Table) -
     assert comparable(table.scan(names).to_reader().read_all().to_pylist()) == comparable(found.to_pylist())
 
 
-def test_every_moment_of_the_past_is_that_of_hudi_rs_or_cannot_be_read(table: Table) -> None:
+def test_every_past_time_reads_as_by_hudi_rs_or_is_refused(table: Table) -> None:
     names = table.schema().names
     writes = table.timeline().writes
     assert writes
@@ -63,7 +63,7 @@ def test_every_moment_of_the_past_is_that_of_hudi_rs_or_cannot_be_read(table: Ta
 
 
 @pytest.mark.parametrize("order", ["completion", "fenced", "begin"])
-def test_who_consumes_commit_by_commit_ends_with_the_table(table: Table, order: str) -> None:
+def test_consumer_commit_by_commit_ends_with_the_table(table: Table, order: str) -> None:
     mirror: dict[tuple[str, str], dict[str, Any]] = {}
     checkpoint: str | None = None
     names = [*META[1:3], *table.schema().names]
@@ -83,7 +83,7 @@ def test_who_consumes_commit_by_commit_ends_with_the_table(table: Table, order: 
     )
 
 
-def test_a_filter_finds_what_reading_all_and_looking_finds(table: Table) -> None:
+def test_filtered_read_of_a_jvm_table_equals_filtering_a_full_read(table: Table) -> None:
     everything = table.to_arrow()
     for name in table.schema().names:
         if pa.types.is_nested(everything.schema.field(name).type):
@@ -95,7 +95,7 @@ def test_a_filter_finds_what_reading_all_and_looking_finds(table: Table) -> None
                 assert comparable(table.to_arrow(filter=where).to_pylist()) == expected, where
 
 
-def test_a_clustering_at_work_shows_none_of_its_rows_whatever_is_archived_before_it(tmp_path: Path) -> None:
+def test_running_clustering_shows_no_rows_whatever_is_archived(tmp_path: Path) -> None:
     folder = Path(unpacked("services/cow_v8_clustering_completed", tmp_path / "t"))
     timeline = folder / ".hoodie" / "timeline"
     *before, clustering, last = sorted({path.name[:17] for path in timeline.glob("2*")})

@@ -67,7 +67,7 @@ def test_changes_go_into_log_files_and_new_rows_into_base_files(table: Table) ->
     assert {i.action for i in table.timeline().instants} == {Action.DELTACOMMIT}
 
 
-def test_the_commit_says_of_a_log_what_the_jvms_does(table: Table) -> None:
+def test_commit_describes_a_log_as_the_jvms_does(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1)))
     begin = table.upsert(rows((1, "a", "y", 2))).instant
     (path,) = log_files(table)
@@ -83,7 +83,7 @@ def test_the_commit_says_of_a_log_what_the_jvms_does(table: Table) -> None:
         assert block.instant == begin == parse_log_file(name).begin  # type: ignore[union-attr]
 
 
-def test_one_put_a_log_file_and_its_marker_first(tmp_path: Path) -> None:
+def test_log_file_is_one_put_after_its_marker(tmp_path: Path) -> None:
     table = a_table(tmp_path / "t", "by event")
     table.upsert(rows((1, "a", "x", 1)))
     txn = Transaction(table)
@@ -145,9 +145,7 @@ def test_nested_values_of_few_rows_in_a_log_are_read_by_hudi_rs(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("kind", BY_EVENT)
-def test_m4_a_delete_has_the_value_of_the_row_so_that_a_low_row_does_not_bring_it_back(
-    kind: str, tmp_path: Path
-) -> None:
+def test_m4_delete_has_the_value_of_its_row_and_beats_a_lower_row(kind: str, tmp_path: Path) -> None:
     table = a_table(tmp_path / "t", kind)
     table.upsert(rows((1, "a", "x", 10)))
     assert table.delete(keys((1, "a"), (9, "a"))).deleted == 1
@@ -159,9 +157,7 @@ def test_m4_a_delete_has_the_value_of_the_row_so_that_a_low_row_does_not_bring_i
     assert content(table) == by_hudi_rs(table) == [(1, "a", "new", 10)]
 
 
-def test_m4_twin_a_delete_without_a_value_lets_the_deleted_row_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_m4_mutant_delete_without_value_restores_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encode = write_log.encode_deletes
     monkeypatch.setattr(write_log, "encode_deletes", lambda keys, partition, *_: encode(keys, partition, None))
     table = a_table(tmp_path / "t", "by event")
@@ -172,7 +168,7 @@ def test_m4_twin_a_delete_without_a_value_lets_the_deleted_row_come_back(
 
 
 @pytest.mark.parametrize("kind", BY_EVENT)
-def test_m6_a_row_without_an_ordering_value_is_refused_before_anything_is_written(kind: str, tmp_path: Path) -> None:
+def test_m6_row_without_ordering_value_is_refused_before_any_write(kind: str, tmp_path: Path) -> None:
     table = a_table(tmp_path / "t", kind)
     before = sorted(Path(table.url).rglob("*"))
     bad = rows((1, "a", "x", 1), (2, "a", "x", 1)).set_column(3, "ts", pa.array([1, None], pa.int64()))
@@ -190,7 +186,7 @@ def test_m6_without_an_ordering_column_nulls_are_values_like_others(tmp_path: Pa
     assert table.to_arrow().to_pylist() == null.to_pylist()
 
 
-def test_m5_a_column_that_cannot_order_deletes_is_refused_when_the_table_is_made(tmp_path: Path) -> None:
+def test_m5_column_that_cannot_order_deletes_is_refused_at_creation(tmp_path: Path) -> None:
     columns = pa.schema([("id", pa.int64()), ("ts", pa.decimal128(20, 2))])
     with pytest.raises(UnsupportedSchema, match=r"decimal128\(20, 2\).* 15 digits"):
         Table.create(str(tmp_path / "t"), TableSpec("t", columns, ("id",), ordering="ts", table_type="merge_on_read"))
@@ -258,7 +254,7 @@ def test_nan_is_above_all_and_minus_zero_below_zero_as_to_hudi_rs(
 
 
 @pytest.mark.parametrize("kind", [{}, {"buckets": 1}, {"table_type": "copy_on_write"}])
-def test_rows_by_which_the_jvm_deletes_are_refused_and_not_taken_for_rows(tmp_path: Path, kind: dict[str, Any]) -> None:
+def test_rows_that_the_jvm_reads_as_deletes_are_refused(tmp_path: Path, kind: dict[str, Any]) -> None:
     columns = pa.schema([("id", pa.int64()), ("_hoodie_is_deleted", pa.bool_())])
     spec = TableSpec("t", columns, ("id",), **{"table_type": "merge_on_read", **kind})
     table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
@@ -270,7 +266,7 @@ def test_rows_by_which_the_jvm_deletes_are_refused_and_not_taken_for_rows(tmp_pa
     assert table.to_arrow(["id"])["id"].to_pylist() == [2]
 
 
-def test_m5_twin_that_mixes_deletes_with_and_without_a_value_in_one_block_fails_hudi_rs(
+def test_m5_mutant_that_mixes_deletes_in_one_block_fails_hudi_rs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (changes, group_writer, write_log):  # as a row of a JVM writer's without a value
@@ -305,7 +301,7 @@ def mixed(contents: Iterable[bytes]) -> bytes:
 _LIST = "HoodieDeleteRecordList"
 
 
-def test_m7_a_log_file_of_a_name_that_the_jvm_does_not_take_is_not_written(tmp_path: Path) -> None:
+def test_m7_log_file_name_that_the_jvm_ignores_is_never_written(tmp_path: Path) -> None:
     table = a_table(tmp_path / "t", "by event")
     table.upsert(rows((1, "a", "x", 1)))
     txn = Transaction(table)
@@ -319,7 +315,7 @@ def test_m7_a_log_file_of_a_name_that_the_jvm_does_not_take_is_not_written(tmp_p
 # -- writers beside each other -----------------------------------------------------------------------------------------
 
 
-def test_of_two_writers_of_one_file_group_the_second_gets_a_conflict_and_nothing_of_it_is_seen(table: Table) -> None:
+def test_second_writer_of_a_file_group_gets_a_conflict(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1), (2, "b", "x", 1)))
     other = Table.open(table.url, settings=SETTINGS)
     txn = Transaction(table)
@@ -336,7 +332,7 @@ def test_of_two_writers_of_one_file_group_the_second_gets_a_conflict_and_nothing
     assert content(table) == by_hudi_rs(table) == [(1, "a", "mine", 6), (2, "b", "theirs", 2)]
 
 
-def test_what_a_dead_writer_left_is_removed_logs_too(table: Table) -> None:
+def test_leftovers_of_a_dead_writer_are_removed_with_its_logs(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1)))
     txn = Transaction(table)
     engine.write(txn, upserts=rows((1, "a", "dead", 9)))
@@ -352,7 +348,7 @@ def test_what_a_dead_writer_left_is_removed_logs_too(table: Table) -> None:
 # -- the past, and services --------------------------------------------------------------------------------------------
 
 
-def test_the_past_and_what_changed_are_told_commit_by_commit(table: Table) -> None:
+def test_past_versions_and_changes_are_read_commit_by_commit(table: Table) -> None:
     states, checkpoint = [], table.changes().checkpoint
     steps = [
         lambda: table.upsert(rows((1, "a", "x", 1), (2, "b", "x", 1))),
@@ -396,7 +392,7 @@ def test_a_clean_takes_no_log_of_a_slice_that_is_the_latest(table: Table) -> Non
     assert content(table) == by_hudi_rs(table) == [(1, "a", "y", 5)]
 
 
-def test_archived_delta_commits_are_still_rows_for_everybody(table: Table) -> None:
+def test_archived_delta_commits_stay_visible_to_all_readers(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1)))
     for number in range(2, 10):
         table.upsert(rows((1, "a", "y", number)))
@@ -423,7 +419,7 @@ step = st.one_of(
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=5)
 @given(st.lists(step, min_size=2, max_size=4))
-def test_histories_come_to_what_they_should_and_hudi_rs_agrees(
+def test_histories_end_with_the_expected_rows_also_by_hudi_rs(
     kind: str, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, list[tuple[int, str, int]]]]
 ) -> None:
     table = a_table(tmp_path_factory.mktemp("t") / "t", kind)

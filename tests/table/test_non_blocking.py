@@ -106,9 +106,7 @@ def seen(table: Table) -> list[Row]:
         ),
     ],
 )
-def test_n1_it_is_refused_where_something_is_missing_which_is_named(
-    tmp_path: Path, change: dict[str, Any], lacks: str
-) -> None:
+def test_n1_mode_is_refused_naming_the_missing_property(tmp_path: Path, change: dict[str, Any], lacks: str) -> None:
     url, spec = str(tmp_path / "t"), replace(SPEC, **change)
     said = re.escape(f"{MODE_KEY}={Mode.NON_BLOCKING.value} cannot be had for table 't', it lacks {lacks}: use")
     with pytest.raises(InvalidSettings, match=said):
@@ -119,7 +117,7 @@ def test_n1_it_is_refused_where_something_is_missing_which_is_named(
         Table.open(url, settings=BLIND)
 
 
-def test_n1_twin_by_commit_time_what_a_compaction_comes_between_changes_the_row(
+def test_n1_mutant_by_commit_time_lets_a_compaction_change_the_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conflict, "missing", lambda _: ())
@@ -136,7 +134,7 @@ def test_n1_twin_by_commit_time_what_a_compaction_comes_between_changes_the_row(
 
 
 @pytest.mark.parametrize("text", [Mode.NON_BLOCKING.value, "NON_BLOCKING_CONCURRENCY_CONTROL"])
-def test_hudis_own_key_says_it_too(table: Table, text: str) -> None:
+def test_key_of_hudi_enables_the_mode(table: Table, text: str) -> None:
     settings = TableSettings.from_hudi({MODE_KEY: text})
     assert settings.mode is Mode.NON_BLOCKING
     assert not settings.is_eager
@@ -144,14 +142,14 @@ def test_hudis_own_key_says_it_too(table: Table, text: str) -> None:
         TableSettings.from_hudi({MODE_KEY: text, "hoodie.clean.failed.writes.policy": "EAGER"})
 
 
-def test_a_table_that_is_made_so_tells_the_jvms_writers(table: Table, tmp_path: Path) -> None:
+def test_created_table_enables_the_mode_for_jvm_writers(table: Table, tmp_path: Path) -> None:
     for made, said in ((table, Mode.NON_BLOCKING), (Table.create(str(tmp_path / "o"), SPEC), Mode.OPTIMISTIC)):
         text = (Path(made.url) / ".hoodie/hoodie.properties").read_text()
         assert dict(pairs(text))[MODE_KEY] == said.value
         assert made.share() == (), "and it stays so"
 
 
-def test_n1_rows_and_deletes_without_an_ordering_value_are_refused_before_anything_is_written(table: Table) -> None:
+def test_n1_missing_ordering_value_is_refused_before_any_write(table: Table) -> None:
     before = sorted(Path(table.url).rglob("*"))
     with pytest.raises(InvalidRecords, match="ordering column 'ts' is null in 1 rows"):
         table.upsert(rows((1, "a", "x", 1)).set_column(3, "ts", pa.nulls(1, pa.int64())))
@@ -172,7 +170,7 @@ def test_m5_a_delete_with_the_value_that_means_none_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("compacted", [(), (0,), (1,), (0, 1)], ids=str)
 @pytest.mark.parametrize("order", ["begun first", "begun last"])
-def test_two_writers_of_the_same_keys_both_commit_and_the_greatest_value_wins(
+def test_two_writers_of_the_same_keys_commit_and_the_greatest_value_wins(
     table: Table, order: str, compacted: tuple[int, ...]
 ) -> None:
     one = begun(another(table), (1, "a", "one", 5), (2, "a", "one", 1), (3, "b", "one", 1))
@@ -225,7 +223,7 @@ def bare(table: Table) -> list[Any]:
     return [one for _, _, found in diagnose(table) for one in found if "have log files alone" in one.what]
 
 
-def test_what_reads_first_is_an_ordinary_transaction_and_may_conflict(table: Table) -> None:
+def test_transaction_that_reads_is_ordinary_and_may_conflict(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 5)))
     for write in (
         lambda txn: engine.write(txn, rows((1, "a", f"{content(table)}", 7)) if Scan(txn).count() else None),
@@ -243,7 +241,7 @@ def test_what_reads_first_is_an_ordinary_transaction_and_may_conflict(table: Tab
     assert seen(table) == []
 
 
-def test_a_column_that_is_added_is_a_conflict_for_those_who_do_not_know_it(table: Table) -> None:
+def test_added_column_is_a_conflict_for_writers_unaware_of_it(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 5)))
     txn = begun(another(table), (1, "a", "y", 6))
     table.add_columns(pa.schema([("more", pa.string())]))
@@ -255,7 +253,7 @@ def test_a_column_that_is_added_is_a_conflict_for_those_who_do_not_know_it(table
     assert table.to_arrow().to_pylist() == more.to_pylist()
 
 
-def test_n3_one_log_a_bucket_is_put_after_its_marker_and_nothing_of_the_group_is_read(tmp_path: Path) -> None:
+def test_n3_one_log_per_bucket_is_put_after_its_marker_without_a_read(tmp_path: Path) -> None:
     Table.create(str(tmp_path / "t"), SPEC, settings=BLIND)
     table, asked = counted(Table.open(str(tmp_path / "t"), settings=BLIND), BLIND)
     for _ in range(2):  # after the anchors the lock's log is a new one
@@ -274,12 +272,12 @@ def test_n3_one_log_a_bucket_is_put_after_its_marker_and_nothing_of_the_group_is
     assert (made[0], made[-1]) == ("put marker", "put files")
 
 
-def test_n4_of_rows_with_one_key_the_greatest_value_is_written(table: Table) -> None:
+def test_n4_greatest_value_of_rows_with_one_key_is_written(table: Table) -> None:
     table.upsert(rows((1, "a", "high", 9), (1, "a", "low", 3), (1, "a", "middle", 5)))
     assert seen(table) == [(1, "a", "high", 9)]
 
 
-def test_n4_twin_that_writes_the_last_one_loses_the_greatest(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n4_mutant_that_writes_the_last_row_loses_the_greatest(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     dedupe = group_writer.dedupe
     monkeypatch.setattr(group_writer, "dedupe", lambda given, its_keys, _: dedupe(given, its_keys, None))
     table.upsert(rows((1, "a", "high", 9), (1, "a", "low", 3), (1, "a", "middle", 5)))
@@ -307,7 +305,7 @@ def as_the_jvm_does(table: Table, *given: Row, file_id: str = fixed_file_id(0)) 
 IN_BUCKET_0 = next(n for n in range(9) if SPEC.config().bucket_index.of(pa.array([str(n)]), ("id",))[0].as_py() == 0)  # type: ignore[union-attr]
 
 
-def test_n2_each_bucket_of_a_new_partition_has_its_base_file_before_anybody_logs(table: Table) -> None:
+def test_n2_each_bucket_of_a_new_partition_gets_a_base_file_first(table: Table) -> None:
     txn = begun(table, (1, "a", "x", 1))
     (anchor,) = [commit for commit in table.history() if commit.operation == "BULK_INSERT"]
     assert anchor.completion < txn.begin
@@ -327,14 +325,14 @@ def test_n2_a_bucket_with_completed_rows_gets_none(table: Table) -> None:
     assert [one.path == "" for one in table.snapshot().slices] == [True, False]
 
 
-def test_n2_twin_that_does_not_look_under_the_lock_buries_them(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n2_mutant_that_does_not_check_under_the_lock_hides_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anchors, "bare_buckets", lambda *_: HERE)
     as_the_jvm_does(table, (IN_BUCKET_0, "a", "theirs", 1)).commit()
     table.upsert(rows((77, "a", "x", 1), (78, "a", "x", 1)))
     assert (IN_BUCKET_0, "a", "theirs", 1) not in seen(table)
 
 
-def test_n2_what_others_log_while_the_anchor_is_made_belongs_to_it(table: Table) -> None:
+def test_n2_logs_written_while_the_base_file_is_made_belong_to_it(table: Table) -> None:
     theirs = as_the_jvm_does(table, (IN_BUCKET_0, "a", "theirs", 1))
     table.upsert(rows((77, "a", "x", 1), (78, "a", "x", 1)))
     theirs.commit()
@@ -342,7 +340,7 @@ def test_n2_what_others_log_while_the_anchor_is_made_belongs_to_it(table: Table)
     assert all(one.path for one in table.snapshot().slices)
 
 
-def test_n2_an_ordinary_writer_that_makes_the_first_file_of_a_bucket_gives_way_to_its_anchor(table: Table) -> None:
+def test_n2_ordinary_writer_gives_way_to_the_base_file_of_a_new_bucket(table: Table) -> None:
     one = Transaction(ordinary(table))
     engine.write(one, rows((1, "a", "ordinary", 1)))
     table.upsert(rows((2, "a", "x", 1)))
@@ -354,7 +352,7 @@ def test_n2_an_ordinary_writer_that_makes_the_first_file_of_a_bucket_gives_way_t
     assert seen(table) == [(1, "a", "ordinary", 1), (2, "a", "x", 1)]
 
 
-def test_n2_an_anchor_that_was_taken_back_is_made_again(table: Table) -> None:
+def test_n2_rolled_back_base_file_of_a_bucket_is_made_again(table: Table) -> None:
     start = table.history()[-1].instant
     txn = begun(another(table), (1, "a", "x", 1))
     table.restore(start)
@@ -412,7 +410,7 @@ def test_n5_a_write_into_a_group_that_was_replaced_meanwhile_gives_way(table: Ta
     assert seen(table) == [(1, "a", "y", 2), (3, "b", "y", 2), (4, "a", "over", 1)]
 
 
-def test_n5_twin_that_does_not_look_loses_its_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n5_mutant_that_does_not_check_loses_its_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1)))
     txn = begun(another(table), (1, "a", "y", 2))
     overwritten(table, (4, "a", "over", 1))
@@ -421,7 +419,7 @@ def test_n5_twin_that_does_not_look_loses_its_rows(table: Table, monkeypatch: py
     assert seen(table) == [(4, "a", "over", 1)]
 
 
-def test_n6_what_ends_file_groups_is_refused_and_named(table: Table) -> None:
+def test_n6_operation_that_ends_file_groups_is_refused_by_name(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1)))
     for call in (lambda: table.overwrite(rows((2, "a", "x", 1))), lambda: table.overwrite(rows(), ["a"])):
         with pytest.raises(InvalidSettings, match=r"ends file groups.*optimistic_concurrency_control"):
@@ -429,7 +427,7 @@ def test_n6_what_ends_file_groups_is_refused_and_named(table: Table) -> None:
     assert seen(table) == [(1, "a", "x", 1)]
 
 
-def test_n6_an_overwrite_gives_way_to_all_that_was_logged_meanwhile(table: Table) -> None:
+def test_n6_overwrite_gives_way_to_logs_written_since_it_began(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1)))
     txn = ordinary(table).transaction()
     txn.overwrite(rows((4, "a", "over", 1)), ["a"])
@@ -440,7 +438,7 @@ def test_n6_an_overwrite_gives_way_to_all_that_was_logged_meanwhile(table: Table
     assert seen(table) == [(1, "a", "y", 2)]
 
 
-def test_n6_twin_that_lets_logs_pass_loses_them(table: Table) -> None:
+def test_n6_mutant_that_ignores_logs_loses_them(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1)))
     careless = another(table, replace(SETTINGS, resolution=lambda *_: None))
     txn = careless.transaction()
@@ -469,7 +467,7 @@ def test_m10_a_bucket_whose_group_ends_has_another_by_the_same_commit(table: Tab
         assert seen(table) == [(IN_BUCKET_0, "a", "theirs", 8 + number)]
 
 
-def test_m10_twin_without_it_writes_into_the_bucket_are_not_seen(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_m10_mutant_without_it_hides_writes_into_the_bucket(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "left_bare", lambda *_: ())
     table.upsert(rows(*((n, "a", "x", 1) for n in range(8))))
     overwritten(table)
@@ -477,7 +475,7 @@ def test_m10_twin_without_it_writes_into_the_bucket_are_not_seen(table: Table, m
     assert seen(another(table)) == []
 
 
-def test_m10_after_a_jvm_writer_left_a_bucket_so_it_gets_an_anchor_of_another_id(
+def test_m10_bucket_emptied_by_a_jvm_writer_gets_a_base_file_of_another_id(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1)))
@@ -489,7 +487,7 @@ def test_m10_after_a_jvm_writer_left_a_bucket_so_it_gets_an_anchor_of_another_id
     assert seen(table) == [(1, "a", "y", 2), (2, "a", "y", 2)]
 
 
-def test_m10_twin_that_takes_the_fixed_id_again_writes_what_nobody_sees(
+def test_m10_mutant_that_reuses_the_fixed_id_writes_invisible_rows(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1)))
@@ -522,7 +520,7 @@ def test_n7_an_ordinary_writer_gives_way_to_a_log_and_no_step_is_lost(table: Tab
     assert seen(table) == [(1, "a", "11", 6)]
 
 
-def test_n7_twin_that_reads_and_writes_blindly_loses_a_step(table: Table) -> None:
+def test_n7_mutant_that_reads_and_writes_blindly_loses_an_update(table: Table) -> None:
     table.upsert(rows((1, "a", "0", 1)))
     wrong = ordinary(table)
     wrong.settings = replace(wrong.settings, resolution=non_blocking)
@@ -556,9 +554,7 @@ def test_n8_logs_that_straddle_a_compaction_stay_through_clean_and_archival(tabl
     assert seen(another(table)) == expected
 
 
-def test_n8_twin_that_cleans_by_begin_times_loses_a_log_that_straddles(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_n8_mutant_that_cleans_by_begin_times_loses_a_log(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     committed = retention._committed
 
     def by_begin(now: Timeline, paths: Any, archived: Any) -> Any:
@@ -587,7 +583,7 @@ def ahead(table: Table) -> Table:
     return Table(Store.from_url(table.url), table.url, settings=BLIND, world=Ahead())
 
 
-def test_n9_a_completion_is_later_than_a_compaction_by_a_clock_that_is_ahead(table: Table) -> None:
+def test_n9_completion_exceeds_that_of_a_compaction_with_a_clock_ahead(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1)))
     txn = begun(another(table), (1, "a", "y", 2))
     begin = ahead(table).schedule_compaction()
@@ -598,7 +594,7 @@ def test_n9_a_completion_is_later_than_a_compaction_by_a_clock_that_is_ahead(tab
     assert seen(table) == [(1, "a", "y", 2), (2, "a", "y", 2)]
 
 
-def test_n9_twin_that_goes_by_its_own_clock_is_buried(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n9_mutant_that_uses_its_own_clock_is_hidden(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     from lockprovider.table.format.instant import format_ms
     from lockprovider.table.timeline.timeline import Timeline
 

@@ -77,7 +77,7 @@ def strays(table: Table) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @AT_EACH_REQUEST
-def test_whatever_the_last_request_was_its_rows_are_there_once_or_not_at_all(tmp_path: Path, applied: bool) -> None:
+def test_rows_exist_once_or_not_at_all_after_a_death_at_any_request(tmp_path: Path, applied: bool) -> None:
     """Its logs are announced by one object; a partition is new, so that the anchors are among what dies."""
     template = Table.create(str(tmp_path / "template"), SPEC, settings=BLIND)
     template.upsert(rows(*BEFORE))

@@ -34,7 +34,7 @@ def made(folder: str, *, hive: bool, encode: bool) -> Table:
 
 @settings(max_examples=5)
 @given(st.lists(values, min_size=1, max_size=4, unique=True), st.booleans(), st.booleans())
-def test_a_row_that_is_not_refused_is_found_changed_and_deleted_whatever_its_partition(
+def test_accepted_row_is_found_changed_and_deleted_in_any_partition(
     parts: list[str | None], hive: bool, encode: bool
 ) -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -89,9 +89,7 @@ def files_in(folder: str) -> set[Path]:
 
 @pytest.mark.parametrize(("first", "second"), [("a", "a/b"), ("a/b", "a"), ("a/b/c", "a"), ("a", "a/b/c")])
 @pytest.mark.parametrize("hive", [False, True])
-def test_a_partition_inside_another_is_refused_as_readers_would_find_one_of_them_only(
-    tmp_path: Path, first: str, second: str, hive: bool
-) -> None:
+def test_partition_inside_another_is_refused(tmp_path: Path, first: str, second: str, hive: bool) -> None:
     table = made(str(tmp_path / "t"), hive=hive, encode=False)
     table.append(rows((1, first, 1)))
     for other in (table, Table.open(table.url, settings=SETTINGS)):
@@ -104,7 +102,7 @@ def test_a_partition_inside_another_is_refused_as_readers_would_find_one_of_them
 
 
 @pytest.mark.parametrize(("there", "new"), [("p05/x", "p{:02d}"), ("p05", "p{:02d}/x")])
-def test_one_of_many_new_partitions_is_refused_alike(tmp_path: Path, there: str, new: str) -> None:
+def test_nested_partition_among_many_new_ones_is_refused(tmp_path: Path, there: str, new: str) -> None:
     table = made(str(tmp_path / "t"), hive=False, encode=False)
     table.append(rows((1, there, 1)))
     other = Table.open(table.url, settings=SETTINGS)
@@ -116,7 +114,7 @@ def test_one_of_many_new_partitions_is_refused_alike(tmp_path: Path, there: str,
     assert content(table) == {(1, there, 1)}
 
 
-def test_two_such_partitions_in_one_write_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_two_nested_partitions_in_one_write_are_refused_before_any_write(tmp_path: Path) -> None:
     table = made(str(tmp_path / "t"), hive=False, encode=False)
     before = files_in(str(tmp_path))
     with pytest.raises(InvalidRecords, match="partition 'a/b/c' would be inside partition 'a'"):
@@ -130,7 +128,7 @@ def test_with_url_encoding_no_partition_is_inside_another(tmp_path: Path) -> Non
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "a/b", 2)}
 
 
-def test_of_two_rows_that_would_have_one_key_neither_is_dropped(tmp_path: Path) -> None:
+def test_rows_whose_keys_would_collide_are_refused_and_not_dropped(tmp_path: Path) -> None:
     schema = pa.schema([("a", pa.string()), ("b", pa.string()), ("n", pa.int64())])
     table = Table.create(str(tmp_path / "t"), TableSpec("t", schema, ("a", "b")), settings=SETTINGS)
     table.append(pa.table([["x"], ["y,b:z"], [1]], schema=schema))
@@ -145,7 +143,7 @@ def test_of_two_rows_that_would_have_one_key_neither_is_dropped(tmp_path: Path) 
     assert table.to_arrow().num_rows == 1
 
 
-def test_what_pandas_appends_is_refused_alike(tmp_path: Path) -> None:
+def test_pandas_append_of_a_nested_partition_is_refused(tmp_path: Path) -> None:
     table = made(str(tmp_path / "t"), hive=False, encode=False)
     with pytest.raises(InvalidRecords, match="value 'a:b' of partition column 'part' has ':'"):
         table.append(pd.DataFrame({"id": [1, 2], "part": ["fine", "a:b"], "value": [1, 2]}))
@@ -153,7 +151,7 @@ def test_what_pandas_appends_is_refused_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [".hoodie", "a\tb"])  # "a/" and "./a" are no path to any store
-def test_without_the_refusal_rows_would_be_lost_or_twice(
+def test_mutant_without_the_refusal_loses_or_doubles_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     monkeypatch.setattr(PartitionStyle, "fault_of", lambda *_: None)
@@ -170,7 +168,7 @@ def test_without_the_refusal_rows_would_be_lost_or_twice(
     assert not right
 
 
-def test_without_the_refusal_one_of_two_rows_with_one_key_would_be_dropped(
+def test_mutant_without_the_refusal_drops_one_of_two_colliding_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base_file, "_refuse_ambiguous", lambda *_: None)
@@ -180,7 +178,7 @@ def test_without_the_refusal_one_of_two_rows_with_one_key_would_be_dropped(
     assert table.to_arrow().num_rows == 1
 
 
-def test_the_property_is_hudi_s_and_a_table_that_says_so_is_written_with_it(tmp_path: Path) -> None:
+def test_url_encoding_property_of_hudi_is_obeyed(tmp_path: Path) -> None:
     made(str(tmp_path / "t"), hive=True, encode=True)
     text = (tmp_path / "t" / ".hoodie" / "hoodie.properties").read_text()
     assert "hoodie.datasource.write.partitionpath.urlencode=true\n" in text

@@ -59,7 +59,7 @@ def opened(place: tuple[str, dict[str, Any] | None]) -> tuple[Table, Asked]:
     return table, asked
 
 
-def test_a_small_append_asks_eleven_times(opened: tuple[Table, Asked]) -> None:
+def test_small_append_takes_eleven_requests(opened: tuple[Table, Asked]) -> None:
     table, asked = opened
     table.append(rows((2, "a", 2)))
     at_rest(table)
@@ -75,7 +75,7 @@ def test_specification_shows_the_requests_of_an_append_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("duty_ms", [0, 1])
-def test_the_properties_are_read_by_whoever_decides_and_not_by_each_writer(tmp_path: Path, duty_ms: int) -> None:
+def test_properties_are_read_by_the_batch_leader_and_not_by_each_writer(tmp_path: Path, duty_ms: int) -> None:
     table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
     table.append(rows((1, "a", 1)))
     at_rest(table)
@@ -87,7 +87,7 @@ def test_the_properties_are_read_by_whoever_decides_and_not_by_each_writer(tmp_p
     txn.rollback()
 
 
-def test_an_append_into_many_partitions_is_two_writes_a_file_and_no_larger_than_its_rows(tmp_path: Path) -> None:
+def test_append_into_many_partitions_takes_two_writes_per_file(tmp_path: Path) -> None:
     table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
     many = [(20 * part + n, f"p{part:02d}", n) for part in range(30) for n in range(20)]
     table.append(rows(*many))
@@ -105,7 +105,7 @@ def test_an_append_into_many_partitions_is_two_writes_a_file_and_no_larger_than_
 
 
 @pytest.mark.parametrize("write", ["append", "upsert"])
-def test_many_new_partitions_are_one_listing_and_known_ones_none(tmp_path: Path, write: str) -> None:
+def test_many_new_partitions_take_one_listing_and_known_ones_none(tmp_path: Path, write: str) -> None:
     table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
     table.upsert(rows((0, "a", 0)))  # from here on an upsert knows all files
     asked.names.clear()
@@ -117,7 +117,7 @@ def test_many_new_partitions_are_one_listing_and_known_ones_none(tmp_path: Path,
     assert len(content(table)) == 61
 
 
-def test_properties_that_another_has_changed_are_noticed_before_anything_is_written(tmp_path: Path) -> None:
+def test_properties_changed_by_another_are_noticed_before_any_write(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     table.append(rows((1, "a", 1)))
     Table.open(table.url, settings=SETTINGS).lock.acquire().release()
@@ -129,7 +129,7 @@ def test_properties_that_another_has_changed_are_noticed_before_anything_is_writ
     assert table.timeline().pending_writes == ()
 
 
-def test_a_small_upsert_asks_for_the_files_besides(opened: tuple[Table, Asked]) -> None:
+def test_small_upsert_also_reads_the_files(opened: tuple[Table, Asked]) -> None:
     table, asked = opened
     table.upsert(rows((1, "a", 2)))
     at_rest(table)
@@ -140,7 +140,7 @@ def test_a_small_upsert_asks_for_the_files_besides(opened: tuple[Table, Asked]) 
     assert content(table) == {(1, "a", 2)}
 
 
-def test_what_other_writers_have_committed_stands_in_the_lock_record(opened: tuple[Table, Asked]) -> None:
+def test_commits_of_other_writers_are_in_the_lock_record(opened: tuple[Table, Asked]) -> None:
     table, asked = opened
     other = Table.open(table.url, storage_options=table.storage_options, settings=SETTINGS)
     for number in range(5):
@@ -150,7 +150,7 @@ def test_what_other_writers_have_committed_stands_in_the_lock_record(opened: tup
     assert len(content(table)) == 7
 
 
-def test_what_commits_while_an_append_is_at_work_costs_it_no_request(opened: tuple[Table, Asked]) -> None:
+def test_commits_during_an_append_cost_it_no_request(opened: tuple[Table, Asked]) -> None:
     table, asked = opened
     other = Table.open(table.url, storage_options=table.storage_options, settings=SETTINGS)
 
@@ -178,7 +178,7 @@ def test_the_partition_s_metafile_is_made_once_and_again_after_a_clean(tmp_path:
     assert (tmp_path / "t" / "a" / ".hoodie_partition_metadata").exists()
 
 
-def test_what_the_process_itself_wrote_twice_is_not_part_of_the_commit(tmp_path: Path) -> None:
+def test_files_of_a_refused_second_write_are_not_committed(tmp_path: Path) -> None:
     """A function that swallows the refusal of its second write: nobody else would know of the files."""
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
 
@@ -194,7 +194,7 @@ def test_what_the_process_itself_wrote_twice_is_not_part_of_the_commit(tmp_path:
     assert not list((tmp_path / "t" / ".hoodie" / ".temp").rglob("*.marker.*"))
 
 
-def test_what_an_append_has_announced_in_one_object_and_not_committed_is_removed(tmp_path: Path) -> None:
+def test_announced_and_uncommitted_files_of_an_append_are_removed(tmp_path: Path) -> None:
     """A function that swallows that its first write failed halfway, and writes other rows."""
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     markers = tmp_path / "t" / ".hoodie" / ".temp"
@@ -222,7 +222,7 @@ def test_what_an_append_has_announced_in_one_object_and_not_committed_is_removed
     assert not [path for path in markers.rglob("*") if path.is_file()]
 
 
-def test_files_of_other_processes_are_looked_for_also_when_this_one_wrote_too(tmp_path: Path) -> None:
+def test_files_of_other_processes_are_found_when_this_one_wrote_too(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
 
     def work(txn: Any) -> None:
@@ -235,7 +235,7 @@ def test_files_of_other_processes_are_looked_for_also_when_this_one_wrote_too(tm
     assert by_hudi_rs(table.url) == {(1, "a", 1)}
 
 
-def test_a_writer_that_is_for_one_process_stays_there(tmp_path: Path) -> None:
+def test_writer_bound_to_one_process_cannot_be_sent_elsewhere(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     txn = Transaction(table)
     writer = start_here(txn, plan_write(txn, lambda _: None))[0]
@@ -258,7 +258,7 @@ def test_the_snapshot_of_a_transaction_is_pinned_when_it_is_begun(tmp_path: Path
     assert content(table) == {(1, "a", 10)}
 
 
-def test_bad_input_is_refused_before_anything_is_written_also_by_what_is_remembered(
+def test_bad_input_is_refused_before_any_write_also_from_the_cache(
     opened: tuple[Table, Asked],
 ) -> None:
     table, asked = opened
@@ -283,7 +283,7 @@ def test_a_column_that_another_writer_added_is_known_at_once(tmp_path: Path) -> 
     ]
 
 
-def test_a_long_timeline_is_listed_in_parts_and_nothing_is_missed(
+def test_long_timeline_is_listed_in_parts_and_completely(
     place: tuple[str, dict[str, Any] | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(current, "_PAGE", 90)  # a tenth, and so many files
@@ -315,7 +315,7 @@ def opened_many(place: tuple[str, dict[str, Any] | None], settings: TableSetting
 
 
 @pytest.mark.parametrize("write", ["upsert", "append", "delete", "both"])
-def test_a_non_blocking_commit_into_sixteen_buckets_is_one_put_for_each_and_eleven_requests(
+def test_non_blocking_commit_takes_one_put_per_bucket_and_eleven_requests(
     place: tuple[str, dict[str, Any] | None], write: str
 ) -> None:
     table, asked = opened_many(place)

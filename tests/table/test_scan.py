@@ -68,7 +68,7 @@ def test_scan_reads_nothing_before_a_method_is_called(table: Table) -> None:
         scan.count()
 
 
-def test_scan_of_now_is_read_anew_and_one_of_a_version_or_transaction_is_not(table: Table) -> None:
+def test_current_scan_is_read_anew_and_a_pinned_one_is_not(table: Table) -> None:
     now, then = table.scan(), table.scan(as_of=table.version)
     with table.transaction() as txn:
         own = txn.scan(filter="part = 'a'")
@@ -76,7 +76,7 @@ def test_scan_of_now_is_read_anew_and_one_of_a_version_or_transaction_is_not(tab
         assert (now.count(), then.count(), own.count(), own.to_dask().compute().shape[0]) == (4, 3, 2, 2)
 
 
-def test_plan_lists_the_files_that_are_opened_and_no_more(table: Table) -> None:
+def test_plan_lists_exactly_the_files_that_are_opened(table: Table) -> None:
     assert {(one.partition, one.path.partition("/")[0]) for one in table.scan().plan()} == {("a", "a"), ("b", "b")}
     assert [one.partition for one in table.scan(filter="part = 'b'").plan()] == ["b"]
     assert table.scan(partitions=[]).plan() == ()

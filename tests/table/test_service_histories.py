@@ -258,7 +258,7 @@ def test_all_readers_have_the_same_rows_after_each_step_often(
     history(tmp_path / "t", kind, seed + number)
 
 
-def test_a_twin_that_merges_by_commit_time_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_merges_by_commit_time_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MergeRule, "of", classmethod(lambda cls, config: cls()))
     with pytest.raises(AssertionError, match="seed"):
         histories(tmp_path, "non-blocking", range(0, 40, 2))

@@ -50,7 +50,7 @@ def in_one(table: Table, *steps: Callable[[TableTransaction], object]) -> TableT
 # -- transactions ------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_shows_what_its_users_need_and_no_more(table: Table) -> None:
+def test_transaction_exposes_only_its_public_verbs(table: Table) -> None:
     verbs = {"append", "upsert", "delete", "overwrite", "to_arrow", "to_pandas", "to_polars", "scan"}
     with table.transaction() as txn:
         names = {name for name in dir(txn) if not name.startswith("_")}
@@ -96,7 +96,7 @@ def test_an_exception_rolls_back(table: Table) -> None:
     assert table.version == before
 
 
-def test_transaction_that_was_rolled_back_commits_nothing_at_the_end_of_its_block(table: Table) -> None:
+def test_rolled_back_transaction_commits_nothing_at_block_end(table: Table) -> None:
     before = content(table)
     with table.transaction() as txn:
         txn.append(rows((9, "z", 9)))
@@ -116,7 +116,7 @@ def test_transaction_that_is_committed_again_returns_its_result(table: Table) ->
     assert (9, "z", 9) in content(table)
 
 
-def test_the_later_of_two_gets_a_conflict_at_the_end_of_its_block(table: Table) -> None:
+def test_later_of_two_transactions_gets_a_conflict_at_block_end(table: Table) -> None:
     with pytest.raises(WriteConflict):
         in_one(table, lambda txn: txn.upsert(rows((1, "a", 11))), lambda _: table.upsert(rows((1, "a", 12))))
     assert (1, "a", 12) in content(table)
@@ -290,7 +290,7 @@ def test_a_schema_may_come_from_rows(tmp_path: Path) -> None:
         TableSpec("t", 5, "id")
 
 
-def test_a_table_that_is_there_is_opened_if_it_is_the_same(table: Table, tmp_path: Path) -> None:
+def test_create_opens_an_existing_equal_table(table: Table, tmp_path: Path) -> None:
     assert Table.exists(table.url)
     assert not Table.exists(tmp_path / "none")
     assert Table.create(table.url, SPEC, exist_ok=True).count() == 3
@@ -300,7 +300,7 @@ def test_a_table_that_is_there_is_opened_if_it_is_the_same(table: Table, tmp_pat
         Table.create(table.url, SPEC)
 
 
-def test_a_table_of_a_relative_path_is_the_same_in_a_process_that_stands_elsewhere(
+def test_relative_path_is_the_same_table_in_another_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -314,7 +314,7 @@ def test_a_table_of_a_relative_path_is_the_same_in_a_process_that_stands_elsewhe
     assert place.store.list(".hoodie/hoodie.properties")
 
 
-def test_a_table_says_where_it_is_and_goes_through_a_pickle(table: Table) -> None:
+def test_table_repr_names_its_url_and_survives_pickling(table: Table) -> None:
     again = pickle.loads(pickle.dumps(table))
     assert repr(again) == f"<Table at {table.url!r}>"
     assert again.version == table.version

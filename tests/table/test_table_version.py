@@ -26,7 +26,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("spec", KINDS.values(), ids=list(KINDS))
-def test_it_is_written_and_read_by_us_and_by_hudi_rs(spec: TableSpec, tmp_path: Path) -> None:
+def test_version_9_table_is_written_and_read_also_by_hudi_rs(spec: TableSpec, tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", spec, settings=SETTINGS)
     assert table.config().version == 9
     upsert(table, (1, "a", 1), (2, "b", 2), (3, "b", 3))
@@ -43,7 +43,7 @@ def test_it_is_written_and_read_by_us_and_by_hudi_rs(spec: TableSpec, tmp_path: 
     assert any("Hudi 1.0 cannot open" in one.what for one in findings)
 
 
-def test_it_says_nothing_that_the_jvm_does_not_say_in_version_9(tmp_path: Path) -> None:
+def test_version_9_table_has_only_properties_of_the_jvm(tmp_path: Path) -> None:
     theirs = contents("metadata_table/mdt_v9_default")[PROPERTIES]
     table = Table.create(tmp_path / "t", replace(NINE, ordering="value"), settings=SETTINGS)
     mine = set(table.config().raw)
@@ -54,12 +54,12 @@ def test_it_says_nothing_that_the_jvm_does_not_say_in_version_9(tmp_path: Path) 
     }
 
 
-def test_a_table_that_was_upgraded_meanwhile_is_the_one_that_was_to_be_made(tmp_path: Path) -> None:
+def test_create_accepts_a_table_upgraded_at_the_same_time(tmp_path: Path) -> None:
     Table.create(tmp_path / "t", NINE, settings=SETTINGS)
     assert Table.create(tmp_path / "t", SPEC, settings=SETTINGS, exist_ok=True).config().version == 9
 
 
-def test_while_a_jvm_writer_replaces_the_properties_the_backup_counts(tmp_path: Path) -> None:
+def test_backup_is_read_while_a_jvm_writer_replaces_the_properties(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", SPEC, settings=SETTINGS)
     there, backup = tmp_path / "t" / PROPERTIES, tmp_path / "t" / PROPERTIES_BACKUP
     backup.write_bytes(there.read_bytes())

@@ -138,7 +138,7 @@ def test_decimals_become_the_nearest_double(tmp_path: Path) -> None:
     assert stored(table) == [1e-37, 47.5, 0.07, 46980911.48, 1.0]
 
 
-def test_nanoseconds_are_taken_unless_they_have_a_rest(tmp_path: Path) -> None:
+def test_nanoseconds_are_accepted_unless_precision_would_be_lost(tmp_path: Path) -> None:
     """delta-io/delta-rs #685, apache/iceberg-python #541: pandas' timestamps were refused, or cut without a word."""
     table = made(tmp_path, pa.timestamp("us", "UTC"))
     table.append(pd.DataFrame({"id": [1], "v": [pd.Timestamp("2022-01-01", tz="America/New_York")]}))

@@ -30,7 +30,7 @@ def loops(tree: ast.AST) -> list[tuple[str, int]]:
     return sorted(found)
 
 
-def test_no_loop_looks_for_a_name_in_a_list_that_is_made_anew() -> None:
+def test_no_loop_searches_a_list_that_it_rebuilds() -> None:
     sets = {"timeline.names", "now.names", "listed.names", "self.timeline.names"}  # of instants: kept, and hashed
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text}; use format.schema.present or absent"
@@ -42,7 +42,7 @@ def test_no_loop_looks_for_a_name_in_a_list_that_is_made_anew() -> None:
 
 
 @pytest.mark.parametrize("text", ["[n for n in a if n in b.names]", "for n in a:\n  n not in f.schema_arrow.names"])
-def test_such_a_loop_would_be_found(text: str) -> None:
+def test_loop_that_rebuilds_its_list_is_found(text: str) -> None:
     assert loops(ast.parse(text))
 
 

@@ -44,13 +44,13 @@ def test_types_are_widened_to_those_in_use(given_type: pa.DataType, stored: pa.D
         (pa.list_(pa.uint64()), r"'c\.element'.*decimal128"),
     ],
 )
-def test_what_cannot_be_stored_is_named_with_a_way_out(kind: pa.DataType, advice: str) -> None:
+def test_value_that_cannot_be_stored_is_named_with_a_way_out(kind: pa.DataType, advice: str) -> None:
     with pytest.raises(UnsupportedSchema, match=advice):
         canonical(pa.schema([("c", kind)]))
 
 
 @pytest.mark.parametrize("columns", [["a b"], ["é"], ["1a"], [""], ["a", "A"], ["a", "a"]])
-def test_names_that_engines_stumble_over_are_refused(columns: list[str]) -> None:
+def test_column_names_that_engines_cannot_handle_are_refused(columns: list[str]) -> None:
     with pytest.raises(UnsupportedSchema, match="rename"):
         canonical(pa.schema([pa.field(name, pa.int32()) for name in columns]))
 
@@ -119,13 +119,13 @@ def test_fields_that_cannot_be_added_are_refused(
         with_columns(DEEP, pa.schema(added))
 
 
-def test_the_outline_tells_fields_and_types_and_not_what_may_be_null() -> None:
+def test_outline_shows_fields_and_types_without_nullability() -> None:
     required = pa.schema([pa.field("st", pa.struct([pa.field("x", pa.int64(), nullable=False)]))])
     assert outline(required) == outline(pa.schema([("st", pa.struct([("x", pa.int64())]))]))
     assert outline(required) != outline(pa.schema([("st", pa.struct([("x", pa.int32())]))]))
 
 
-def test_new_fields_of_rows_are_found_at_every_depth_and_can_be_added() -> None:
+def test_new_fields_of_rows_are_found_at_every_depth() -> None:
     wider = pa.struct([("y", pa.string()), ("x", pa.int32())])
     deep = pa.struct([("x", pa.large_list(pa.struct([("z", pa.int8()), ("a", pa.date32())])))])
     given = pa.schema([("st", wider), ("l", pa.list_(wider)), ("m", pa.map_(pa.string(), deep)), ("n", pa.int8())])

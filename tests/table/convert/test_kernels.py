@@ -81,7 +81,7 @@ def test_plain_cast_of_pyarrow_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
 # -- maps and lists ----------------------------------------------------------------------------------------------------
 
 
-def test_equal_keys_are_found_in_the_same_map_only(seed: int) -> None:
+def test_duplicate_keys_are_found_only_within_one_map(seed: int) -> None:
     random = Random(seed)
     for _ in range(300):
         maps = [
@@ -102,12 +102,12 @@ def test_elements_are_those_of_lists_that_are_not_null() -> None:
     assert elements_of(lists[2:], lengths_of(lists[2:])).to_pylist() == [3, 4]
 
 
-def test_values_below_a_null_struct_are_not_asked() -> None:
+def test_values_below_a_null_struct_are_ignored() -> None:
     below = pa.StructArray.from_arrays([pa.array([2**40, 1])], ["x"], mask=pa.array([True, False]))
     assert convert(below, pa.struct([("x", pa.int32())])).to_pylist() == [None, {"x": 1}]
 
 
-def test_words_of_a_dictionary_that_no_row_uses_are_not_asked() -> None:
+def test_unused_dictionary_entries_are_ignored() -> None:
     given = pa.DictionaryArray.from_arrays(pa.array([1, None], pa.int8()), pa.array([2**40, 7]))
     assert convert(given, pa.int32()).to_pylist() == [7, None]
 

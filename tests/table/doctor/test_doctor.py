@@ -262,7 +262,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_a_damage_is_found_and_the_sentence_says_what_to_do(
+def test_damage_is_found_and_the_finding_says_what_to_do(
     folder: Path, damage: Callable[[Path], tuple[str, str]]
 ) -> None:
     assert findings(folder) == []
@@ -273,13 +273,13 @@ def test_a_damage_is_found_and_the_sentence_says_what_to_do(
     assert sorted(path for path in folder.rglob("*") if path.is_file()) == before
 
 
-def test_what_is_no_table_at_all_is_said(tmp_path: Path) -> None:
+def test_folder_without_a_table_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TableNotFound, match="table create"):
         diagnose(Table(Store.from_url(str(tmp_path)), str(tmp_path)))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_good_to_know_things_are_notes(folder: Path) -> None:
+def test_harmless_findings_are_notes(folder: Path) -> None:
     (folder / ".hoodie" / ".heartbeat" / "20200101000000000").touch()
     reword(folder, "hoodie.table.timeline.timezone=UTC", "")
     lease = Table.open(str(folder)).lock.acquire()
@@ -311,7 +311,7 @@ def test_keys_in_several_file_groups_are_counted_if_asked(tmp_path: Path, kind: 
     ]
 
 
-def test_a_commit_that_was_decided_is_spoken_of_until_it_is_there(folder: Path) -> None:
+def test_decided_commit_is_reported_until_it_is_applied(folder: Path) -> None:
     file = last_commit(folder)
     decided = Pending.of_bytes(str(file.relative_to(folder)), file.read_bytes())
     record = LockRecord("another", to_ms("20990101000000000"), expired=False, handed=True, pending=decided)

@@ -35,7 +35,7 @@ def test_a_healthy_table_has_no_findings(table: Table) -> None:
     assert said(table) == said(table, "note") == []
 
 
-def test_two_file_groups_of_one_bucket_are_found_and_no_writer_makes_it_worse(
+def test_two_file_groups_of_one_bucket_are_found_and_block_writers(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
@@ -69,7 +69,7 @@ def test_file_groups_of_no_bucket_are_found(table: Table, monkeypatch: pytest.Mo
     assert any("1 file groups are of none of the 4 buckets" in sentence for _, sentence in said(table))
 
 
-def test_rules_for_buckets_that_are_unknown_here_are_found_and_not_adopted(tmp_path: Path) -> None:
+def test_unknown_bucket_rules_are_found_and_not_adopted(tmp_path: Path) -> None:
     plain = Table.create(str(tmp_path / "p"), replace(SPEC, buckets=None), settings=SETTINGS)
     upsert(plain, (1, "a", 1))
     path = tmp_path / "p" / ".hoodie" / ".bucket_index" / "consistent_hashing_metadata" / "a" / "0.hashing_meta"
@@ -81,7 +81,7 @@ def test_rules_for_buckets_that_are_unknown_here_are_found_and_not_adopted(tmp_p
         plain.adopt_bucket_index(4)
 
 
-def test_buckets_that_the_properties_do_not_tell_of_are_noted(table: Table) -> None:
+def test_buckets_missing_from_the_properties_are_noted(table: Table) -> None:
     reword(Path(table.url), "hoodie.index.type=BUCKET\n", "")
     assert said(table) == []
     ((rule, sentence),) = said(table, "note")

@@ -57,7 +57,7 @@ def a_removed_one_that_readers_are_told_of(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_wrong_with_those_of_the_jvm(name: str, tmp_path: Path) -> None:
+def test_metadata_tables_of_the_jvm_have_no_findings(name: str, tmp_path: Path) -> None:
     assert found(unpacked(name, tmp_path)) == []
 
 
@@ -72,7 +72,7 @@ def test_nothing_is_wrong_with_those_of_the_jvm(name: str, tmp_path: Path) -> No
     ],
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_each_difference_is_told_with_the_next_step(name: str, damage: Damage, tmp_path: Path) -> None:
+def test_each_difference_is_reported_with_the_next_step(name: str, damage: Damage, tmp_path: Path) -> None:
     folder = unpacked(name, tmp_path)
     sentence = damage(folder)
     ((what, mend),) = found(folder)
@@ -80,14 +80,14 @@ def test_each_difference_is_told_with_the_next_step(name: str, damage: Damage, t
     assert "lockprovider table retire-metadata URL" in mend
 
 
-def test_what_a_clean_that_is_at_it_has_removed_is_no_difference(tmp_path: Path) -> None:
+def test_files_removed_by_a_running_clean_are_no_difference(tmp_path: Path) -> None:
     folder = unpacked(NAMES[0], tmp_path)
     a_file_that_was_removed(folder)
     (folder / ".hoodie/timeline/20301122030719105.clean.requested").write_bytes(b"")
     assert found(folder) == []
 
 
-def test_a_table_whose_readers_list_the_folders_is_not_compared(tmp_path: Path) -> None:
+def test_metadata_table_that_readers_do_not_use_is_not_compared(tmp_path: Path) -> None:
     folder = unpacked(NAMES[0], tmp_path)
     Table.open(str(folder)).retire_metadata_table()
     assert found(folder) == []

@@ -35,7 +35,7 @@ def put(store: Store, data: bytes) -> None:
     store.put_if_absent(HUDI_LOCK_PATH, data).unwrap()
 
 
-def test_doctor_says_who_is_locked_out_of_version_9(tmp_path: Path) -> None:
+def test_doctor_names_clients_locked_out_of_version_9(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     assert "Hudi 1.0" not in notes(table)
     path = tmp_path / "t" / ".hoodie" / "hoodie.properties"
@@ -45,9 +45,7 @@ def test_doctor_says_who_is_locked_out_of_version_9(tmp_path: Path) -> None:
     assert "hoodie.write.auto.upgrade=false" in said
 
 
-def test_the_log_says_who_is_locked_out_when_a_table_is_upgraded(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_upgrade_logs_which_clients_are_locked_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table, path = made(tmp_path / "t"), tmp_path / "t" / ".hoodie" / "hoodie.properties"
     path.write_text(path.read_text().replace("hoodie.table.version=8", "hoodie.table.version=9"))
     with caplog.at_level(logging.INFO, "lockprovider.table"):
@@ -59,7 +57,7 @@ def test_the_log_says_who_is_locked_out_when_a_table_is_upgraded(
     assert said[0][1].endswith("upgraded from version 8 to 9: Hudi 1.0 cannot open it any more")
 
 
-def test_a_lock_that_a_jvm_writer_holds_may_be_held_by_its_upgrade(tmp_path: Path) -> None:
+def test_doctor_says_that_a_jvm_lock_holder_may_be_upgrading(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     with table.lock.acquire():
         assert JVM_HOLDS not in notes(table)
@@ -68,7 +66,7 @@ def test_a_lock_that_a_jvm_writer_holds_may_be_held_by_its_upgrade(tmp_path: Pat
     assert any(JVM_HOLDS in line for line in lines(look(table.store, HUDI_LOCK_PATH, Machine())))
 
 
-def test_status_and_doctor_say_that_a_jvm_writer_may_starve_beside_a_line(tmp_path: Path) -> None:
+def test_status_and_doctor_say_that_waiters_may_starve_a_jvm_writer(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     put(table.store, jvm(guest_ms=Machine().now_ms()))
     assert not any(JVM_STARVES in line for line in lines(look(table.store, HUDI_LOCK_PATH, Machine())))

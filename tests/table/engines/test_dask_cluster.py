@@ -87,7 +87,7 @@ def chunk(number: int, once: str) -> pd.DataFrame:
 
 
 @pytest.mark.soak
-def test_frame_larger_than_the_workers_is_appended_though_one_is_killed(
+def test_frame_larger_than_memory_is_appended_though_a_worker_is_killed(
     tmp_path: Path, cluster: Any, request: pytest.FixtureRequest
 ) -> None:
     count = max(2, int(request.config.getoption("--soak") * CHUNKS_A_MINUTE))

@@ -14,7 +14,7 @@ from lockprovider.table.rewrite.executor import here
 
 
 @pytest.mark.parametrize(("compaction", "scheduler"), [(True, "processes"), (True, "threads"), (False, "threads")])
-def test_a_plan_that_dask_runs_comes_to_the_same_files_as_one_that_is_run_here(
+def test_plan_run_by_dask_writes_the_same_files_as_a_local_run(
     tmp_path: Path, compaction: bool, scheduler: str
 ) -> None:
     table, copy, begin = with_plan(tmp_path, compaction=compaction)
@@ -30,7 +30,7 @@ def test_a_plan_that_dask_runs_comes_to_the_same_files_as_one_that_is_run_here(
 
 
 @pytest.mark.parametrize("compaction", [True, False])
-def test_what_an_executor_that_died_has_left_is_gone_on_with(tmp_path: Path, compaction: bool) -> None:
+def test_work_of_a_dead_executor_is_continued(tmp_path: Path, compaction: bool) -> None:
     def finish(table: Table) -> None:
         engine.compact(table) if compaction else engine.cluster(table, SORT)
 

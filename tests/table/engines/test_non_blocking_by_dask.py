@@ -38,7 +38,7 @@ def begun(table: Table, *given: Row) -> Any:
     return txn
 
 
-def test_dask_writers_of_the_same_keys_both_commit_and_the_greatest_value_wins(table: Table) -> None:
+def test_dask_writers_of_the_same_keys_commit_and_the_greatest_value_wins(table: Table) -> None:
     one = begun(another(table), (1, "a", "one", 5), (2, "a", "one", 1), (3, "b", "one", 1))
     two = begun(another(table), (1, "a", "two", 4), (2, "a", "two", 2), (4, "b", "two", 1))
     table.upsert(rows((3, "b", "by pyarrow", 2)))
@@ -50,7 +50,7 @@ def test_dask_writers_of_the_same_keys_both_commit_and_the_greatest_value_wins(t
     assert [c.operation for c in table.history()].count("BULK_INSERT") == 1, "anchors of both partitions, once"
 
 
-def test_each_verb_of_dask_is_blind_and_deletes_with_values_are_not_looked_for(table: Table) -> None:
+def test_dask_verbs_and_deletes_with_values_read_nothing(table: Table) -> None:
     late = begun(another(table), (2, "a", "late", 8))
     dask.append(table, parted(rows((1, "a", "x", 5), (2, "a", "x", 5), (3, "a", "x", 5))))
     assert dask.delete(table, parted(gone((1, "a", 7), (2, "a", 7), (9, "a", 7)))).deleted == 3
@@ -61,7 +61,7 @@ def test_each_verb_of_dask_is_blind_and_deletes_with_values_are_not_looked_for(t
     assert all(".log." in path for path in log_files(table))
 
 
-def test_dask_deletes_without_values_are_an_ordinary_write_that_may_conflict(table: Table) -> None:
+def test_dask_deletes_without_values_are_ordinary_and_may_conflict(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 5)))
     txn = another(table).transaction()
     dask.merge(txn, None, parted(keys((1, "a"))))
@@ -73,7 +73,7 @@ def test_dask_deletes_without_values_are_an_ordinary_write_that_may_conflict(tab
     assert content(table) == by_hudi_rs(table) == []
 
 
-def test_a_null_ordering_value_is_refused_before_the_instant_is_taken(table: Table) -> None:
+def test_null_ordering_value_is_refused_before_the_instant_begins(table: Table) -> None:
     before = sorted(Path(table.url).rglob("*"))
     bad = rows((1, "a", "x", 1)).to_pandas()
     bad["ts"] = bad["ts"].astype("Int64").where(bad["ts"] > 1)
@@ -84,7 +84,7 @@ def test_a_null_ordering_value_is_refused_before_the_instant_is_taken(table: Tab
     assert sorted(Path(table.url).rglob("*")) == before
 
 
-def test_columns_that_come_while_dask_computes_are_a_conflict_and_the_next_try_knows_them(table: Table) -> None:
+def test_column_added_while_dask_computes_is_a_conflict_and_retried(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 5)))
     tries = 0
 
@@ -102,7 +102,7 @@ def test_columns_that_come_while_dask_computes_are_a_conflict_and_the_next_try_k
 
 
 @pytest.mark.parametrize("moment", ["before it writes", "while it writes"])
-def test_a_batch_of_a_stream_is_written_once_also_blindly(table: Table, moment: str) -> None:
+def test_stream_batch_is_written_once_by_non_blocking_writers(table: Table, moment: str) -> None:
     batch = BatchId("stream", 1)
 
     def once(txn: Any) -> None:

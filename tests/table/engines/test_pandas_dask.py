@@ -77,7 +77,7 @@ def test_the_index_is_dropped_whatever_it_is(table: Table) -> None:
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 2), (3, "b", 3)}
 
 
-def test_a_frame_that_was_read_is_the_frame_that_was_written(tmp_path: Path) -> None:
+def test_read_frame_equals_the_written_frame(tmp_path: Path) -> None:
     schema = pa.schema(
         [
             ("id", pa.int64()), ("small", pa.int32()), ("ok", pa.bool_()), ("x", pa.float64()), ("name", pa.string()),
@@ -144,7 +144,7 @@ def test_a_column_of_the_wrong_type_is_named_and_nothing_is_written(table: Table
 
 
 @pytest.mark.parametrize("value", [0.5, float(2**63), np.inf])
-def test_a_number_that_would_change_is_refused_and_one_that_would_not_is_taken(table: Table, value: float) -> None:
+def test_number_that_would_change_is_refused(table: Table, value: float) -> None:
     with pytest.raises(InvalidRecords, match="^value: double does not fit int64: "):
         table.append(frame((1, "a", value), (2, "a", 1.0)))
     table.append(frame((1, "a", np.nan), (2, "a", 3.0)))
@@ -166,7 +166,7 @@ def test_a_number_that_would_change_is_refused_and_one_that_would_not_is_taken(t
     ],
     ids=["null key", "stranger", "no partition", "number as name", "twice", "text", "dict", "series", "dask"],
 )
-def test_bad_rows_are_refused_with_the_next_step_and_nothing_is_written(table: Table, bad: Any, sentence: str) -> None:
+def test_bad_rows_are_refused_with_the_next_step(table: Table, bad: Any, sentence: str) -> None:
     before = data_files(Path(table.url))
     for call in (table.append, table.upsert):
         with pytest.raises(InvalidRecords, match=sentence):
@@ -175,7 +175,7 @@ def test_bad_rows_are_refused_with_the_next_step_and_nothing_is_written(table: T
     assert table.timeline().pending_writes == ()
 
 
-def test_a_key_that_comes_twice_is_refused_by_append_and_settled_by_upsert(table: Table) -> None:
+def test_duplicate_key_is_refused_by_append_and_merged_by_upsert(table: Table) -> None:
     twice = frame((1, "a", 1), (1, "b", 2), (1, "a", 3))
     with pytest.raises(InvalidRecords, match="record key '1' comes more than once in partition 'a'.*use upsert"):
         table.append(twice)
@@ -184,7 +184,7 @@ def test_a_key_that_comes_twice_is_refused_by_append_and_settled_by_upsert(table
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 3), (1, "b", 2)}
 
 
-def test_a_missing_column_is_null_when_appended_and_refused_when_it_would_erase_values(table: Table) -> None:
+def test_missing_column_is_null_in_append_and_refused_in_upsert(table: Table) -> None:
     table.append(frame((1, "a", 1)))
     part = frame((1, "a", 0), (2, "a", 0)).drop(columns="value")
     with pytest.raises(InvalidRecords, match="^value is missing"):
@@ -228,7 +228,7 @@ def test_a_conflict_of_a_frame_is_retried_or_raised(table: Table, monkeypatch: p
 # -- pyarrow, and all that speaks its stream ---------------------------------------------------------------------------
 
 
-def test_a_reader_is_appended_file_by_file_and_never_held_whole(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_is_appended_file_by_file_in_bounded_memory(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "ROWS_PER_FILE", 1000)
     taken: list[int] = []
 
@@ -245,9 +245,7 @@ def test_a_reader_is_appended_file_by_file_and_never_held_whole(table: Table, mo
     assert content(table) == by_hudi_rs(table.url) == {(n, "a", n) for n in range(4500)}
 
 
-def test_a_key_that_comes_twice_in_different_files_of_one_append_is_found(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_duplicate_key_across_files_of_one_append_is_found(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "ROWS_PER_FILE", 10)
     batches = [*rows(*((n, "a", n) for n in range(30))).to_batches(max_chunksize=7), *rows((3, "a", 0)).to_batches()]
     with pytest.raises(InvalidRecords, match="record key '3' comes more than once"):
@@ -278,7 +276,7 @@ def test_a_reader_that_fails_leaves_nothing(table: Table) -> None:
     assert table.timeline().pending_writes == ()
 
 
-def test_whatever_gives_an_arrow_stream_can_be_written(table: Table) -> None:
+def test_any_object_with_an_arrow_stream_can_be_written(table: Table) -> None:
     class Foreign:
         """As a polars DataFrame or a DuckDB result does."""
 
@@ -290,7 +288,7 @@ def test_whatever_gives_an_arrow_stream_can_be_written(table: Table) -> None:
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "a", 2)}
 
 
-def test_a_read_of_a_transaction_is_of_its_own_moment(table: Table) -> None:
+def test_read_of_a_transaction_uses_its_snapshot(table: Table) -> None:
     table.append(frame((1, "a", 1)))
     with table.transaction() as txn:
         upsert(table, (1, "a", 2))
@@ -298,7 +296,7 @@ def test_a_read_of_a_transaction_is_of_its_own_moment(table: Table) -> None:
     assert table.to_pandas(["value"])["value"].tolist() == [2]
 
 
-def test_nothing_to_write_is_a_commit_of_nothing(table: Table) -> None:
+def test_empty_frame_makes_an_empty_commit(table: Table) -> None:
     done = table.append(frame((1, "a", 1)).iloc[:0].astype({"id": "int64", "part": "str", "value": "int64"}))
     assert (done.inserted, done.file_groups) == (0, ())
     assert content(table) == by_hudi_rs(table.url) == set()
@@ -319,7 +317,7 @@ def parted(count: int, *triples: tuple[Any, Any, Any]) -> Any:
     return dd.from_pandas(frame(*triples), npartitions=count, sort=False)
 
 
-def test_a_dask_frame_is_appended_upserted_and_deleted_in_one_commit_each(table: Table, scheduler: str) -> None:
+def test_dask_frame_is_appended_upserted_and_deleted_in_one_commit_each(table: Table, scheduler: str) -> None:
     first = on_dask.append(table, parted(3, *((n, "ab"[n % 2], n) for n in range(20))), extra={"batch": "7"})
     changed, gone = (
         parted(2, (2, "a", 20), (3, "b", 30), (100, "c", 1)),
@@ -339,7 +337,7 @@ def test_a_dask_frame_is_appended_upserted_and_deleted_in_one_commit_each(table:
     assert orphans(Path(table.url)) == set()
 
 
-def test_a_read_is_lazy_one_partition_a_file_and_of_its_own_moment(table: Table) -> None:
+def test_dask_read_is_lazy_with_one_partition_per_file_and_one_snapshot(table: Table) -> None:
     table.append(frame((1, "a", 1), (2, "b", 2), (3, "c", 3)))
     old = on_dask.read(table)
     narrow = on_dask.read(table.scan(["value", "_hoodie_record_key"], pc.field("part") > "b"))
@@ -393,7 +391,7 @@ def test_a_task_that_fails_leaves_nothing(table: Table, scheduler: str) -> None:
     assert table.timeline().pending_writes == ()
 
 
-def test_of_a_key_in_several_dask_partitions_the_last_counts(table: Table) -> None:
+def test_last_of_equal_keys_in_several_dask_partitions_wins(table: Table) -> None:
     on_dask.upsert(table, parted(4, (1, "a", 1), (1, "a", 2), (2, "a", 5), (1, "a", 3)), deletes=parted(1, (2, "a", 0)))
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 3)}
 

@@ -68,7 +68,7 @@ def test_a_row_s_number_in_its_file_ends_its_sequence_number(places: set[int]) -
     assert found["_hoodie_commit_seqno"].to_pylist() == [f"{BASE.begin}_3_{place}" for place in sorted(places)]
 
 
-def test_what_somebody_may_filter_by_has_statistics() -> None:
+def test_filterable_columns_have_statistics() -> None:
     group = pq.ParquetFile(io.BytesIO(write(ROWS))).metadata.row_group(0)
     with_them = [group.column(n).path_in_schema for n in range(group.num_columns) if group.column(n).is_stats_set]
     assert with_them == ["_hoodie_commit_time", "_hoodie_record_key", *ROWS.column_names]
@@ -311,7 +311,7 @@ def test_a_merge_is_what_a_dict_would_do(
     assert done.plan.changed == (done.plan.inserts + done.plan.updates + done.plan.deletes > 0)
 
 
-def test_a_merge_where_ties_lose_would_be_found_out() -> None:
+def test_mutant_merge_where_ties_lose_is_caught() -> None:
     old, new = [("a", 1, "old")], [("a", 1, "new")]
     assert seen(merge(old, new, set(), ordered=True)) != merged_by_hand(old, new, set(), ordered=True, ties_lose=True)
     assert seen(merge(old, new, set(), ordered=True)) == merged_by_hand(old, new, set(), ordered=True)
@@ -341,7 +341,7 @@ def test_a_merge_brings_new_columns_and_refuses_to_lose_any() -> None:
         merged(write(ROWS), more.select(["id", "ts"]), none)
 
 
-def test_text_of_few_values_is_merged_as_dictionaries_and_keeps_no_entry_that_no_row_has() -> None:
+def test_merged_dictionary_columns_keep_no_unused_entry() -> None:
     keys = [f"{number:03}" for number in range(300)]
     old = write(table_of([(key, None, "old" if key < "200" else "new") for key in keys]))
     few = base_file.open_encoded(old).schema_arrow
@@ -363,7 +363,7 @@ def test_text_of_few_values_is_merged_as_dictionaries_and_keeps_no_entry_that_no
 @given(
     st.lists(st.tuples(keys_of, st.none() | st.integers(0, 3), st.text("xyz", max_size=2)), max_size=8), st.booleans()
 )
-def test_of_duplicates_the_highest_and_then_the_last_is_kept(
+def test_highest_and_then_last_of_duplicates_is_kept(
     rows: list[Change],
     ordered: bool,
 ) -> None:

@@ -60,7 +60,7 @@ def test_an_index_is_written_as_jvm_writers_read_it_and_read_back() -> None:
     check_writable(found)
 
 
-def test_what_is_not_said_is_hudis_default() -> None:
+def test_missing_index_setting_has_the_default_of_hudi() -> None:
     assert reworded("hoodie.bucket.index.num.buckets=8\n", "").bucket_index == BucketIndex(256, ("id",))
     assert reworded("hoodie.bucket.index.hash.field=id\n", "").bucket_index == BucketIndex(8, ("id", "day"))
     assert reworded("hoodie.index.type=BUCKET", "hoodie.index.type=BLOOM").bucket_index is None
@@ -88,7 +88,7 @@ def test_an_impossible_number_of_buckets_is_a_damaged_file(count: str) -> None:
 
 
 @pytest.mark.parametrize("resolution", [by_file_group, prefer_writer])
-def test_two_file_groups_of_one_bucket_overlap_and_of_two_do_not(resolution: object) -> None:
+def test_file_groups_overlap_only_within_one_bucket(resolution: object) -> None:
     resolve = by_bucket(resolution)  # type: ignore[arg-type]
     mine = operation(file_id(3, MINE), state=InstantState.INFLIGHT)
     theirs = operation(file_id(3, THEIRS), file_id(4, THEIRS))
@@ -99,7 +99,7 @@ def test_two_file_groups_of_one_bucket_overlap_and_of_two_do_not(resolution: obj
     assert resolution(mine, [theirs]) is None  # type: ignore[operator]
 
 
-def test_a_partition_that_is_enough_is_enough_with_buckets_too() -> None:
+def test_partition_conflict_also_counts_with_buckets() -> None:
     theirs = operation(file_id(1, THEIRS), file_id(2, THEIRS))
     overlap = by_bucket(by_partition)(operation(file_id(3, MINE), state=InstantState.INFLIGHT), [theirs])
     assert overlap is not None
@@ -112,7 +112,7 @@ def test_a_planned_service_of_no_bucket_stands_for_itself() -> None:
     assert by_bucket(by_file_group)(operation(MINE, state=InstantState.INFLIGHT), [planned]) is not None
 
 
-def test_file_groups_are_told_apart_by_their_bucket() -> None:
+def test_file_groups_are_distinguished_by_their_bucket() -> None:
     def at(name: str, part: str = "p") -> FileSlice:
         return FileSlice(part, name, A, f"{part}/{name}_0-0-0_{A}.parquet", 1)
 

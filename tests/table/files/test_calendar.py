@@ -34,16 +34,14 @@ def written(folder: Path, *mark: str, day: Any = DAY, at: Any = TIME) -> tuple[T
 
 
 @pytest.mark.parametrize(("day", "at", "column"), [(OLD_DAY, TIME, "day"), (DAY, OLD, "at")])
-def test_old_dates_of_the_old_calendar_are_neither_read_nor_written_on(
-    tmp_path: Path, day: Any, at: Any, column: str
-) -> None:
+def test_old_dates_of_the_julian_calendar_are_refused(tmp_path: Path, day: Any, at: Any, column: str) -> None:
     table, rows = written(tmp_path, SPARK_KEY, LEGACY_KEY, day=day, at=at)
     for use in (table.to_arrow, lambda: table.upsert(rows), lambda: table.delete(rows)):
         with pytest.raises(UnsupportedTable, match=f"old dates in column '{column}'.*LEGACY"):
             use()
 
 
-def test_later_ones_are_the_same_in_both_calendars(tmp_path: Path) -> None:
+def test_later_dates_are_the_same_in_both_calendars(tmp_path: Path) -> None:
     table, rows = written(tmp_path, SPARK_KEY, LEGACY_KEY)
     assert table.to_arrow() == rows
     table.upsert(rows)

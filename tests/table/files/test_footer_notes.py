@@ -78,7 +78,7 @@ def lost(files: dict[str, list[str]], wanted: list[str], make: Callable[[list[st
 
 
 @given(st.lists(st.sets(KEYS, min_size=1, max_size=6), min_size=1, max_size=3), st.sets(KEYS, min_size=1, max_size=4))
-def test_no_file_that_has_one_of_the_keys_is_left_out(groups: list[set[str]], wanted: set[str]) -> None:
+def test_no_file_with_one_of_the_keys_is_skipped(groups: list[set[str]], wanted: set[str]) -> None:
     files = {f"f{number}": sorted(keys) for number, keys in enumerate(groups)}
     assert lost(files, sorted(wanted), note_of) == set()
     asked = pa.array(sorted(wanted))
@@ -88,11 +88,11 @@ def test_no_file_that_has_one_of_the_keys_is_left_out(groups: list[set[str]], wa
 
 
 @pytest.mark.parametrize("twin", [without_last, cut])
-def test_wrong_notes_lose_a_key(twin: Callable[[list[str]], FooterNote]) -> None:
+def test_mutant_with_wrong_notes_loses_a_key(twin: Callable[[list[str]], FooterNote]) -> None:
     assert lost({"f": ["a", "ab", "b", "ba"]}, ["ba"], twin) == {"f"}
 
 
-def test_notes_leave_out_what_they_can_and_large_filters_are_kept_in_the_process_alone() -> None:
+def test_notes_are_small_and_large_filters_stay_in_the_process() -> None:
     small, large = note_of(["a", "b"]), note_of([f"k{number}" for number in range(600)])
     assert footer_notes.decode_notes(footer_notes.encode_notes({"s": small, "l": large})) == {
         "s": small,
@@ -114,7 +114,7 @@ def test_notes_leave_out_what_they_can_and_large_filters_are_kept_in_the_process
     assert known.without(EMPTY, ["s", "l"], pa.array([], pa.string())) == {"s", "l"}
 
 
-def test_the_first_are_forgotten_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_notes_are_dropped_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(footer_notes, "_MEMORY_BYTES", 5000)
     known, note = FooterNotes(), note_of(["a"])
     for number in range(50):
@@ -124,7 +124,7 @@ def test_the_first_are_forgotten_when_there_is_no_room(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("text", ["", "x", "\x00"])
-def test_a_filter_that_cannot_be_read_is_none(text: str) -> None:
+def test_unreadable_filter_is_ignored(text: str) -> None:
     known = FooterNotes()
     known.add("f", FooterNote(("a", "c"), text))
     assert known.without(EMPTY, ["f"], pa.array(["b"])) == set()
@@ -156,7 +156,7 @@ def notes_of(store: Store) -> list[Any]:
     return store.list(footer_notes.NOTES)
 
 
-def test_an_upsert_of_one_key_opens_one_of_a_thousand_files_and_a_process_that_knows_nothing_asks_thirty_times_at_most(
+def test_upsert_of_one_key_opens_one_of_a_thousand_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(changes, "ROWS_PER_FILE", ROWS)
@@ -189,7 +189,7 @@ def test_an_upsert_of_one_key_opens_one_of_a_thousand_files_and_a_process_that_k
     assert found.num_rows == len(IDS) + 1
 
 
-def test_of_few_files_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_notes_are_written_for_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "EVERY", 2)
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     for number in range(8):
@@ -212,7 +212,7 @@ def names(store: Store) -> list[str]:
     return [entry.path.rpartition("/")[2] for entry in notes_of(store)]
 
 
-def test_what_nobody_has_said_is_put_and_read_once(tmp_path: Path) -> None:
+def test_missing_notes_are_written_and_read_once(tmp_path: Path) -> None:
     store, files = Store.from_url(str(tmp_path)), [f"f{number}" for number in range(9)]
     first = knowing(*files)
     assert not first.put(store, "1", files[1:]), "of eight nothing is said"
@@ -232,7 +232,7 @@ def test_what_nobody_has_said_is_put_and_read_once(tmp_path: Path) -> None:
     assert names(store) == ["1"], "the first has said it"
 
 
-def test_of_many_objects_one_is_made_and_the_last_two_stay(tmp_path: Path) -> None:
+def test_many_note_objects_are_merged_and_the_last_two_stay(tmp_path: Path) -> None:
     store, files = Store.from_url(str(tmp_path)), [f"f{number}" for number in range(9)]
     for number in range(10, 26):
         assert not knowing(*files).put(store, str(number), files)
@@ -259,7 +259,7 @@ class Meanwhile(Asked):
         return super().__getattr__(name)
 
 
-def test_of_two_who_make_one_at_once_one_does(tmp_path: Path) -> None:
+def test_one_of_two_concurrent_merges_of_notes_wins(tmp_path: Path) -> None:
     store, files = Store.from_url(str(tmp_path)), [f"f{number}" for number in range(9)]
     for name in "123":
         knowing(*files).put(store, name, files)
@@ -273,7 +273,7 @@ def test_of_two_who_make_one_at_once_one_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"x\x9c\x03\x00\x00\x00\x00\x01", *map(damaged, WRONG)])
-def test_what_cannot_be_read_tells_nothing(tmp_path: Path, data: bytes) -> None:
+def test_unreadable_notes_are_ignored(tmp_path: Path, data: bytes) -> None:
     store, files = Store.from_url(str(tmp_path)), [f"f{number}" for number in range(9)]
     store.put_if_absent(f"{footer_notes.NOTES}5", data).unwrap()
     assert said(store) == {}

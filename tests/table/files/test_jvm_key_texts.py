@@ -63,7 +63,7 @@ def our_partition(name: str, label: str) -> str:
     return path.removeprefix("p=")
 
 
-def test_texts_of_all_releases_and_types_are_stored() -> None:
+def test_key_texts_of_all_releases_and_types_are_stored() -> None:
     for shape in ("composite key", "composite partition"):
         for name in KINDS.keys() - {"bytes"}:
             found = {version for other, _, by in groups(shape) if other == name for version in by}
@@ -112,7 +112,7 @@ def test_an_encoded_partition_has_the_path_of_all_releases() -> None:
 
 
 @pytest.mark.parametrize("version", NEWEST)
-def test_a_key_of_one_column_and_two_partitions_is_named_as_the_newest_releases_name_it(version: str) -> None:
+def test_key_of_one_column_and_two_partitions_has_the_newest_form(version: str) -> None:
     config = TableConfig("t", ("k",), ("p", "q"), version=9)
     rows = pa.table({"k": ["a"]})
     for group in STORED["one key of two partitions"]:
@@ -121,7 +121,7 @@ def test_a_key_of_one_column_and_two_partitions_is_named_as_the_newest_releases_
             assert group["texts"] == {"'a'": ours[0].as_py()}
 
 
-def test_every_spelling_of_a_key_of_one_column_is_one_that_files_are_compared_with() -> None:
+def test_every_spelling_of_a_single_column_key_is_compared_with_files() -> None:
     config, rows = TableConfig("t", ("k",), ("p", "q")), pa.table({"k": ["a"]})
     ours = {
         base_file.record_keys(rows, ["k"], named=replace(config, key_is_named=named).names_single_key)[0].as_py()

@@ -31,7 +31,7 @@ def met(match: NumberMatch | TextMatch | None, rows: pa.Table) -> list[tuple[int
 
 
 @given(st.data(), st.booleans())
-def test_the_same_rows_are_found_by_numbers_and_by_texts(data: st.DataObject, wide: bool) -> None:
+def test_numbers_and_texts_of_keys_find_the_same_rows(data: st.DataObject, wide: bool) -> None:
     rows = stored(data.draw(st.lists(INT64 if wide else INT32)), pa.int64() if wide else pa.int32())
     near = st.sampled_from([0, *rows.column("id").to_pylist()]) | INT64
     keys = pa.array(map(str, data.draw(st.lists(near, unique=True))), pa.string())
@@ -44,7 +44,7 @@ def test_the_same_rows_are_found_by_numbers_and_by_texts(data: st.DataObject, wi
 @example(["0x7"])
 @example([" 7"])
 @example(["9223372036854775808"])
-def test_keys_that_are_not_a_numbers_text_are_found_by_texts_only(keys: list[str]) -> None:
+def test_keys_that_are_no_canonical_number_are_found_only_by_text(keys: list[str]) -> None:
     def is_text_of_a_number(key: str) -> bool:
         return key.isascii() and key.lstrip("-").isdigit() and str(int(key)) == key and int(key) < 2**63
 
@@ -52,7 +52,7 @@ def test_keys_that_are_not_a_numbers_text_are_found_by_texts_only(keys: list[str
     assert (found is not None) == all(map(is_text_of_a_number, keys))
 
 
-def test_a_twin_that_takes_all_texts_for_their_numbers_finds_rows_of_other_keys() -> None:
+def test_mutant_that_parses_all_texts_as_numbers_finds_other_rows() -> None:
     rows, keys = stored([7, 8], pa.int64()), pa.array(["007"])
     assert met(NumberMatch(keys.cast(pa.int64()).to_numpy(), "id"), rows) != met(TextMatch(keys), rows) == []
 
@@ -64,7 +64,7 @@ def test_only_columns_of_whole_numbers_are_compared(kind: pa.DataType) -> None:
     assert number_match(pa.array(["1"]), None, COLUMNS) is None
 
 
-def test_a_row_without_a_key_is_said() -> None:
+def test_row_without_a_key_is_reported() -> None:
     rows = pa.table({"id": pa.array([1, None])})
     with pytest.raises(Corrupt, match="without a value in key column 'id'"):
         met(number_match(pa.array(["1"]), "id", COLUMNS), rows)
@@ -73,7 +73,7 @@ def test_a_row_without_a_key_is_said() -> None:
         met(text_match(pa.array(["1"]), "id", texts), rows.cast(texts))
 
 
-def test_texts_are_compared_in_place_of_record_keys_where_all_have_them() -> None:
+def test_key_column_is_compared_instead_of_record_keys_when_all_have_it() -> None:
     texts, numbers = pa.schema([("id", pa.string())]), pa.schema([("id", pa.int64())])
     keys = pa.array(["b"])
     assert met(text_match(keys, "id", texts, texts), pa.table({"id": ["a", "b"]})) == [(1, 0)]
@@ -93,7 +93,7 @@ def test_texts_are_compared_in_place_of_record_keys_where_all_have_them() -> Non
         (TableConfig("t", ("id",), raw={"hoodie.table.keygenerator.class": "org.example.Mine"}), None),
     ],
 )
-def test_which_tables_have_keys_that_are_the_text_of_one_column(config: TableConfig, column: str | None) -> None:
+def test_key_column_is_used_only_for_tables_with_one_key_column(config: TableConfig, column: str | None) -> None:
     assert config.key_column == column
 
 
@@ -127,7 +127,7 @@ def test_logs_are_merged_alike_with_the_key_column_or_without(
     assert table.to_arrow().equals(whole)
 
 
-def test_a_files_keys_are_looked_up_alike_and_those_asked_for_twice_come_once(tmp_path: Path) -> None:
+def test_keys_of_a_file_are_looked_up_once_each(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), TableSpec("t", COLUMNS, ("id",)))
     table.append(pa.table({"id": range(0, 50_000, 2)}))
     one, place = table.snapshot().slices[0], table.place

@@ -106,7 +106,9 @@ def a_base(
 @example({"a": 10}, [("a", "gone", None), ("a", "row", 1)], True)  # M4
 @example({}, [("a", "gone", None), ("a", "delete", 3), ("a", "row", 1)], True)
 @example({"a": 1}, [("a", "delete", 3), ("a", "gone", None), ("a", "delete", 3)], True)
-def test_it_is_the_plain_merge(base: dict[str, Any], events: list[tuple[str, str, Any]], by_event_time: bool) -> None:
+def test_vectorised_merge_equals_the_plain_merge(
+    base: dict[str, Any], events: list[tuple[str, str, Any]], by_event_time: bool
+) -> None:
     table, rows = a_base(base)
     expected = plain.merged(rows, as_plain(events), by_event_time=by_event_time)
     assert merged(table, blocks_of(events), BY_EVENT if by_event_time else BY_COMMIT) == expected
@@ -114,7 +116,7 @@ def test_it_is_the_plain_merge(base: dict[str, Any], events: list[tuple[str, str
 
 @settings(max_examples=40)
 @given(st.dictionaries(keys, times), st.lists(event, max_size=8), st.sets(st.integers(0, 7)), st.booleans())
-def test_it_is_the_plain_merge_with_partial_updates(
+def test_vectorised_merge_equals_the_plain_merge_with_partial_updates(
     base: dict[str, Any], events: list[tuple[str, str, Any]], partial: set[int], by_event_time: bool
 ) -> None:
     partial = {number for number in partial if number < len(events) and events[number][1] == "row"}
@@ -131,7 +133,7 @@ def test_it_is_the_plain_merge_with_partial_updates(
     st.sets(st.integers(0, 7)),
     st.booleans(),
 )
-def test_it_is_the_plain_merge_by_a_column_of_numbers(
+def test_vectorised_merge_equals_the_plain_merge_by_a_column_of_numbers(
     base: dict[str, Any], events: list[tuple[str, str, Any]], partial: set[int], by_event_time: bool
 ) -> None:
     partial = {number for number in partial if number < len(events) and events[number][1] == "row"}
@@ -149,7 +151,7 @@ def test_rows_that_a_base_file_has_twice_are_each_replaced() -> None:
     assert [[row["ts"] for row in rows] for rows in found] == [[9, 5, 5], [9, 5, 5]]
 
 
-def test_of_parquet_blocks_only_the_columns_that_are_needed_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_needed_columns_of_parquet_blocks_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[list[str]] = []
 
     def read(file: pq.ParquetFile, columns: list[str]) -> pa.Table:
@@ -165,7 +167,7 @@ def test_of_parquet_blocks_only_the_columns_that_are_needed_are_decoded(monkeypa
     assert decoded == [[schema.RECORD_KEY, "ts", "id"], ["ts", "id"]]
 
 
-def test_a_row_of_a_log_without_a_key_is_said() -> None:
+def test_log_row_without_a_key_is_reported() -> None:
     for columns in (COLUMNS, WITH_ID):
         row = pa.Table.from_pylist([{"ts": 1}], schema=columns)
         text = schema.to_avro(columns, "t")
@@ -217,7 +219,7 @@ def test_rows_marked_as_deleted_are_deletes_with_their_value() -> None:
 # -- what goes wrong otherwise -----------------------------------------------------------------------------------------
 
 
-def test_m4_a_delete_without_a_value_then_a_low_row_lets_the_base_row_come_back() -> None:
+def test_m4_delete_without_value_then_low_row_restores_the_base_row() -> None:
     base, _ = a_base({"a": 10})
     low = blocks_of([("a", "gone", None), ("a", "row", 1)])
     assert merged(base, low, BY_EVENT)["a"]["ts"] == 10
@@ -225,7 +227,7 @@ def test_m4_a_delete_without_a_value_then_a_low_row_lets_the_base_row_come_back(
     assert merged(base, with_value, BY_EVENT) == {}
 
 
-def test_m2_of_equal_values_the_later_one_in_the_logs_wins_and_any_over_the_base_row() -> None:
+def test_m2_later_log_row_wins_among_equal_values_and_over_the_base_row() -> None:
     base, _ = a_base({"a": 5})
     assert merged(base, blocks_of([("a", "row", 5), ("a", "row", 5)]), BY_EVENT)["a"]["v"] == 1
     assert merged(base, blocks_of([("a", "row", 5)]), BY_EVENT)["a"]["v"] == 0
@@ -250,7 +252,7 @@ TWINS: dict[str, Callable[[LogEvents, MergeRule], Any]] = {
 
 
 @pytest.mark.parametrize("twin", TWINS)
-def test_a_wrong_twin_loses_rows_or_brings_them_back(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_merge_loses_or_restores_rows(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     histories = [
         [("a", "row", 3), ("a", "row", 1)],
         [("a", "row", 3), ("a", "gone", None)],
@@ -265,7 +267,7 @@ def test_a_wrong_twin_loses_rows_or_brings_them_back(twin: str, monkeypatch: pyt
 # -- which tables ------------------------------------------------------------------------------------------------------
 
 
-def test_the_rule_is_that_of_the_properties() -> None:
+def test_merge_rule_comes_from_the_table_properties() -> None:
     config = TableConfig("t", ("id",), ordering_fields=("ts",))
     assert MergeRule.of(config) == MergeRule(("ts",), "id")
     assert MergeRule.of(replace(config, merge_mode=COMMIT_TIME)) == MergeRule((), "id")
@@ -280,7 +282,7 @@ def test_the_rule_is_that_of_the_properties() -> None:
         (EVENT_TIME, {"hoodie.record.merge.strategy.id": "00000000-0000-0000-0000-000000000000"}),
     ],
 )
-def test_a_merge_that_is_not_known_is_refused_and_not_taken_for_another(mode: str, raw: dict[str, str]) -> None:
+def test_unknown_merge_mode_is_refused(mode: str, raw: dict[str, str]) -> None:
     config = TableConfig("t", ("id",), ordering_fields=("ts",), merge_mode=mode, raw=raw)
     with pytest.raises(UnsupportedTable, match=r"compact it .* or read it read-optimized"):
         MergeRule.of(config)

@@ -46,7 +46,7 @@ def said(rows: pa.Table, size: int = 1000) -> Ranges:
 
 
 @given(ROWS, st.integers(1, 4))
-def test_what_is_said_is_true_of_every_row(rows: list[dict[str, Any]], size: int) -> None:
+def test_ranges_are_true_of_every_row(rows: list[dict[str, Any]], size: int) -> None:
     table = pa.Table.from_pylist(rows, SCHEMA)
     found = said(table, size)
     for column in SCHEMA:
@@ -56,7 +56,7 @@ def test_what_is_said_is_true_of_every_row(rows: list[dict[str, Any]], size: int
 
 
 @pytest.mark.parametrize(("table", "path"), base_files())
-def test_what_is_said_of_files_of_the_jvm_is_true(table: str, path: str) -> None:
+def test_ranges_of_jvm_files_are_true(table: str, path: str) -> None:
     data = contents(table)[path]
     rows = pq.read_table(pa.BufferReader(data))
     found = ranges_of(pq.read_metadata(pa.BufferReader(data)))
@@ -85,7 +85,7 @@ def test_ranges_are_those_of_the_values() -> None:
         }
 
 
-def test_of_some_columns_nothing_is_said() -> None:
+def test_some_columns_have_no_ranges() -> None:
     rows = pa.table(
         {
             "_hoodie_commit_time": ["x"],
@@ -106,7 +106,7 @@ def test_of_some_columns_nothing_is_said() -> None:
     assert [*said(many)] == many.column_names[:32]
 
 
-def test_a_part_without_statistics_says_nothing() -> None:
+def test_row_group_without_statistics_has_no_ranges() -> None:
     out = io.BytesIO()
     pq.write_table(pa.table({"n": [1, 2], "m": [1, 2]}), out, write_statistics=["m"])
     assert ranges_of(pq.read_metadata(pa.BufferReader(out.getvalue()))).keys() == {"m"}
@@ -136,7 +136,9 @@ def test_dates_that_may_be_of_the_old_calendar_have_no_ranges() -> None:
         ("date32[day]", pa.date32(), "5", False),
     ],
 )
-def test_a_range_tells_of_a_column_as_it_is_now(kind: str, now: pa.DataType, least: Any, *, is_said: bool) -> None:
+def test_range_applies_to_the_current_type_of_a_column(
+    kind: str, now: pa.DataType, least: Any, *, is_said: bool
+) -> None:
     found = {"c": Range(kind, least, least, has_nulls=False)}
     assert ("==" in str(guarantee(found, [pa.field("c", now)]))) == is_said
     assert "==" not in str(guarantee(found, [pa.field("other", now)]))

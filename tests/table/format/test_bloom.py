@@ -70,7 +70,7 @@ def test_any_key_sets_the_bits_of_the_plain_algorithm(key: str) -> None:
     assert found_bits(bloom.encode_filter([key])) == expected_bits(key, FEW_BITS)
 
 
-def test_the_common_murmur_tail_would_be_found_out() -> None:
+def test_mutant_with_common_murmur_tail_is_caught() -> None:
     assert expected_bits("ab") != expected_bits("ab", canonical=True)
     assert found_bits(bloom.encode_filter(["ab"], room=ROOM)) == expected_bits("ab")
 
@@ -126,7 +126,7 @@ def test_no_keys_make_an_empty_filter() -> None:
 
 
 @pytest.mark.parametrize(("count", "hashes", "rate"), [(70_000, 18, 1e-6), (200_000, 9, 1e-3), (500_000, 4, 0.02)])
-def test_of_many_keys_it_is_as_large_as_the_jvms_and_better(count: int, hashes: int, rate: float) -> None:
+def test_filter_of_many_keys_is_as_large_as_the_jvms_and_better(count: int, hashes: int, rate: float) -> None:
     keys = pa.array(np.arange(count)).cast(pa.string())
     text = bloom.encode_filter(keys)
     head = base64.b64decode(text[:40])
@@ -148,7 +148,7 @@ def test_a_filter_that_grows_is_the_filter_of_all_its_keys(first: int, count: in
     assert bloom.encode_filter(keys, known) == bloom.encode_filter(keys)
 
 
-def test_a_filter_of_other_keys_would_be_found_out_and_one_of_another_form_is_not_used() -> None:
+def test_filter_of_other_keys_is_detected_and_another_form_is_not_used() -> None:
     keys = pa.array(["a", "b", "c"])
     of_one = bloom.encode_filter(keys[:1])
     assert bloom.encode_filter(keys, bloom.KnownFilter(bloom.encode_filter(["z"]), 1)) != bloom.encode_filter(keys)

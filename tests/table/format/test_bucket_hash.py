@@ -87,9 +87,7 @@ def buckets(fields: str, keys: list[str], named: tuple[str, ...], count: int) ->
 
 
 @pytest.mark.parametrize(("fields", "key", "of_16", "of_1009", "of_most"), JVM)
-def test_a_key_is_in_the_bucket_that_the_jvm_says(
-    fields: str, key: str, of_16: int, of_1009: int, of_most: int
-) -> None:
+def test_key_is_in_the_bucket_of_the_jvm(fields: str, key: str, of_16: int, of_1009: int, of_most: int) -> None:
     named = key_fields(fields, key)
     found = [buckets(fields, [key], named, count)[0] for count in (16, 1009, 2**31 - 1)]
     assert found == [of_16, of_1009, of_most]

@@ -38,14 +38,14 @@ def test_every_hfile_of_the_jvm_is_read_to_its_last_byte(path: str) -> None:
     assert struct.unpack(">i", found.info["hfile.AVG_VALUE_LEN"]) == (sum(map(len, values)) // len(values),)
 
 
-def test_what_is_cut_is_refused_with_the_files_name() -> None:
+def test_truncated_hfile_is_refused_by_name() -> None:
     data = FILES[ONE]
     for end in range(0, len(data), 97):
         with pytest.raises(Corrupt, match="restore it"):
             decode_hfile(data[:end], ONE)
 
 
-def test_what_is_damaged_is_read_as_it_was_or_refused() -> None:
+def test_damaged_hfile_is_read_unchanged_or_refused() -> None:
     data = FILES[ONE]
     whole = decode_hfile(data, ONE).entries
     for at in range(0, len(data), 5):
@@ -89,7 +89,7 @@ def record(key: str, **files: int | None) -> FilesRecord:
     return FilesRecord(key, {name: ListedFile(size or 0, size is None) for name, size in files.items()})
 
 
-def test_sizes_merge_by_the_larger_and_a_deleted_file_is_gone_until_it_is_named_again() -> None:
+def test_larger_size_wins_and_deleted_file_is_gone_until_listed_again() -> None:
     found = merge_files(
         [
             FilesRecord("__all_partitions__", {"a": ListedFile(0, False), ".": ListedFile(0, False)}),
@@ -112,7 +112,7 @@ def test_files_of_a_partition_that_is_not_listed_are_not_found() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if ".log." in path])
-def test_what_is_written_has_the_blocks_of_the_jvm_but_for_how_well_they_are_compressed(path: str) -> None:
+def test_written_hfile_has_the_blocks_of_the_jvm_except_for_compression(path: str) -> None:
     theirs = decode_hfile(FILES[path], path)
     made_ms = struct.unpack(">q", theirs.info["hfile.CREATE_TIME_TS"])[0]
     ours = encode_hfile(dict(theirs.entries), theirs.info["schema"].decode(), made_ms)

@@ -144,7 +144,7 @@ def cases() -> Iterator[tuple[str, Case]]:
     yield "properties: a million keys", (lambda: parse_properties(b"a=b\n" * 1_000_000), True)
 
 
-def test_hostile_objects_are_one_typed_error_each_in_little_memory_and_time() -> None:
+def test_hostile_objects_raise_one_typed_error_in_little_memory_and_time() -> None:
     """All of them in one process: of memory what it takes at most, of time what the slowest takes of CPU."""
     run = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

@@ -52,12 +52,12 @@ def test_a_completed_service_is_filed_under_its_effect(action: Action, kept: Act
         "２０２５０７１３０１０５３５７９７.inflight",  # noqa: RUF001 - digits, but not ours
     ],
 )  # fmt: skip
-def test_other_names_are_no_instants(name: str) -> None:
+def test_other_names_are_not_parsed_as_instants(name: str) -> None:
     assert parse_instant(name) is None
 
 
 @given(times, times, st.sampled_from(Action), st.sampled_from(InstantState))
-def test_what_is_written_is_read(begin: str, completion: str, action: Action, state: InstantState) -> None:
+def test_written_instant_names_are_read_back(begin: str, completion: str, action: Action, state: InstantState) -> None:
     instant = Instant(begin, action, state, completion if state is InstantState.COMPLETED else None)
     found = parse_instant(instant.file_name)
     assert found is not None
@@ -66,7 +66,7 @@ def test_what_is_written_is_read(begin: str, completion: str, action: Action, st
 
 
 @given(st.integers(0, LAST_MS_OF_9999))
-def test_times_go_to_text_and_back(ms: int) -> None:
+def test_times_survive_a_text_round_trip(ms: int) -> None:
     assert to_ms(format_ms(ms)) == ms
     assert len(format_ms(ms)) == 17
 
@@ -77,7 +77,7 @@ def test_times_sort_as_text(one: int, other: int) -> None:
     assert after(format_ms(one)) > format_ms(one)
 
 
-def test_known_moments() -> None:
+def test_known_times_have_known_texts() -> None:
     assert format_ms(1_752_368_735_797) == "20250713010535797"
     assert to_ms("19700101000000") == 999
     assert after("20241231235959") == "20250101000000000"
@@ -85,6 +85,6 @@ def test_known_moments() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2025", "00000000000000000", "20251301000000000", "2025071301053579x"])
-def test_a_text_that_is_no_time_is_named(text: str) -> None:
+def test_invalid_time_text_is_named(text: str) -> None:
     with pytest.raises(Corrupt, match=repr(text)):
         to_ms(text)

@@ -40,13 +40,13 @@ def test_other_files_are_no_base_files(name: str) -> None:
 
 
 @given(words, words, st.integers(0, 10**17 - 1))
-def test_base_file_names_go_both_ways(file_id: str, token: str, begin: int) -> None:
+def test_base_file_names_survive_a_round_trip(file_id: str, token: str, begin: int) -> None:
     base = BaseFile(file_id, token, f"{begin:017d}")
     assert layout.parse_base_file(base.name) == base
 
 
 @given(st.lists(folders, max_size=3).map("/".join), words, st.sampled_from(MarkerKind))
-def test_marker_paths_go_both_ways(partition: str, name: str, kind: MarkerKind) -> None:
+def test_marker_paths_survive_a_round_trip(partition: str, name: str, kind: MarkerKind) -> None:
     path = layout.marker_path(BEGIN, partition, f"{name}.parquet", kind)
     if any(char in partition for char in "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"):
         return  # no store takes such names; see the partition test for what is refused
@@ -63,7 +63,7 @@ def test_a_marker_is_where_the_jvm_looks_for_it() -> None:
     assert layout.parse_marker(f".hoodie/.temp/{BEGIN}/MARKERS.type") is None
 
 
-def test_many_markers_in_one_object_go_both_ways() -> None:
+def test_marker_objects_survive_a_round_trip() -> None:
     names = [layout.marker_name("city=x", f"f-{n}_0-1-2_9.parquet", MarkerKind.CREATE) for n in range(3)]
     path, data = layout.markers_file(BEGIN, 12, names)
     assert layout.is_markers_file(path)
@@ -74,7 +74,7 @@ def test_many_markers_in_one_object_go_both_ways() -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_the_partition_metafile_says_what_the_jvms_says(table: str) -> None:
+def test_partition_metafile_equals_the_jvms(table: str) -> None:
     seen = 0
     for path, theirs in contents(table).items():
         partition, _, name = path.rpartition("/")
@@ -90,7 +90,7 @@ def test_the_partition_metafile_says_what_the_jvms_says(table: str) -> None:
     assert seen >= 1
 
 
-def test_the_depth_counts_the_levels() -> None:
+def test_partition_depth_counts_the_levels() -> None:
     assert b"partitionDepth=2\n" in layout.partition_metafile("a=1/b=2", BEGIN)[1]
 
 
@@ -119,7 +119,7 @@ texts = st.text(st.characters(exclude_categories=("Cs",))) | st.text("a.:/%=4\t1
 
 
 @given(st.lists(st.none() | texts, min_size=1, max_size=3), st.booleans(), st.booleans())
-def test_a_partition_path_that_is_not_refused_is_normal_and_tells_its_values(
+def test_accepted_partition_path_is_normal_and_returns_its_values(
     values: list[str | None], hive: bool, encode: bool
 ) -> None:
     style = PartitionStyle(("a", "b", "c")[: len(values)], hive_style=hive, url_encode=encode)
@@ -143,7 +143,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("value", [*REFUSED, *ODD])
-def test_a_value_that_a_reader_would_not_find_or_misread_is_refused_by_name(value: str) -> None:
+def test_partition_value_that_readers_would_misread_is_refused_by_name(value: str) -> None:
     with pytest.raises(InvalidRecords) as refused:
         path_for(PartitionStyle(("p",), hive_style=False), [value])
     assert f"value {value!r} of partition column 'p'" in str(refused.value)
@@ -152,13 +152,13 @@ def test_a_value_that_a_reader_would_not_find_or_misread_is_refused_by_name(valu
 
 
 @pytest.mark.parametrize("value", ODD)
-def test_most_of_these_can_be_had_with_url_encoding(value: str) -> None:
+def test_most_refused_partition_values_work_with_url_encoding(value: str) -> None:
     for hive in (False, True):
         style = PartitionStyle(("p",), hive_style=hive, url_encode=True)
         assert style.values_of(path_for(style, [value])) == (value,)
 
 
-def test_a_slash_in_one_of_several_partition_values_is_refused_as_others_would_have_the_same_path() -> None:
+def test_ambiguous_slash_in_a_partition_value_is_refused() -> None:
     with pytest.raises(InvalidRecords, match="value 'a/b' of partition column 'p' has a '/'"):
         path_for(PartitionStyle(("p", "q"), hive_style=False), ["a/b", "c"])
 
@@ -175,7 +175,7 @@ def test_key_of_several_fields_names_them() -> None:
         (["x", "__empty__"], "{'a': 'x', 'b': ''}"),
     ],
 )
-def test_a_key_that_other_values_have_too_is_refused_with_both(values: list[str], others: str) -> None:
+def test_ambiguous_composite_key_is_refused_with_both_values(values: list[str], others: str) -> None:
     with pytest.raises(InvalidRecords, match="which would be one row; change the value") as refused:
         layout.key_of_texts(values, ["a", "b"])
     assert others in str(refused.value)
@@ -183,7 +183,7 @@ def test_a_key_that_other_values_have_too_is_refused_with_both(values: list[str]
 
 
 @given(st.lists(st.none() | st.text("ab:,_") | st.sampled_from(["x,b:y", "__null__"]), min_size=4, max_size=4))
-def test_two_keys_are_one_only_if_their_values_are(values: list[str | None]) -> None:
+def test_composite_keys_are_equal_only_if_their_values_are(values: list[str | None]) -> None:
     first, second = values[:2], values[2:]
     try:
         keys = [layout.key_of_texts(pair, ["a", "b"]) for pair in (first, second)]
@@ -192,7 +192,7 @@ def test_two_keys_are_one_only_if_their_values_are(values: list[str | None]) -> 
     assert (keys[0] == keys[1]) == (first == second)
 
 
-def test_a_conflict_survives_the_way_from_a_worker_process() -> None:
+def test_conflict_survives_pickling_from_a_worker_process() -> None:
     error = WriteConflict(BEGIN, f"{BEGIN}_{BEGIN}.commit", (("city=x", "f-0"),))
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.instant, copy.lost_to, copy.file_groups) == (error.instant, error.lost_to, error.file_groups)

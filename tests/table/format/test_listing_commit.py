@@ -56,7 +56,7 @@ def test_the_records_of_a_commit_are_those_of_the_jvm(
 
 
 @pytest.mark.parametrize(("begin", "metadata", "block", "completed"), COMMITS)
-def test_log_and_completed_file_say_what_the_jvm_says(
+def test_log_and_completed_file_equal_those_of_the_jvm(
     begin: str, metadata: CommitMetadata, block: LogBlock, completed: bytes
 ) -> None:
     mine = ListingCommit.of(begin, written_files(metadata))
@@ -77,7 +77,7 @@ def test_log_and_completed_file_say_what_the_jvm_says(
     assert ListingCommit.of(begin, written_files(metadata)) == mine
 
 
-def test_a_smaller_schema_is_seen() -> None:
+def test_mutant_with_a_smaller_schema_is_caught() -> None:
     """The wrong twin: hudi-rs fails at it."""
     entries = encode_files(written_files(CommitMetadata({"a": (WriteStat("f", "a/f", "a", file_size=1),)}, "UPSERT")))
     small = encode_hfile(entries, metadata_schema()[:-1] + " ", 0)

@@ -97,7 +97,7 @@ def test_log_files_are_merged_in_the_order_of_begin_version_and_token() -> None:
     assert sorted(files, key=lambda one: one.place) == files[::-1]
 
 
-def test_a_log_for_change_feeds_is_known_as_such() -> None:
+def test_change_feed_log_is_recognised_by_its_name() -> None:
     found = layout.parse_log_file(f".f-0_{BEGIN}.log.1_0-1-2.cdc")
     assert found is not None
     assert found.is_cdc
@@ -113,7 +113,7 @@ def test_a_log_for_change_feeds_is_known_as_such() -> None:
         max_size=4,
     )
 )
-def test_blocks_go_both_ways(given_blocks: list[tuple[int, dict[int, str], bytes]]) -> None:
+def test_blocks_survive_a_round_trip(given_blocks: list[tuple[int, dict[int, str], bytes]]) -> None:
     blocks = tuple(LogBlock(BlockKind(kind), header, content) for kind, header, content in given_blocks)
     found = decode_blocks(encode_blocks(blocks), "log")
     assert found == blocks
@@ -129,7 +129,7 @@ def test_a_torn_tail_reads_as_if_it_were_not_there(data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 60))
-def test_what_a_writer_appended_after_a_torn_block_is_read(cut: int) -> None:
+def test_block_appended_after_a_torn_one_is_read(cut: int) -> None:
     torn = encode_blocks([a_block(content=b"dead")])[: len(MAGIC) + cut]
     after = encode_blocks([a_block(content=b"alive")])
     assert [one.content for one in decode_blocks(torn + after, "log")] == [b"alive"]
@@ -139,7 +139,7 @@ def test_an_empty_log_file_has_no_blocks() -> None:
     assert decode_blocks(b"", "log") == ()
 
 
-def test_what_is_no_log_file_is_refused_by_name() -> None:
+def test_invalid_log_file_is_refused_by_name() -> None:
     with pytest.raises(Corrupt, match="'some.log'"):
         decode_blocks(b"PAR1 and more", "some.log")
 
@@ -151,7 +151,7 @@ def test_a_block_of_an_unknown_kind_is_refused_with_the_next_step() -> None:
         decode_blocks(unknown, "log")
 
 
-def test_a_command_takes_back_the_blocks_of_its_target_before_it() -> None:
+def test_rollback_block_removes_earlier_blocks_of_its_target() -> None:
     rollback = LogBlock(
         BlockKind.COMMAND,
         {Header.INSTANT_TIME: "3", Header.TARGET_INSTANT_TIME: "2", Header.COMMAND_BLOCK_TYPE: "0"},
@@ -209,7 +209,7 @@ some_rows = st.fixed_dictionaries(
 
 
 @given(st.lists(some_rows, max_size=4))
-def test_rows_of_all_types_go_both_ways(rows: list[dict[str, object]]) -> None:
+def test_rows_of_all_types_survive_a_round_trip(rows: list[dict[str, object]]) -> None:
     there = pa.Table.from_pylist(rows, schema=COLUMNS)
     text = schema.to_avro(COLUMNS, "t")
     back = decode_avro(encode_avro(there, text), text, "log")
@@ -262,15 +262,13 @@ def test_m5_a_delete_has_the_ordering_type_that_all_readers_take(
 @pytest.mark.parametrize(
     ("column", "wrapper", "value"), [(pa.int32(), "LongWrapper", 5), (pa.int64(), "StringWrapper", "5")]
 )
-def test_m5_a_delete_of_another_type_than_the_column_is_refused_and_not_taken_for_something(
-    column: pa.DataType, wrapper: str, value: object
-) -> None:
+def test_m5_delete_of_another_type_than_the_column_is_refused(column: pa.DataType, wrapper: str, value: object) -> None:
     deletes = decode_deletes(encode_deletes(["k"], "p", [value], wrapper), "some.log")
     with pytest.raises(Corrupt, match=f"'some.log'.*'k'.*{wrapper}.*roll"):
         ordering_values(deletes, [pa.field("ts", column)], "some.log")
 
 
-def test_a_delete_without_a_value_wins_over_all_before_it_and_so_does_an_int_of_0() -> None:
+def test_delete_without_value_or_with_int_0_wins_over_all_earlier_rows() -> None:
     always = LogDelete("k", "p")
     assert decode_deletes(encode_deletes(["k"], "p", None), "log") == (always,)
     assert decode_deletes(encode_deletes(["k"], "p", [0], "IntWrapper"), "log") == (always,)
@@ -281,7 +279,7 @@ def test_a_delete_without_a_value_wins_over_all_before_it_and_so_does_an_int_of_
     ("value", "data"),
     [("2.500", "08e1bc9bf04000"), ("-3.250", "f47424687ae000"), ("0.000", "00"), ("-0.001", "ff172b5af000")],
 )
-def test_m5_a_decimal_is_stored_with_fifteen_digits_behind_the_point_as_the_jvm_does(value: str, data: str) -> None:
+def test_m5_decimal_is_stored_with_fifteen_fraction_digits(value: str, data: str) -> None:
     column = pa.field("ts", pa.decimal128(12, 3))
     assert wrapper_of(column.type) == "DecimalWrapper"
     deletes = decode_deletes(encode_deletes(["k"], "p", [Decimal(value)], "DecimalWrapper"), "log")
@@ -289,7 +287,7 @@ def test_m5_a_decimal_is_stored_with_fifteen_digits_behind_the_point_as_the_jvm_
     assert ordering_values(deletes, [column], "log")[0].to_pylist() == [Decimal(value)]
 
 
-def test_a_delete_of_the_jvm_s_has_a_value_for_each_of_several_ordering_columns() -> None:
+def test_jvm_delete_has_a_value_for_each_ordering_column() -> None:
     """As JVM Hudi 1.2 has written it; the list is nullable there, and would else be read as other numbers."""
     jvms = bytes.fromhex("000000030000001e0402023402026118020406020404000202350202611802040602040000" + "00")
     deletes = decode_deletes(jvms, "log")

@@ -90,7 +90,7 @@ def test_the_schema_in_a_commit_is_the_one_the_jvm_puts_there() -> None:
     st.dictionaries(words.filter(lambda text: text != "schema"), words, max_size=2),
     st.dictionaries(words, st.lists(words, max_size=2).map(tuple), max_size=2),
 )
-def test_commits_go_both_ways_with_equal_bytes(
+def test_commits_survive_a_round_trip_with_equal_bytes(
     written: dict[str, tuple[WriteStat, ...]],
     schema: str | None,
     extra: dict[str, str],
@@ -157,7 +157,7 @@ def test_rollback_plans_name_files_below_the_root_of_the_table() -> None:
     ]
 
 
-def test_what_a_commit_touched_is_what_it_wrote_and_what_it_replaced() -> None:
+def test_touched_groups_of_a_commit_are_those_written_or_replaced() -> None:
     commit = CommitMetadata({"p": (WriteStat("f-0", "p/x"),)}, "CLUSTER", replaced={"q": ("g-0",)})
     assert commit.file_groups == {("p", "f-0"), ("q", "g-0")}
 
@@ -170,7 +170,7 @@ def test_a_torn_or_foreign_file_is_corrupt_and_named(cut: int) -> None:
 
 
 @pytest.mark.parametrize("replaced", [{}, {"p": ("f",)}])
-def test_a_commit_is_what_fastavro_makes_of_it_and_is_read_whole_or_not_at_all(
+def test_commit_reads_as_by_fastavro_and_whole_or_not_at_all(
     replaced: dict[str, tuple[str, ...]],
 ) -> None:
     whole, out = metadata.encode_commit(CommitMetadata({}, "UPSERT", replaced=replaced)), BytesIO()

@@ -37,7 +37,7 @@ def test_the_checksum_is_the_jvms(table: str) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_what_the_jvm_said_survives_a_rewrite(table: str) -> None:
+def test_properties_of_the_jvm_survive_a_rewrite(table: str) -> None:
     before = dict(parse_properties(jvm_file(table)).raw)
     after = dict(parse_properties(encode_properties(parse_properties(jvm_file(table)))).raw)
     before.pop("hoodie.table.metadata.partitions.inflight", None)  # empty, and dropped with the metadata table
@@ -73,7 +73,7 @@ def test_a_new_table_is_written_and_read() -> None:
     check_writable(found)
 
 
-def test_a_new_table_of_version_8_says_all_that_the_jvm_says() -> None:
+def test_new_table_of_version_8_has_all_properties_of_the_jvm() -> None:
     jvm = parse_properties(jvm_file("cow_v8_simplekeygen_nonhivestyle")).raw
     config = TableConfig("t", ("id",), ("city",), ("ts",), schema_json="{}", database="d")
     assert set(jvm) <= set(parse_properties(encode_properties(config)).raw)
@@ -116,7 +116,7 @@ def test_plain_jvm_tables_can_be_written(table: str) -> None:
         (replace(GOOD, raw={"hoodie.populate.meta.fields": "false"}), r"populate\.meta\.fields=false"),
     ],
 )
-def test_tables_that_would_read_wrong_are_refused_by_name(config: TableConfig, named: str) -> None:
+def test_tables_that_would_be_misread_are_refused_by_name(config: TableConfig, named: str) -> None:
     for check in (check_readable, check_writable):
         with pytest.raises(UnsupportedTable, match=named):
             check(config)
@@ -166,13 +166,13 @@ def test_the_key_generator_is_inferred_as_the_jvm_does(
 
 
 @given(st.dictionaries(texts.filter(bool), texts, max_size=5))
-def test_escapes_go_both_ways(wanted: dict[str, str]) -> None:
+def test_escapes_survive_a_round_trip(wanted: dict[str, str]) -> None:
     text = "".join(f"{escape_key(key)}={escape_value(value)}\n" for key, value in wanted.items())
     assert text.isascii()
     assert dict(pairs(text)) == wanted
 
 
-def test_the_stranger_forms_of_the_format_are_read() -> None:
+def test_unusual_forms_of_the_format_are_read() -> None:
     text = "! note\n  # note\n\na b\nc:d\ne = f \\\n   g\\u00e9\nh\\=i\\ j=k\\\\\nlast\r\nx=\\ud83d\\ude00"
     assert dict(pairs(text)) == {
         "a": "b", "c": "d", "e": "f gé", "h=i j": "k\\", "last": "", "x": "😀",

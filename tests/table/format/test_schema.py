@@ -52,7 +52,7 @@ def stored_schema(table: str) -> str:
 
 
 @given(schemas)
-def test_schemas_go_to_avro_and_back(wanted: pa.Schema) -> None:
+def test_schemas_survive_an_avro_round_trip(wanted: pa.Schema) -> None:
     text = schema.to_avro(wanted, "my-table")
     assert schema.from_avro(text) == wanted
     fastavro.parse_schema(json.loads(text))  # valid Avro: no name is defined twice
@@ -60,12 +60,12 @@ def test_schemas_go_to_avro_and_back(wanted: pa.Schema) -> None:
 
 
 @given(schemas)
-def test_what_is_canonical_stays_so(wanted: pa.Schema) -> None:
+def test_canonical_schema_stays_unchanged(wanted: pa.Schema) -> None:
     assert canonical(wanted) == wanted
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_the_jvms_schemas_are_read_and_are_ours_but_for_the_order_in_unions(table: str) -> None:
+def test_jvm_schemas_are_read_and_equal_ours_up_to_union_order(table: str) -> None:
     theirs = stored_schema(table)
     found = schema.from_avro(theirs)
     assert len(found) >= 5
@@ -82,7 +82,7 @@ def null_first(avro: object) -> object:
 
 
 @pytest.mark.parametrize(("table", "path"), base_files())
-def test_the_stored_schema_says_what_the_files_hold(table: str, path: str) -> None:
+def test_stored_schema_matches_the_files(table: str, path: str) -> None:
     in_file = pq.read_schema(io.BytesIO(contents(table)[path])).remove_metadata()
     assert tuple(in_file.names[:5]) == schema.META_COLUMNS
     data = canonical(schema.without_meta(in_file))
@@ -98,7 +98,7 @@ def test_decimals_have_the_least_size_that_holds_them(digits: int, size: int) ->
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '"string"', '{"type": "enum", "fields": []}'])
-def test_a_text_that_is_no_schema_is_corrupt(text: str) -> None:
+def test_invalid_schema_text_is_corrupt(text: str) -> None:
     with pytest.raises(Corrupt, match="the table schema is"):
         schema.from_avro(text)
 

@@ -91,7 +91,7 @@ def test_table_that_a_write_would_damage_is_read_and_refused_by_name(text: str) 
         "comment=of the owner",
     ],
 )
-def test_property_that_changes_no_row_is_no_reason(text: str) -> None:
+def test_property_that_changes_no_row_is_accepted(text: str) -> None:
     shapes.check_writable(with_property(text))
 
 
@@ -100,7 +100,7 @@ def test_settings_for_all_writers_are_judged_together() -> None:
     shapes.check_writable(with_property(text))
 
 
-def test_refusal_says_all_reasons_and_advises_nothing_that_ends_in_a_refusal() -> None:
+def test_refusal_names_all_reasons_and_advises_only_working_steps() -> None:
     """I4: `retire` was advised, removed 64 files, and the write after it was refused for the key generator."""
     config = replace(
         GOOD, metadata_partitions=("files", "record_index"), keygenerator="TIMESTAMP", ordering_fields=("a", "b")
@@ -135,7 +135,7 @@ def test_refusal_says_all_reasons_and_advises_nothing_that_ends_in_a_refusal() -
         (replace(GOOD, keygenerator="CUSTOM", timezone="LOCAL"), []),
     ],
 )
-def test_way_to_a_writable_table_is_said_if_there_is_one(config: TableConfig, ways: list[str]) -> None:
+def test_refusal_names_the_way_to_a_writable_table_if_any(config: TableConfig, ways: list[str]) -> None:
     with pytest.raises(UnsupportedTable) as refused:
         shapes.check_writable(config)
     said = str(refused.value)
@@ -172,7 +172,7 @@ def test_metadata_table_that_is_not_kept_is_named_with_the_next_step(
             shapes.check_writable(config, keeps_listing=keeps)
 
 
-def test_ways_lead_to_tables_that_can_be_written() -> None:
+def test_advised_steps_lead_to_writable_tables() -> None:
     config = replace(GOOD, metadata_partitions=("files", "column_stats"), timezone="LOCAL")
     shapes.check_writable(shared(config, keeps_listing=True), keeps_listing=True)
     shapes.check_writable(shared(without_metadata_table(config)))

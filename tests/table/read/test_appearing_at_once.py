@@ -91,9 +91,7 @@ def opened(table: Table) -> Table:
     return Table.open(table.url)
 
 
-def test_readers_see_neither_of_two_until_the_earlier_is_there_and_both_then(
-    tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
+def test_readers_see_two_commits_only_once_the_earlier_is_applied(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
     before = race(tmp_path, threads, UNORDERED)
     table, backend = before.table, before.backend
     until(lambda: before.is_there)
@@ -117,7 +115,7 @@ def test_readers_see_neither_of_two_until_the_earlier_is_there_and_both_then(
     assert backend.waits == 2, "each of the two writers puts it there"
 
 
-def test_without_the_rule_the_later_one_is_seen_alone(
+def test_mutant_without_the_rule_shows_the_later_commit_alone(
     tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the test above does see it."""
@@ -133,7 +131,7 @@ def test_without_the_rule_the_later_one_is_seen_alone(
     assert missed.commits == ()
 
 
-def test_in_order_the_later_one_waits_for_the_earlier(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+def test_later_commit_waits_for_the_earlier_in_ordered_tables(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
     before = race(tmp_path, threads, ORDERED)
     until(lambda: before.backend.waits == 2)  # both writers are at the earlier one
     try:
@@ -144,7 +142,7 @@ def test_in_order_the_later_one_waits_for_the_earlier(tmp_path: Path, threads: T
     assert content(before.table) == {(1, "a", 11), (2, "b", 11)}
 
 
-def test_a_table_says_in_which_order_its_commits_appear_and_the_doctor_who_may_miss_some(tmp_path: Path) -> None:
+def test_doctor_names_readers_that_may_miss_unordered_commits(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     assert VISIBILITY_KEY not in table.config().raw
     table.set_visibility(UNORDERED)

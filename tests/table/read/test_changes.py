@@ -49,7 +49,7 @@ def test_changes_are_inserts_updates_and_deletes_with_their_rows(table: Table) -
     assert second.schema.names == ["_operation", "id", "part", "value"]
 
 
-def test_nothing_new_is_nothing_and_leaves_the_checkpoint_where_it_was(table: Table) -> None:
+def test_read_without_new_commits_keeps_the_checkpoint(table: Table) -> None:
     upsert(table, (1, "a", 1))
     seen = table.changes()
     again = table.changes(seen.checkpoint)
@@ -57,7 +57,7 @@ def test_nothing_new_is_nothing_and_leaves_the_checkpoint_where_it_was(table: Ta
     assert again.to_reader().read_all().schema == seen.schema
 
 
-def test_several_commits_are_told_as_one_change(table: Table) -> None:
+def test_several_commits_are_read_as_one_change(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "a", 2))
     start = table.changes().checkpoint
     upsert(table, (1, "a", 10), (3, "a", 3))
@@ -70,7 +70,7 @@ def test_several_commits_are_told_as_one_change(table: Table) -> None:
     assert told(part) == {("update", 1, "a", 100), ("insert", 3, "a", 3), ("insert", 4, "a", 4)}
 
 
-def test_what_hudi_rs_calls_new_between_two_completions_is_what_was_inserted_or_updated(table: Table) -> None:
+def test_incremental_rows_of_hudi_rs_are_the_inserts_and_updates(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2), (3, "b", 3))
     start = table.changes().checkpoint
     upsert(table, (2, "b", 20))
@@ -81,7 +81,7 @@ def test_what_hudi_rs_calls_new_between_two_completions_is_what_was_inserted_or_
     assert theirs == {row[1:] for row in told(table.changes(start))} == {(2, "b", 20), (4, "a", 4)}
 
 
-def test_columns_and_partitions_can_be_chosen_and_hudis_own_columns_too(table: Table) -> None:
+def test_columns_partitions_and_meta_columns_of_changes_can_be_chosen(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
     done = upsert(table, (1, "a", 10), (2, "b", 20))
     found = table.changes(
@@ -92,7 +92,7 @@ def test_columns_and_partitions_can_be_chosen_and_hudis_own_columns_too(table: T
         table.changes(columns=["nothing"])
 
 
-def test_times_may_be_datetimes_and_orders_have_names(table: Table) -> None:
+def test_changes_take_datetimes_and_named_orders(table: Table) -> None:
     upsert(table, (1, "a", 1))
     assert told(table.changes(datetime(2001, 1, 1, tzinfo=timezone.utc), order="fenced")) == {("insert", 1, "a", 1)}
     assert told(table.changes(until=datetime(2001, 1, 1, tzinfo=timezone.utc))) == set()
@@ -102,7 +102,7 @@ def test_times_may_be_datetimes_and_orders_have_names(table: Table) -> None:
         table.changes("yesterday")
 
 
-def test_a_partition_that_is_overwritten_is_told_row_by_row(table: Table) -> None:
+def test_overwritten_partition_is_reported_row_by_row(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "a", 2), (3, "b", 3))
     start = table.changes().checkpoint
 
@@ -141,7 +141,7 @@ class Late(LocalBackend):
         return page
 
 
-def test_a_commit_that_a_listing_missed_is_not_passed_over(table: Table) -> None:
+def test_commit_missed_by_a_listing_is_not_skipped(table: Table) -> None:
     """A listing in pages may show a commit and not another one that completed before it."""
     upsert(table, (1, "a", 1), (2, "b", 2))
     start = table.changes().checkpoint
@@ -158,7 +158,7 @@ def test_a_commit_that_a_listing_missed_is_not_passed_over(table: Table) -> None
     assert told(first) | told(torn.changes(first.checkpoint)) == {("update", 1, "a", 10), ("update", 2, "b", 20)}
 
 
-def test_a_checkpoint_whose_files_were_cleaned_is_refused_and_other_groups_do_not_matter(table: Table) -> None:
+def test_checkpoint_is_refused_only_when_its_own_files_were_cleaned(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
     start = table.changes().checkpoint
     (old,) = Path(table.url).glob("a/*.parquet")
@@ -172,7 +172,7 @@ def test_a_checkpoint_whose_files_were_cleaned_is_refused_and_other_groups_do_no
     assert told(table.changes()) == {("insert", 1, "a", 10), ("insert", 2, "b", 20)}
 
 
-def test_after_a_real_clean_what_it_kept_can_be_read_and_what_it_removed_is_refused(table: Table) -> None:
+def test_changes_kept_by_a_clean_can_be_read_and_others_are_refused(table: Table) -> None:
     done = [upsert(table, (1, "a", n), (n, "b", 0)) for n in range(1, 6)]
     assert table.clean(KeepCommits(2))[0].files
     for n, commit in enumerate(done, 1):
@@ -207,7 +207,7 @@ class Cleaned(LocalBackend):
         return await super().list_page(prefix, *args, **kwargs)
 
 
-def test_files_that_are_cleaned_before_they_are_listed_are_not_passed_over(table: Table) -> None:
+def test_files_cleaned_before_they_are_listed_are_not_skipped(table: Table) -> None:
     upsert(table, (1, "a", 1))
     start = table.changes().checkpoint
     upsert(table, (2, "b", 2))
@@ -250,7 +250,7 @@ def archive(table: Table, count: int) -> None:
             path.unlink()
 
 
-def test_a_time_among_archived_commits_is_refused_and_one_after_them_is_not(table: Table) -> None:
+def test_time_within_archived_commits_is_refused(table: Table) -> None:
     done = [upsert(table, (1, "a", n), (n, "b", n)) for n in range(1, 6)]
     archive(table, 4)  # the creation and the first three
     with pytest.raises(HistoryGone, match=f"commits up to {done[2].completion} were archived"):
@@ -357,7 +357,7 @@ def table_in_memory() -> Table:
 @pytest.mark.parametrize("order", [Order.COMPLETION, Order.FENCED])
 @given(steps=STEPS)
 @settings(max_examples=15, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-def test_whatever_the_writers_do_a_consumer_ends_with_the_table(order: Order, steps: list[tuple[Any, ...]]) -> None:
+def test_consumer_of_changes_ends_with_the_table(order: Order, steps: list[tuple[Any, ...]]) -> None:
     table = table_in_memory()
     consumer = Consumer(table, order)
     assume(perform(table, steps, consumer))
@@ -366,7 +366,7 @@ def test_whatever_the_writers_do_a_consumer_ends_with_the_table(order: Order, st
 
 @given(steps=STEPS)
 @settings(max_examples=6, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-def test_what_a_consumer_has_in_the_end_is_what_hudi_rs_reads(steps: list[tuple[Any, ...]]) -> None:
+def test_consumer_of_changes_ends_with_the_rows_of_hudi_rs(steps: list[tuple[Any, ...]]) -> None:
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         table = Table.create(f"{folder}/t", SPEC, settings=SETTINGS)
         upsert(table, *((id_, part, 0) for id_ in range(6) for part in "ab"))
@@ -375,7 +375,7 @@ def test_what_a_consumer_has_in_the_end_is_what_hudi_rs_reads(steps: list[tuple[
         assert consumer.content == by_hudi_rs(table.url)
 
 
-def test_in_the_order_of_begin_times_a_late_finisher_is_missed() -> None:
+def test_mutant_ordered_by_begin_times_misses_a_late_finisher() -> None:
     """The wrong twin: the property above would notice."""
     late = [("begin", {(1, "a"): 1}, set()), ("begin", {(1, "b"): 2}, set()), ("commit", 1), ("consume",)]
     missed = {}
@@ -388,7 +388,7 @@ def test_in_the_order_of_begin_times_a_late_finisher_is_missed() -> None:
 
 
 @pytest.mark.parametrize("order", Order)
-def test_a_feed_does_not_go_on_over_another_table_at_its_path(tmp_path: Path, order: Order) -> None:
+def test_change_feed_refuses_another_table_at_its_path(tmp_path: Path, order: Order) -> None:
     """K3: rows that were gone stayed in the mirror for ever."""
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))

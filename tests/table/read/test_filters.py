@@ -121,7 +121,7 @@ def by_us(rows: pa.Table, size: int) -> bytes:
 @example(rows=[(0.0,) * 2 + (None,) * 4] * 2, size=1, where=pc.field("x").isin([0.0]))
 @example(rows=[(nan,) * 2 + (None,) * 4, (1.0,) * 2 + (None,) * 4], size=2, where=pc.is_nan(pc.field("x")))
 @example(rows=[(None,) * 5 + ({"y": nan},), (None,) * 5 + ({"y": 1.0},)], size=2, where=pc.field("inner", "y") != 1.0)
-def test_a_filter_has_the_rows_that_it_has_of_the_whole_table(
+def test_filtered_read_equals_filter_of_the_whole_table(
     write: Any, rows: list[tuple[Any, ...]], size: int, where: pc.Expression
 ) -> None:
     whole = table_of(rows)
@@ -165,7 +165,7 @@ def ids(rows: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("where", NAN_AND_ZERO, ids=str)
-def test_no_read_loses_a_row_of_nan_or_of_zero(table: Table, where: pc.Expression) -> None:
+def test_no_read_loses_a_row_with_nan_or_zero(table: Table, where: pc.Expression) -> None:
     dask = pytest.importorskip("lockprovider.table.engines.dask")
     whole = table.to_arrow()
     expected = ids(whole.filter(where))
@@ -179,7 +179,7 @@ def test_no_read_loses_a_row_of_nan_or_of_zero(table: Table, where: pc.Expressio
     )
 
 
-def test_text_filters_lose_no_row_of_nan(table: Table) -> None:
+def test_text_filters_lose_no_row_with_nan(table: Table) -> None:
     found = {text: ids(table.to_arrow(["id"], text)) for text in ("x != 0", "not x < 5", "not x in (0, 4)")}
     odd = [(100 * part + n, x) for part in range(2) for n, x in enumerate(ODD) if x is not None]
     assert found == {
@@ -189,19 +189,19 @@ def test_text_filters_lose_no_row_of_nan(table: Table) -> None:
     }
 
 
-def test_statistics_of_floats_would_lose_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_by_float_statistics_would_lose_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockprovider.table.read.filters.has_floats", lambda _: False)
     whole = table.to_arrow()
     lost = [where for where in NAN_AND_ZERO if ids(table.to_arrow(filter=where)) != ids(whole.filter(where))]
     assert len(lost) >= 4
 
 
-def test_a_column_by_its_number_is_refused(table: Table) -> None:
+def test_filter_on_a_column_number_is_refused(table: Table) -> None:
     with pytest.raises(InvalidInput, match=r"by its number; name it, of \['_hoodie_commit_time'"):
         table.to_arrow(filter=pc.field(0) == "x")
 
 
-def test_a_filter_of_no_float_still_leaves_out_row_groups_and_one_of_floats_reads_no_other_column(table: Table) -> None:
+def test_filter_prunes_row_groups_except_by_floats(table: Table) -> None:
     def plan(where: Where) -> ScanPlan:
         return plan_scan(table.snapshot(), table.schema(), table.config(), columns=["id"], where=where)
 

@@ -96,7 +96,7 @@ def on_seaweedfs(seaweedfs: Any) -> Table:
     return Table.create(url, SPEC, storage_options=options, settings=SETTINGS)
 
 
-def test_after_a_commit_of_many_files_only_those_that_may_have_such_rows_are_asked_for(
+def test_filter_opens_only_files_that_may_have_matching_rows(
     on_seaweedfs: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "ROWS_PER_FILE", ROWS)
@@ -122,7 +122,7 @@ Table.open(sys.argv[1], storage_options=eval(sys.argv[2])).append(here.rows(0, h
 """
 
 
-def test_a_script_that_ends_with_its_commit_has_said_it(on_seaweedfs: Table) -> None:
+def test_ranges_are_stored_before_a_script_exits(on_seaweedfs: Table) -> None:
     tests = str(Path(__file__).parents[2])
     call = [sys.executable, "-c", SCRIPT, on_seaweedfs.url, repr(on_seaweedfs.storage_options)]
     subprocess.run(call, check=True, env={"PYTHONPATH": tests, "PATH": "/usr/bin:/bin"})
@@ -130,7 +130,7 @@ def test_a_script_that_ends_with_its_commit_has_said_it(on_seaweedfs: Table) -> 
     assert read(on_seaweedfs, "n = -100")[1] == 1
 
 
-def test_files_that_came_one_by_one_are_told_of_by_who_writes_a_checkpoint(
+def test_ranges_of_single_files_are_stored_by_the_checkpoint_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "EVERY", 10)
@@ -149,7 +149,7 @@ def test_files_that_came_one_by_one_are_told_of_by_who_writes_a_checkpoint(
     assert asked.names.count("get data") == 1, "of all that were opened before, too"
 
 
-def test_files_that_came_one_by_one_are_told_of_together_by_who_has_written_them(
+def test_ranges_of_single_files_are_stored_together_by_their_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(footers, "_ONE_BY_ONE", 12)
@@ -163,7 +163,7 @@ def test_files_that_came_one_by_one_are_told_of_together_by_who_has_written_them
 
 
 @pytest.mark.parametrize("day_ms", [None, -86_400_000])
-def test_what_is_said_of_files_that_are_gone_is_dropped_after_a_day(
+def test_ranges_of_removed_files_are_dropped_after_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, day_ms: int | None
 ) -> None:
     monkeypatch.setattr(changes, "ROWS_PER_FILE", ROWS)
@@ -179,7 +179,7 @@ def test_what_is_said_of_files_that_are_gone_is_dropped_after_a_day(
     assert read(table, "n = -100")[1] == 1
 
 
-def test_all_readers_leave_files_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_readers_skip_files_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dask = pytest.importorskip("lockprovider.table.engines.dask")
     monkeypatch.setattr(changes, "ROWS_PER_FILE", ROWS)
     table = Table.create(f"memory://left-out-{tmp_path.name}", SPEC, settings=SETTINGS)
@@ -204,7 +204,7 @@ def test_all_readers_leave_files_out(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert asked.names.count("get data") <= 2
 
 
-def test_what_tasks_of_dask_write_is_told_of_too(tmp_path: Path) -> None:
+def test_ranges_of_files_written_by_dask_are_stored(tmp_path: Path) -> None:
     dask = pytest.importorskip("lockprovider.table.engines.dask")
     frames = pytest.importorskip("dask.dataframe")
     plain = rows(0, 60).select(["id", "n", "s"])
@@ -216,7 +216,7 @@ def test_what_tasks_of_dask_write_is_told_of_too(tmp_path: Path) -> None:
     assert (found.num_rows, opened) == (1, 1)
 
 
-def test_what_executors_write_is_told_of_too_and_spark_leaves_files_out(tmp_path: Path, spark: Any) -> None:
+def test_ranges_of_files_written_by_spark_are_stored_and_used(tmp_path: Path, spark: Any) -> None:
     from lockprovider.table.engines import spark as hudi
 
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
@@ -233,7 +233,7 @@ def test_what_executors_write_is_told_of_too_and_spark_leaves_files_out(tmp_path
     assert table.count() == 59
 
 
-def test_a_slice_with_logs_is_never_left_out(tmp_path: Path) -> None:
+def test_slice_with_logs_is_never_skipped(tmp_path: Path) -> None:
     spec = TableSpec("t", SCHEMA, record_keys="id", ordering="n", buckets=12, table_type="merge_on_read")
     table = Table.create(f"memory://left-out-{tmp_path.name}", spec, settings=SETTINGS)
     table.append(rows(0, 200))
@@ -246,7 +246,7 @@ def test_a_slice_with_logs_is_never_left_out(tmp_path: Path) -> None:
     assert read(table, "n = 5000")[0]["id"].to_pylist() == [0]
 
 
-def test_columns_that_came_later_are_null_in_older_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_added_later_are_null_in_older_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "ROWS_PER_FILE", ROWS)
     table = Table.create(f"memory://left-out-{tmp_path.name}", SPEC, settings=SETTINGS)
     table.append(rows(0, 60))
@@ -330,7 +330,7 @@ def found_by(place: TablePlace, seen: Snapshot, told: dict[str, Ranges], where: 
 
 
 @given(files(), EXPRESSIONS)
-def test_no_row_is_left_out(written: list[pa.Table], where: pc.Expression) -> None:
+def test_no_matching_row_is_skipped(written: list[pa.Table], where: pc.Expression) -> None:
     place = TablePlace("memory://left-out", None)
     seen, whole, told = snapshot_of(written, place)
     assert found_by(place, seen, told, where) == whole.filter(where)["id"].to_pylist(), str(where)
@@ -345,7 +345,7 @@ def narrow(one: Range) -> Range:
 
 
 @pytest.mark.parametrize("twin", [forgets_nulls, narrow])
-def test_a_wrong_range_loses_rows(twin: Any) -> None:
+def test_mutant_with_a_wrong_range_loses_rows(twin: Any) -> None:
     place, where = TablePlace("memory://left-out-twin", None), pc.field("n").is_null() | (pc.field("n") > 5)
     seen, whole, told = snapshot_of([pa.table({"n": [1, None]}), pa.table({"n": [2, 7]})], place)
     wrong = {path: {name: twin(one) for name, one in ranges.items()} for path, ranges in told.items()}

@@ -69,19 +69,19 @@ def watched(table: Table) -> tuple[Table, list[str]]:
     return Table(Store(backend, table.url), table.url, settings=SETTINGS), backend.seen
 
 
-def test_columns_are_those_asked_for_in_that_order_and_hudis_own_when_named(table: Table) -> None:
+def test_read_returns_the_named_columns_in_their_order(table: Table) -> None:
     upsert(table, (1, "a", 10))
     found = table.to_arrow(["value", "_hoodie_record_key", "id"])
     assert found.to_pylist() == [{"value": 10, "_hoodie_record_key": "1", "id": 1}]
     assert table.to_arrow().schema.names == SCHEMA.names
 
 
-def test_a_column_that_is_not_there_is_named(table: Table) -> None:
+def test_missing_column_is_named(table: Table) -> None:
     with pytest.raises(InvalidInput, match=r"name some of \['id', 'part', 'value'\]"):
         table.to_arrow(["id", "nothing"])
 
 
-def test_a_filter_brings_exactly_its_rows_whether_its_columns_are_read_or_not(table: Table) -> None:
+def test_filter_returns_its_rows_also_on_columns_not_read(table: Table) -> None:
     upsert(table, (1, "a", 10), (2, "a", 20), (3, "b", 30))
     assert triples(table.to_arrow(filter=pc.field("value") > 10)) == {(2, "a", 20), (3, "b", 30)}
     assert table.to_arrow(["id"], filter=pc.field("value") == 20).to_pylist() == [{"id": 2}]
@@ -94,7 +94,7 @@ def test_a_filter_brings_exactly_its_rows_whether_its_columns_are_read_or_not(ta
     assert [row["id"] for batch in found for row in batch.to_pylist()] == [3]
 
 
-def test_one_text_is_no_list_of_partitions(table: Table) -> None:
+def test_single_text_is_refused_as_a_list_of_partitions(table: Table) -> None:
     with pytest.raises(InvalidInput, match=r"give \['abc'\]"):
         table.to_arrow(partitions="abc")
 
@@ -146,7 +146,7 @@ def test_partitions_of_every_type_are_pruned_without_losing_a_row(
                 assert table.to_arrow(filter=where).sort_by("id") == everything.filter(where), str(where)
 
 
-def test_row_groups_that_cannot_have_such_rows_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_without_matching_rows_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockprovider.table.files.base_file.ROW_GROUP_ROWS", 100)
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(table, *((n, "a", n) for n in range(1000)))
@@ -233,7 +233,7 @@ def test_every_moment_of_the_past_can_be_read(table: Table) -> None:
     assert triples(table.to_arrow(as_of=just_before)) == history[-2][1]
 
 
-def test_a_moment_can_be_a_datetime_with_a_zone_and_nothing_vague(table: Table) -> None:
+def test_as_of_takes_datetimes_with_a_zone_and_refuses_vague_times(table: Table) -> None:
     done = upsert(table, (1, "a", 1))
     upsert(table, (1, "a", 2))
     at = datetime.strptime(done.completion + "000", "%Y%m%d%H%M%S%f").replace(tzinfo=timezone.utc)
@@ -243,7 +243,7 @@ def test_a_moment_can_be_a_datetime_with_a_zone_and_nothing_vague(table: Table) 
             table.to_arrow(as_of=vague)  # type: ignore[arg-type]
 
 
-def test_what_finished_late_is_in_the_past_by_begin_and_not_by_completion(table: Table) -> None:
+def test_late_finisher_is_in_past_reads_by_begin_and_not_by_completion(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
     slow = Transaction(table)
     engine.write(slow, upserts=rows((2, "b", 20)))
@@ -256,12 +256,12 @@ def test_what_finished_late_is_in_the_past_by_begin_and_not_by_completion(table:
     assert then_by_hudi_rs(table.url, quick.instant) == by_begin
 
 
-def test_a_moment_before_the_table_is_refused_and_says_from_when_on(table: Table) -> None:
+def test_time_before_the_table_is_refused_naming_the_first_time(table: Table) -> None:
     with pytest.raises(HistoryGone, match="there is no table .* ask for a later time"):
         table.to_arrow(as_of="20000101000000000")
 
 
-def test_a_moment_whose_files_were_cleaned_is_refused_and_later_ones_are_not(table: Table) -> None:
+def test_time_whose_files_were_cleaned_is_refused(table: Table) -> None:
     first = upsert(table, (1, "a", 1), (2, "b", 2))
     second = upsert(table, (1, "a", 10))
     (cleaned,) = Path(table.url).glob(f"a/*_{first.instant}.parquet")
@@ -271,7 +271,7 @@ def test_a_moment_whose_files_were_cleaned_is_refused_and_later_ones_are_not(tab
     assert triples(table.to_arrow(as_of=second.completion)) == content(table) == by_hudi_rs(table.url)
 
 
-def test_a_file_that_is_cleaned_under_a_scan_is_a_clear_error_and_no_missing_row(table: Table) -> None:
+def test_file_cleaned_during_a_scan_raises_and_loses_no_row(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
     reader = table.scan().to_reader()
     for path in Path(table.url).glob("*/*.parquet"):
@@ -280,7 +280,7 @@ def test_a_file_that_is_cleaned_under_a_scan_is_a_clear_error_and_no_missing_row
         reader.read_all()
 
 
-def test_a_read_of_now_that_a_clean_overtook_reads_again_and_one_of_the_past_says_so(table: Table) -> None:
+def test_current_read_overtaken_by_a_clean_is_repeated_and_past_one_raises(table: Table) -> None:
     first = upsert(table, (1, "a", 1), (2, "b", 2))
 
     def meanwhile() -> None:
@@ -294,7 +294,7 @@ def test_a_read_of_now_that_a_clean_overtook_reads_again_and_one_of_the_past_say
         overtaken.to_arrow(as_of=first.completion)
 
 
-def test_a_read_during_commits_is_always_of_one_moment(table: Table) -> None:
+def test_read_during_commits_is_of_one_snapshot(table: Table) -> None:
     """Each commit moves a unit from one partition to the other: every moment has the same sum."""
     upsert(table, (1, "a", 50), (2, "b", 50))
     done = threading.Event()

@@ -45,7 +45,7 @@ def test_rows_before_a_change_of_type_are_read_as_jvm_hudi_reads_them(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["renamed", "added"])
-def test_columns_that_files_have_by_another_name_are_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_columns_renamed_since_a_file_was_written_are_refused_by_name(tmp_path: Path, name: str) -> None:
     """S5: `price` came back as null for the rows 1 to 3, and the dropped values of `gone` came back."""
     said = "'price' is called 'fare' there"
     table = opened(tmp_path, name)
@@ -58,7 +58,7 @@ def test_columns_that_files_have_by_another_name_are_refused_by_name(tmp_path: P
     assert [one.mend for one in found] == ["cluster all partitions with JVM Hudi, then clean"]
 
 
-def test_a_moment_before_the_rename_is_read(tmp_path: Path) -> None:
+def test_time_before_the_rename_can_be_read(tmp_path: Path) -> None:
     table = opened(tmp_path, "renamed")
     before = [one for one in table.history() if one.operation == "INSERT"][1]
     found = table.to_arrow(as_of=before.completion, columns=["id", "fare", "n", "day"]).to_pylist()
@@ -84,7 +84,7 @@ def test_a_commit_keeps_the_schema_of_jvm_readers_and_its_history(tmp_path: Path
     assert "latest_schema" in decode_commit(table.store.read(path).data, path).extra
 
 
-def test_only_versions_that_a_file_may_have_count() -> None:
+def test_only_schema_versions_that_a_file_may_have_count() -> None:
     one, two, three = (SchemaVersion(n, {name: 1}) for n, name in ((0, "a"), (5, "b"), (9, "c")))
     assert misread([one, two, three], three, "4") == "'c' is called 'a' there"
     assert misread([one, two, three], three, "5") == "'c' is called 'b' there"

@@ -191,12 +191,12 @@ def test_filter_of_floats_means_the_nearest_float() -> None:
         ("n and paid", "expected a comparison"),
     ],
 )
-def test_filter_that_is_not_understood_is_refused(text: str, why: str) -> None:
+def test_unsupported_filter_is_refused(text: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         parse_where(text, TABLE.schema)
 
 
-def test_refusal_of_a_long_filter_shows_its_place_alone() -> None:
+def test_refusal_of_a_long_filter_shows_only_the_position() -> None:
     with pytest.raises(InvalidInput, match="at character 8801: 'x' is no number") as refused:
         parse_where("n = 1 or " * 977 + "   n = 'x'" + " or n = 1" * 1000, TABLE.schema)
     assert len(str(refused.value)) < 500
@@ -235,7 +235,7 @@ def in_a_small_stack(work: Any) -> Any:
 
 
 @pytest.mark.parametrize("which", LONG)
-def test_filter_of_any_length_and_depth_is_decided_in_a_small_stack(which: str) -> None:
+def test_filter_of_any_length_and_depth_needs_a_small_stack(which: str) -> None:
     def work() -> tuple[list[Any], Any]:
         found = parse_where(LONG[which], TABLE.schema)
         bound = found.bound()
@@ -246,7 +246,7 @@ def test_filter_of_any_length_and_depth_is_decided_in_a_small_stack(which: str) 
 
 
 @pytest.mark.parametrize("which", ["or of =", "and of !=", "to the right, folded"])
-def test_chain_of_one_column_is_one_question(which: str) -> None:
+def test_chain_of_conditions_on_one_column_is_one_condition(which: str) -> None:
     (only,) = parse_where(LONG[which], TABLE.schema).steps
     assert isinstance(only, OneOf)
 
@@ -326,7 +326,7 @@ def random_rows(drawn: random.Random) -> pa.Table:
     return pa.table({"row": pa.array(range(60), pa.int64()), **columns})
 
 
-def test_random_filters_keep_what_duckdb_keeps(seed: int) -> None:
+def test_random_filters_keep_the_rows_that_duckdb_keeps(seed: int) -> None:
     duckdb = pytest.importorskip("duckdb")
     drawn = random.Random(seed)
     rows = random_rows(drawn)

@@ -83,7 +83,7 @@ def test_time_between_two_commits_is_after_the_first(table: Table) -> None:
     assert table.restore(between).taken_back == (second.instant,)
 
 
-def test_version_that_is_none_is_refused(table: Table, tmp_path: Path) -> None:
+def test_invalid_version_of_a_table_is_refused(table: Table, tmp_path: Path) -> None:
     other = Table.create(tmp_path / "u", TableSpec("t", ROWS, "id"), settings=SETTINGS)
     strange = other.append(row(1))
     lost = table.append(row(0))
@@ -118,7 +118,7 @@ C = Instant("20260101000000007", Action.COMMIT, InstantState.COMPLETED, "2026010
 NOW = Timeline((A, B, C))
 
 
-def test_checkpoint_that_is_also_a_begin_time_is_of_the_commit_whose_checkpoint_it_is() -> None:
+def test_checkpoint_equal_to_a_begin_time_means_its_own_commit() -> None:
     time = B.begin
     assert checkpoint_of(NOW, time, Order.COMPLETION, lambda: "") == A.completion
     assert checkpoint_of(NOW, time, Order.BEGIN, lambda: "") == B.begin
@@ -127,7 +127,7 @@ def test_checkpoint_that_is_also_a_begin_time_is_of_the_commit_whose_checkpoint_
     assert commit_of(NOW, None, lambda: "") == B
 
 
-def test_time_is_no_begin_time_where_commits_that_completed_then_may_be_archived() -> None:
+def test_time_is_no_begin_time_when_such_commits_may_be_archived() -> None:
     without = Timeline((B, C))
     assert checkpoint_of(without, B.begin, Order.COMPLETION, lambda: A.completion or "") == B.begin
     assert checkpoint_of(without, B.begin, Order.COMPLETION, lambda: "") == B.completion

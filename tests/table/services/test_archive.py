@@ -65,7 +65,7 @@ def healthy(table: Table) -> None:
     assert wrong == []
 
 
-def test_what_is_archived_is_all_there_and_every_reader_sees_the_same(table: Table) -> None:
+def test_archived_instants_are_complete_and_readers_see_no_change(table: Table) -> None:
     for number in range(8):
         upsert(table, (number % 3, "ab"[number % 2], number))
     before, old = content(table), table.timeline().writes
@@ -88,7 +88,7 @@ def test_what_is_archived_is_all_there_and_every_reader_sees_the_same(table: Tab
     healthy(reopened)
 
 
-def test_all_files_of_an_archived_instant_go_and_of_no_other(table: Table) -> None:
+def test_archival_removes_all_files_of_archived_instants_and_no_other(table: Table) -> None:
     for number in range(6):
         upsert(table, (1, "a", number))
     gone = {name.partition("_")[0] for name in table.archive().instants}
@@ -98,7 +98,7 @@ def test_all_files_of_an_archived_instant_go_and_of_no_other(table: Table) -> No
     assert len(left) == 3
 
 
-def test_cleans_and_rollbacks_go_with_the_writes_around_them_and_a_restore_stays(table: Table) -> None:
+def test_cleans_and_rollbacks_are_archived_with_the_writes_around_them(table: Table) -> None:
     for number in range(3):
         upsert(table, (1, "a", number))
     assert table.clean(KeepVersions(1))
@@ -126,7 +126,7 @@ def test_cleans_and_rollbacks_go_with_the_writes_around_them_and_a_restore_stays
     healthy(table)
 
 
-def test_it_ends_before_a_savepoint_and_goes_on_once_that_is_deleted(table: Table) -> None:
+def test_archival_stops_at_a_savepoint_until_it_is_deleted(table: Table) -> None:
     done = [upsert(table, (1, "a", number)) for number in range(8)]
     kept = table.savepoint(done[2].instant)
     result = table.archive()
@@ -141,7 +141,7 @@ def test_it_ends_before_a_savepoint_and_goes_on_once_that_is_deleted(table: Tabl
     assert len(table.timeline().writes) == 3
 
 
-def test_it_ends_before_a_pending_write_which_may_still_commit(table: Table) -> None:
+def test_archival_stops_at_a_pending_write_that_may_still_commit(table: Table) -> None:
     for number in range(2):
         upsert(table, (1, "a", number))
     slow = Transaction(table)
@@ -158,7 +158,7 @@ def test_it_ends_before_a_pending_write_which_may_still_commit(table: Table) -> 
     assert table.archive().instants
 
 
-def test_a_dead_writer_is_rolled_back_first_and_no_file_of_its_shows(table: Table) -> None:
+def test_archival_rolls_back_a_dead_writer_first(table: Table) -> None:
     upsert(table, (1, "a", 0))
     dead = Transaction(Table.open(table.url, settings=FEW))
     arrow.write(dead, upserts=rows((7, "z", 7)))
@@ -174,7 +174,7 @@ def test_a_dead_writer_is_rolled_back_first_and_no_file_of_its_shows(table: Tabl
         dead.commit()
 
 
-def test_it_ends_before_files_of_no_instant_until_a_clean_has_removed_them(table: Table) -> None:
+def test_archival_stops_at_files_of_no_instant_until_they_are_cleaned(table: Table) -> None:
     upsert(table, (1, "a", 0))
     failed = Transaction(table)
     arrow.write(failed, upserts=rows((7, "z", 7)))
@@ -193,7 +193,7 @@ def test_it_ends_before_files_of_no_instant_until_a_clean_has_removed_them(table
     assert by_hudi_rs(table.url) == content(Table.open(table.url)) == {(1, "a", 7)}
 
 
-def test_it_ends_before_an_overwrite_whose_old_files_are_still_there(table: Table) -> None:
+def test_archival_stops_at_an_overwrite_whose_old_files_still_exist(table: Table) -> None:
     upsert(table, (1, "a", 0), (2, "b", 2))
     overwrite(table, ["a"], (3, "a", 3))
     for number in range(8):
@@ -207,7 +207,7 @@ def test_it_ends_before_an_overwrite_whose_old_files_are_still_there(table: Tabl
     assert content(Table.open(table.url)) == by_hudi_rs(table.url) == {(3, "a", 3), (2, "b", 7)}
 
 
-def test_what_the_retention_needs_stays(tmp_path: Path) -> None:
+def test_instants_that_retention_needs_are_not_archived(tmp_path: Path) -> None:
     settings = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, retention=KeepCommits(6))
     table = Table.create(str(tmp_path / "t"), SPEC, settings=settings)
     done = [upsert(table, (1, "a", number)) for number in range(12)]
@@ -223,13 +223,13 @@ def test_what_the_retention_needs_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [KeepActive(0, 5), KeepActive(5, 5), KeepActive(6, 5)])
-def test_to_keep_nothing_or_more_than_the_most_is_refused(table: Table, keep: KeepActive) -> None:
+def test_invalid_archival_limits_are_refused(table: Table, keep: KeepActive) -> None:
     with pytest.raises(InvalidSettings, match=f"hoodie.keep.min.commits={keep.least}"):
         table.archive(keep)
     assert not history(table).exists()
 
 
-def test_a_restore_or_savepoint_of_an_archived_commit_is_refused_and_nothing_is_changed(table: Table) -> None:
+def test_restore_and_savepoint_of_an_archived_commit_are_refused(table: Table) -> None:
     done = [upsert(table, (1, "a", number)) for number in range(8)]
     table.archive()
     before = table.timeline()
@@ -241,7 +241,7 @@ def test_a_restore_or_savepoint_of_an_archived_commit_is_refused_and_nothing_is_
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 6)}
 
 
-def test_a_restore_is_refused_if_a_commit_that_it_must_take_back_was_archived(table: Table) -> None:
+def test_restore_is_refused_when_a_commit_to_undo_was_archived(table: Table) -> None:
     """By begin times it was before, by completion times after."""
     late = Transaction(table)
     arrow.write(late, upserts=rows((7, "z", 7)))
@@ -263,7 +263,7 @@ def batch(table: Table, stream: str, number: int) -> Any:
     return transact(table, run)
 
 
-def test_a_batch_that_comes_again_after_its_commit_was_archived_is_not_written_twice(table: Table) -> None:
+def test_repeated_batch_is_not_written_again_after_its_commit_was_archived(table: Table) -> None:
     for number in range(3):
         batch(table, "orders", number)
     batch(table, "payments", 7)
@@ -281,7 +281,7 @@ def test_a_batch_that_comes_again_after_its_commit_was_archived_is_not_written_t
         batch(table, "orders", 2)
 
 
-def test_a_batch_that_is_archived_between_begin_and_commit_of_its_second_try_is_found(table: Table) -> None:
+def test_batch_archived_during_its_retry_is_found(table: Table) -> None:
     other = Table.open(table.url, settings=FEW)
     second = Transaction(table)
     second.exactly_once(BatchId("orders", 0))
@@ -312,7 +312,7 @@ def test_a_writer_that_saw_all_that_was_archived_since_goes_on(table: Table) -> 
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 3), (2, "b", 2), (3, "c", 3)}
 
 
-def test_a_writer_is_told_of_a_conflict_with_a_commit_that_was_archived_since(table: Table) -> None:
+def test_writer_gets_conflict_with_a_commit_archived_since(table: Table) -> None:
     other = Table.open(table.url, settings=FEW)
     for number in range(3):
         upsert(other, (5 + number, "b", 0))
@@ -367,7 +367,7 @@ def test_rows_of_the_archive_are_written_a_few_at_a_time(monkeypatch: pytest.Mon
     assert file.read().to_pylist() == rows
 
 
-def test_an_archive_of_another_writer_without_our_footers_is_understood(table: Table) -> None:
+def test_archive_of_another_writer_without_our_footers_is_read(table: Table) -> None:
     batch(table, "orders", 4)
     for number in range(8):
         upsert(table, (1, "a", number))
@@ -389,7 +389,7 @@ def test_an_archive_of_another_writer_without_our_footers_is_understood(table: T
     batch(fresh, "orders", 5)
 
 
-def test_a_version_file_that_is_missing_or_torn_is_found_out_by_the_manifests(table: Table) -> None:
+def test_missing_or_torn_version_file_is_recovered_from_manifests(table: Table) -> None:
     for number in range(8):
         upsert(table, (1, "a", number))
     table.archive()
@@ -406,7 +406,7 @@ def test_a_version_file_that_is_missing_or_torn_is_found_out_by_the_manifests(ta
     assert version.read_text() == "2"
 
 
-def test_nothing_is_removed_while_a_commit_that_was_handed_over_may_still_be_put_there(
+def test_archival_removes_nothing_while_a_pending_commit_may_be_applied(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be the first on the timeline, and hide all that is archived and younger."""
@@ -418,7 +418,7 @@ def test_nothing_is_removed_while_a_commit_that_was_handed_over_may_still_be_put
     assert seen == [7], "all were there when it waited"
 
 
-def test_a_commit_that_came_back_is_found_by_the_doctor_and_removed_by_the_next_archival(table: Table) -> None:
+def test_reappeared_commit_is_found_by_doctor_and_removed_by_archival(table: Table) -> None:
     """As a request may that was on its way for as long as others took to archive."""
     for number in range(8):
         upsert(table, (number, "a", number))
@@ -475,7 +475,7 @@ def test_a_writer_whose_listing_has_a_hole_gives_way(table: Table) -> None:
     mine.rollback()
 
 
-def test_archiving_asks_for_no_more_than_it_must(table: Table) -> None:
+def test_archival_makes_no_needless_requests(table: Table) -> None:
     for number in range(8):
         upsert(table, (1, "a", number))
     mine, asked = counted(table, FEW)
@@ -486,7 +486,7 @@ def test_archiving_asks_for_no_more_than_it_must(table: Table) -> None:
     assert sorted(asked.names) == budgets.ARCHIVE_NOTHING
 
 
-def test_the_settings_are_hudis() -> None:
+def test_archival_settings_are_those_of_hudi() -> None:
     def keep(**given: str) -> KeepActive:
         return TableSettings.from_hudi({f"hoodie.keep.{key}.commits": value for key, value in given.items()}).archival
 
@@ -500,7 +500,7 @@ def test_the_settings_are_hudis() -> None:
         keep(min="6", max="5")
 
 
-def test_commits_archive_by_themselves_if_they_are_told_to(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_archive_automatically_when_configured(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Table.open(table.url, settings=replace(FEW, archive_automatically=True))
     for number in range(12):
         upsert(told, (number % 2, "a", number))
@@ -518,7 +518,7 @@ def test_commits_archive_by_themselves_if_they_are_told_to(table: Table, monkeyp
     assert not TableSettings.from_hudi({}).archive_automatically
 
 
-def test_what_is_to_be_archived_can_be_asked_for_first(table: Table) -> None:
+def test_archival_can_be_previewed(table: Table) -> None:
     for number in range(8):
         upsert(table, (1, "a", number))
     planned = table.archive(dry_run=True)

@@ -114,7 +114,7 @@ def die_at_every_step(tmp_path: Path, made: Path, *, applied: bool) -> int:
 
 
 @AT_EACH_REQUEST
-def test_whatever_the_last_request_was_readers_see_the_same_and_the_next_archival_ends(
+def test_archival_killed_at_any_request_is_finished_by_the_next(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
     monkeypatch.setattr("lockprovider.table.services.archive_files._MERGED", 3)

@@ -79,9 +79,7 @@ def read_and_clean(table: Table) -> None:
 
 
 @pytest.mark.parametrize("why", ["its clock is behind", "its request was held up"])
-def test_what_is_archived_stays_visible_and_is_not_cleaned_for_one_that_begins_too_early(
-    table: Table, why: str
-) -> None:
+def test_early_beginning_writer_hides_and_cleans_nothing_archived(table: Table, why: str) -> None:
     backend, is_behind = Held(".requested"), why == "its clock is behind"
     late = Table(Store(backend, table.url), table.url, settings=FEW, world=Clock(20_000 if is_behind else 0))
     txn = late.transaction()
@@ -96,7 +94,7 @@ def test_what_is_archived_stays_visible_and_is_not_cleaned_for_one_that_begins_t
     assert content(Table.open(table.url, settings=FEW)) == by_hudi_rs(table.url) == ALL
 
 
-def test_one_that_was_paused_does_not_begin_at_a_time_that_is_long_past(table: Table) -> None:
+def test_paused_writer_does_not_begin_at_a_time_long_past(table: Table) -> None:
     backend, clock = Held(".heartbeat/"), Clock()
     late = Table(Store(backend, table.url), table.url, settings=FEW, world=clock)
     txn = late.transaction()
@@ -120,7 +118,7 @@ def created_by_another_engine(folder: Path) -> Table:
     return Table.open(str(folder), settings=FEW)
 
 
-def test_the_files_of_a_pending_write_that_began_before_all_others_are_no_rows(tmp_path: Path) -> None:
+def test_files_of_the_first_pending_write_are_invisible(tmp_path: Path) -> None:
     table = created_by_another_engine(tmp_path / "t")
     txn = Table.open(table.url, settings=FEW).transaction()
     arrow.write(txn, upserts=rows((100, "q", 1)))

@@ -68,7 +68,9 @@ def read(url: str, options: Any, over: threading.Event) -> int:
 
 @pytest.mark.usefixtures("brisk")
 @pytest.mark.parametrize("place", ["local", pytest.param("s3", marks=pytest.mark.soak)])
-def test_no_update_is_lost_and_no_row_comes_or_goes(request: pytest.FixtureRequest, tmp_path: Path, place: str) -> None:
+def test_no_update_is_lost_and_no_row_changes_during_archival(
+    request: pytest.FixtureRequest, tmp_path: Path, place: str
+) -> None:
     server = None if place == "local" else request.getfixturevalue("seaweedfs")
     url, options = (str(tmp_path / "t"), None) if server is None else (server.new_prefix(), server.storage_options)
     table = Table.create(url, SPEC, storage_options=options, settings=FEW)

@@ -71,7 +71,7 @@ def timeline_of(folder: Path) -> set[str]:
     return {path.name for path in (folder / ROOT / ".hoodie/timeline").iterdir() if path.is_file()}
 
 
-def test_its_timeline_is_as_short_as_its_slices_however_many_commits_there_are(folder: Path) -> None:
+def test_timeline_of_the_listing_stays_short_over_many_commits(folder: Path) -> None:
     table, expected, sizes = open_(folder), set(BEFORE), []
     late = Transaction(open_(folder))
     engine.write(late, upserts=rows((3, "b", "late", 9)))
@@ -90,7 +90,7 @@ def test_its_timeline_is_as_short_as_its_slices_however_many_commits_there_are(f
     assert agreed(folder) == expected
 
 
-def test_what_is_deleted_stays_deleted(folder: Path) -> None:
+def test_deleted_file_stays_deleted_after_compaction_of_the_listing(folder: Path) -> None:
     table = open_(folder)
     for turn in range(3):
         table.upsert(rows((1, "a", f"v{turn}", 5 + turn)))
@@ -103,7 +103,7 @@ def test_what_is_deleted_stays_deleted(folder: Path) -> None:
     assert agreed(folder) == {(9, "c", "over", 1)}
 
 
-def test_what_it_was_compacted_with_is_archived(folder: Path) -> None:
+def test_compacted_instants_of_the_listing_are_archived(folder: Path) -> None:
     table = Table.open(str(folder), settings=replace(KEEPS, retention=KeepCommits(1)))
     for turn in range(4):
         table.append(rows((10 + turn, "a", "small", 1)))
@@ -114,7 +114,7 @@ def test_what_it_was_compacted_with_is_archived(folder: Path) -> None:
     assert agreed(folder) == before
 
 
-def test_another_process_that_has_seen_the_listing_goes_on_after_it(folder: Path) -> None:
+def test_process_with_a_cached_listing_goes_on_after_its_compaction(folder: Path) -> None:
     """Its completion time there exceeds those of the compaction, of which the lock's log says nothing."""
     one, other = open_(folder), open_(folder)
     other.append(rows((10, "a", "small", 1)))
@@ -136,7 +136,7 @@ def made_pending(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["ours", "the wrong twin"])
-def test_what_is_pending_in_the_table_alone_is_not_passed_over(
+def test_write_pending_only_in_the_table_is_not_skipped(
     folder: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     begin = made_pending(folder)
@@ -174,7 +174,7 @@ def first_there(made: Path, folder: Path) -> int:
 
 
 @AT_EACH_REQUEST
-def test_whatever_the_last_request_was_the_listing_is_whole(tmp_path: Path, applied: bool) -> None:
+def test_listing_is_complete_after_a_death_at_any_request(tmp_path: Path, applied: bool) -> None:
     made = with_files_alone(NAME, tmp_path / "made")
     for turn in range(4):
         open_(made).upsert(rows((1, "a", f"v{turn}", 5 + turn)))
@@ -218,13 +218,13 @@ def _of_logs_alone(store: Store, slices: object, valid: Callable[[str], bool]) -
 MERGED = metadata_table.merged_listing
 
 
-def test_a_compaction_that_leaves_something_out_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_compaction_that_omits_a_file_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_table, "merged_listing", _of_logs_alone)
     with pytest.raises(AssertionError), contextlib.suppress(Died):
-        test_whatever_the_last_request_was_the_listing_is_whole(tmp_path, applied=False)
+        test_listing_is_complete_after_a_death_at_any_request(tmp_path, applied=False)
 
 
-def test_a_commit_counts_once_it_is_not_compacted(folder: Path) -> None:
+def test_only_uncompacted_commits_of_the_listing_are_counted(folder: Path) -> None:
     store = Store.from_url(str(folder))
     assert compacted_at(own_timeline(store)) == ""
     many = uncompacted(own_timeline(store))

@@ -78,7 +78,7 @@ def test_a_service_of_an_older_epoch_is_refused_and_changes_nothing(request, nam
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_of_the_newest_epoch_is_done(request, name: str) -> None:
+def test_service_of_the_newest_epoch_completes(request, name: str) -> None:
     table: Table = request.getfixturevalue("logs" if "compact" in name else "table")
     rows_before = content(table)
     SERVICES[name](table, 7)
@@ -87,7 +87,7 @@ def test_a_service_of_the_newest_epoch_is_done(request, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["compact", "cluster", "add_columns"])
-def test_a_service_that_is_a_commit_says_its_epoch(request, name: str) -> None:
+def test_service_that_commits_records_its_epoch(request, name: str) -> None:
     table: Table = request.getfixturevalue("logs" if "compact" in name else "table")
     SERVICES[name](table, 8)
     with pytest.raises(Fenced, match="epoch 7 is over: 8"):
@@ -95,9 +95,7 @@ def test_a_service_that_is_a_commit_says_its_epoch(request, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["compact", "cluster"])
-def test_a_leader_that_is_followed_while_it_writes_files_completes_nothing_and_the_next_one_does(
-    request, kind: str
-) -> None:
+def test_leader_deposed_while_it_writes_files_completes_nothing(request, kind: str) -> None:
     table: Table = request.getfixturevalue("logs" if kind == "compact" else "table")
 
     def overtaken(tasks: Sequence[executor.RewriteTask]) -> Iterator[WriteStat]:
@@ -120,7 +118,7 @@ def test_a_leader_that_is_followed_while_it_writes_files_completes_nothing_and_t
     [replace(FEW, archive_automatically=True), replace(SETTINGS, clustering=ClusterEvery(1))],
     ids=["archival", "clustering"],
 )
-def test_what_follows_a_commit_fails_it_not_if_another_leads_by_then(tmp_path: Path, settings: TableSettings) -> None:
+def test_commit_succeeds_when_its_follow_up_service_is_fenced(tmp_path: Path, settings: TableSettings) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=TableSettings(lock=SETTINGS.lock))
     for number in range(8):
         table.under(7).append(rows((number, "a", 1)))

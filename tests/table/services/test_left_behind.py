@@ -14,7 +14,7 @@ LEFT = ["restore", "clean", "rollback", "savepoint", "indexing", "clean.requeste
 
 
 @pytest.mark.parametrize("left", LEFT)
-def test_an_instant_that_changes_no_rows_is_not_where_the_active_timeline_begins(tmp_path: Path, left: str) -> None:
+def test_active_timeline_does_not_begin_at_an_instant_without_rows(tmp_path: Path, left: str) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     for row in sorted(ROWS):
         upsert(table, row)

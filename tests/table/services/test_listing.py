@@ -80,7 +80,7 @@ def all_is_listed(folder: Path) -> None:
     assert {name.partition(".")[0] for name in own if "_" not in name and name != "history"} <= completed
 
 
-def test_what_is_written_is_listed(folder: Path) -> None:
+def test_written_files_are_listed(folder: Path) -> None:
     table = open_(folder)
     table.upsert(rows((1, "a", "mine", 5), (7, "c", "new", 1)))
     assert content(folder) == {(1, "a", "mine", 5), (3, "b", None, 2), (7, "c", "new", 1)}
@@ -93,7 +93,7 @@ def test_what_is_written_is_listed(folder: Path) -> None:
     assert content(folder) == {(9, "c", "over", 1)}
 
 
-def test_the_listing_is_complete_before_the_commit_and_later_than_all_on_both_timelines(folder: Path) -> None:
+def test_listing_completes_before_the_commit_and_after_all_instants(folder: Path) -> None:
     done = open_(folder).upsert(rows((1, "a", "mine", 5)))
     own = [path.name for path in (folder / ROOT / ".hoodie" / "timeline").glob("*_*")]
     (mine,) = (name for name in own if name.startswith(f"{done.instant}_"))
@@ -103,13 +103,13 @@ def test_the_listing_is_complete_before_the_commit_and_later_than_all_on_both_ti
     assert all(name.partition("_")[2] < f"{completion}." for name in own if name != mine)
 
 
-def test_without_the_setting_it_is_refused(folder: Path) -> None:
+def test_write_is_refused_without_the_setting(folder: Path) -> None:
     table = Table.open(str(folder), settings=SETTINGS)
     with pytest.raises(UnsupportedTable, match=r"TableSettings\(write_metadata=True\) keeps its listing"):
         table.append(rows((8, "b", "more", 1)))
 
 
-def test_a_table_that_says_so_needs_no_setting(folder: Path) -> None:
+def test_table_property_replaces_the_setting(folder: Path) -> None:
     assert {one.key: one.wanted for one in open_(folder).share()}["hoodie.metadata.enable"] == "true"
     table = Table.open(str(folder), settings=SETTINGS)
     table.append(rows((8, "b", "more", 1)))
@@ -124,7 +124,7 @@ def test_a_table_that_says_so_needs_no_setting(folder: Path) -> None:
 HUDI = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
 
 
-def test_it_is_kept_by_hudis_key(folder: Path) -> None:
+def test_key_of_hudi_keeps_the_listing(folder: Path) -> None:
     settings = TableSettings.from_hudi(HUDI | {"hoodie.metadata.enable": "true"})
     Table.open(str(folder), settings=settings).append(rows((8, "b", "more", 1)))
     all_is_listed(folder)
@@ -132,7 +132,7 @@ def test_it_is_kept_by_hudis_key(folder: Path) -> None:
         TableSettings.from_hudi(HUDI | {"hoodie.metadata.enable": "yes"})
 
 
-def test_what_is_clustered_is_listed(folder: Path) -> None:
+def test_clustered_files_are_listed(folder: Path) -> None:
     table = open_(folder)
     for turn in range(3):
         table.append(rows((10 + turn, "a", "small", 1)))
@@ -148,7 +148,7 @@ def test_what_is_clustered_is_listed(folder: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
-def test_whatever_the_last_request_of_a_clustering_was_the_listing_is_whole(tmp_path: Path, applied: bool) -> None:
+def test_listing_is_complete_after_clustering_dies_at_any_request(tmp_path: Path, applied: bool) -> None:
     made = with_files_alone(NAME, tmp_path / "made")
     open_(made).append(rows((10, "a", "small", 1)))
     before = content(made)
@@ -198,7 +198,7 @@ def test_a_commit_with_a_savepoint_is_restored_and_the_listing_ends(folder: Path
     assert content(folder) == BEFORE | {NEXT}
 
 
-def test_a_restore_that_was_left_ends_the_listing(folder: Path) -> None:
+def test_abandoned_restore_ends_the_listing(folder: Path) -> None:
     table = open_(folder)
     target = table.timeline().writes[-1].begin
     done = table.upsert(rows((1, "a", "mine", 5)))
@@ -209,7 +209,7 @@ def test_a_restore_that_was_left_ends_the_listing(folder: Path) -> None:
     assert table.config().named_metadata == ()
 
 
-def test_what_the_metadata_table_was_not_compacted_with_is_not_archived(folder: Path) -> None:
+def test_instants_not_compacted_into_the_metadata_table_are_not_archived(folder: Path) -> None:
     table = Table.open(str(folder), settings=replace(KEEPS, retention=KeepCommits(1)))
     for turn in range(3):
         table.append(rows((10 + turn, "a", "small", 1)))
@@ -217,7 +217,7 @@ def test_what_the_metadata_table_was_not_compacted_with_is_not_archived(folder: 
     assert (held.instants, "the metadata table was never compacted" in held.held) == ((), True)
 
 
-def test_what_is_cleaned_is_listed_no_more(folder: Path) -> None:
+def test_cleaned_files_are_no_longer_listed(folder: Path) -> None:
     table = open_(folder)
     for turn in range(3):
         table.upsert(rows((1, "a", f"v{turn}", 5 + turn)))
@@ -231,7 +231,7 @@ def test_what_is_cleaned_is_listed_no_more(folder: Path) -> None:
 
 
 @AT_EACH_REQUEST
-def test_whatever_the_last_request_of_a_cleaner_was_the_next_one_ends_its_clean(tmp_path: Path, applied: bool) -> None:
+def test_clean_killed_at_any_request_is_finished_by_the_next(tmp_path: Path, applied: bool) -> None:
     made = with_files_alone(NAME, tmp_path / "made")
     for turn in range(2):
         open_(made).upsert(rows((1, "a", f"v{turn}", 5 + turn)))
@@ -275,7 +275,7 @@ def test_a_refused_write_leaves_nothing_in_it(folder: Path) -> None:
     assert content(folder) == {(1, "a", "first", 8), (3, "b", None, 2)}
 
 
-def test_properties_that_name_more_meanwhile_end_a_write(folder: Path) -> None:
+def test_index_added_to_the_properties_ends_a_running_write(folder: Path) -> None:
     """D8: a JVM writer that began with older settings brings an index back at any commit."""
     table = open_(folder)
     txn = Transaction(table)
@@ -327,7 +327,7 @@ NEXT: Row = (8, "c", "next", 1)
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @AT_EACH_REQUEST
-def test_whatever_the_last_request_was_the_listing_is_whole(tmp_path: Path, applied: bool) -> None:
+def test_listing_is_complete_after_a_death_at_any_request(tmp_path: Path, applied: bool) -> None:
     seen = {"old": 0, "new": 0}
     unlisted_before = unlisted(with_files_alone(NAME, tmp_path / "before"))
     listings = 0
@@ -369,24 +369,24 @@ APPLY = steps.apply
 
 
 @pytest.mark.parametrize("twin", [_last_part_first, _rolled_forward_in_part])
-def test_one_decision_that_is_not_put_there_as_one_is_caught(
+def test_mutant_that_applies_listing_and_commit_apart_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twin: Callable[..., None]
 ) -> None:
     """Wrong twins: the table's file is visible before its files are listed, or those never are."""
     monkeypatch.setattr(steps, "apply", twin)
     with pytest.raises(AssertionError):
-        test_whatever_the_last_request_was_the_listing_is_whole(tmp_path, applied=False)
+        test_listing_is_complete_after_a_death_at_any_request(tmp_path, applied=False)
 
 
-def test_a_rollback_that_leaves_the_listing_alone_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_rollback_that_ignores_the_listing_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrong twin of D4: what is completed in the metadata table alone counts, and names files that are gone."""
     monkeypatch.setattr(listing, "unlist", lambda *_: None)
     with pytest.raises(AssertionError):
-        test_whatever_the_last_request_was_the_listing_is_whole(tmp_path, applied=True)
+        test_listing_is_complete_after_a_death_at_any_request(tmp_path, applied=True)
 
 
 @pytest.mark.parametrize("fenced", [True, False], ids=["ours", "the wrong twin"])
-def test_a_writer_that_wakes_up_after_its_rollback_completes_nothing_there(
+def test_writer_waking_after_its_rollback_completes_nothing_in_the_listing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
 ) -> None:
     """D4: what is completed in the metadata table alone is listed, and its files are gone."""
@@ -419,7 +419,7 @@ def test_a_writer_that_wakes_up_after_its_rollback_completes_nothing_there(
         assert listed(folder) != sizes_there(folder)
 
 
-def test_what_a_commit_costs_more(folder: Path) -> None:
+def test_listing_adds_the_documented_requests_to_a_commit(folder: Path) -> None:
     backend = DiesAtStep(1000, applied=True)
     table = Table(Store(backend, str(folder)), str(folder), settings=KEEPS)
     for looks in (3, 0):  # at its timeline, its files and the schema of one, once for as long as the lock's log goes on

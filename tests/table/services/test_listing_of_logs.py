@@ -68,7 +68,7 @@ def test_log_files_are_listed_with_their_sizes_and_merged_ones_are_not(tmp_path:
     assert not logs.keys() & listed(Path(table.url)).keys()
 
 
-def test_what_is_clustered_is_listed(tmp_path: Path) -> None:
+def test_clustered_files_are_listed(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     for number in range(3):
         table.append(rows((10 + number, "a", "small", 1)))
@@ -87,7 +87,7 @@ def test_a_write_that_is_rolled_back_is_not_listed(tmp_path: Path) -> None:
     assert listed(Path(table.url)) == sizes_there(Path(table.url))
 
 
-def test_one_for_non_blocking_writers_stays_one(tmp_path: Path) -> None:
+def test_table_for_non_blocking_writers_stays_one(tmp_path: Path) -> None:
     Table.create(str(tmp_path), SPEC, settings=BLIND)
     table = Table.open(str(tmp_path), settings=replace(BLIND, write_metadata=True))
     table.append(rows(*FIRST))
@@ -106,7 +106,7 @@ def _unlisted(table: Table, *given: object, **named: object) -> object:
 COMPLETE = plans.complete
 
 
-def test_a_compaction_that_is_not_listed_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_with_an_unlisted_compaction_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrong twin of D1, which readers by the metadata table do not see."""
     table = made(tmp_path / "t")
     table.upsert(rows((1, "a", "second", 2)))
@@ -123,7 +123,7 @@ def _upsert(table: Table) -> None:
 @pytest.mark.soak
 @AT_EACH_REQUEST
 @pytest.mark.parametrize("act", [_upsert, Table.compact])
-def test_whatever_the_last_request_was_the_listing_is_whole(
+def test_listing_is_complete_after_a_death_at_any_request(
     tmp_path: Path, applied: bool, act: Callable[[Table], object]
 ) -> None:
     table = made(tmp_path / "made")

@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return with_files_alone(NAME, tmp_path / "table")
 
 
-def test_ours_is_read_by_all(folder: Path) -> None:
+def test_listing_written_by_python_is_read_by_all(folder: Path) -> None:
     open_(folder).append(rows(NEW))
     assert agreed(folder) == BEFORE | {NEW}
 
@@ -82,9 +82,7 @@ def skipping(folder: Path, value: str) -> set[Row]:
     return {row for row in content(folder) if row[2] == value and is_read(row[1])}
 
 
-def test_d2_statistics_that_are_left_alone_lose_rows_to_filters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_d2_stale_statistics_lose_rows_to_filters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, twin = (unpacked(NAME, tmp_path / name) for name in ("ours", "twin"))
     assert skipping(ours, "x2") == {(1, "a", "x2", 2)}
     with pytest.raises(UnsupportedTable, match="drops column_stats and partition_stats"):
@@ -124,7 +122,7 @@ def _backwards(keys: Iterable[bytes]) -> list[bytes]:
 
 @pytest.mark.parametrize("compacts", [False, True], ids=["log", "base file"])
 @pytest.mark.parametrize("order", [sorted, _backwards])
-def test_d6_keys_in_another_order_than_that_of_their_bytes_are_not_found(
+def test_d6_keys_not_in_byte_order_are_not_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch, order: Callable[[Iterable[bytes]], list[bytes]], compacts: bool
 ) -> None:
     monkeypatch.setattr(hfile, "sorted", order, raising=False)
@@ -153,7 +151,7 @@ ALIVE = validate._check_alive
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["ours", "the wrong twin"])
-def test_d8_a_listing_that_was_made_meanwhile_hides_a_commit_without_it(
+def test_d8_listing_created_during_a_commit_hides_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
     """A JVM writer may begin to keep one at any commit."""
@@ -176,7 +174,7 @@ def test_d8_a_listing_that_was_made_meanwhile_hides_a_commit_without_it(
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["ours", "the wrong twin"])
-def test_d8_statistics_that_are_named_again_meanwhile_lose_rows_to_filters(
+def test_d8_statistics_enabled_again_during_a_commit_lose_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
     """A JVM writer that began before they were dropped brings them back at its commit."""
@@ -200,7 +198,7 @@ def test_d8_statistics_that_are_named_again_meanwhile_lose_rows_to_filters(
 
 
 @pytest.mark.parametrize("removes", [True, False], ids=["ours", "the wrong twin"])
-def test_d9_what_is_written_after_a_rollback_is_removed_by_its_writer(
+def test_d9_files_written_after_a_rollback_are_removed_by_their_writer(
     folder: Path, monkeypatch: pytest.MonkeyPatch, removes: bool
 ) -> None:
     txn = Transaction(open_(folder))
@@ -244,7 +242,7 @@ class _AsJvmHudi:
 
 
 @pytest.mark.parametrize("twin", [False, True], ids=["ours", "the wrong twin"])
-def test_d10_statistics_leave_out_no_row_that_begins_with_what_is_asked_for(
+def test_d10_statistics_lose_no_row_of_a_prefix_filter(
     folder: Path, monkeypatch: pytest.MonkeyPatch, twin: bool
 ) -> None:
     open_(folder).append(rows((8, "b", "newpart", 1)))

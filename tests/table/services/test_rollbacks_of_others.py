@@ -44,7 +44,7 @@ def test_rollback_that_began_before_its_victim_is_completed_and_not_planned_agai
     assert table.timeline().pending_rollbacks == ()
 
 
-def test_a_rollback_that_another_has_just_planned_is_left_to_it_and_finished_only_when_it_is_dead(
+def test_rollback_planned_by_another_is_finished_only_when_that_is_dead(
     tmp_path: Path,
 ) -> None:
     table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
@@ -72,7 +72,7 @@ def test_a_rollback_that_another_has_just_planned_is_left_to_it_and_finished_onl
     assert content(table) == by_hudi_rs(str(tmp_path)) == {(2, "b", written)}
 
 
-def test_a_writer_whose_rollback_another_is_busy_with_leaves_it_the_instant_and_no_file(tmp_path: Path) -> None:
+def test_writer_leaves_its_instant_to_a_running_rollback(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))
     mine = Transaction(table)

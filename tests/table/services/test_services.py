@@ -86,7 +86,7 @@ def test_an_overwrite_lists_what_it_replaced_as_hudi_does(table: Table, folder: 
     assert set(old) < set(result.file_groups)
 
 
-def test_an_overwrite_and_an_update_of_the_same_partition_conflict_in_both_orders(table: Table) -> None:
+def test_overwrite_and_update_of_one_partition_conflict_in_both_orders(table: Table) -> None:
     upsert(table, (1, "a", 1), (3, "b", 3))
     late = Transaction(table)
     engine.write(late, upserts=rows((1, "a", 100)))
@@ -105,7 +105,7 @@ def test_an_overwrite_and_an_update_of_the_same_partition_conflict_in_both_order
     assert table.timeline().pending_writes == ()
 
 
-def test_rows_that_came_in_meanwhile_outlive_an_overwrite(table: Table) -> None:
+def test_rows_inserted_during_an_overwrite_survive_it(table: Table) -> None:
     """As the later of two serial writes: by file group, an insert never conflicts."""
     upsert(table, (1, "a", 1))
     slow = Transaction(table)
@@ -116,7 +116,7 @@ def test_rows_that_came_in_meanwhile_outlive_an_overwrite(table: Table) -> None:
     assert same(table) == {(5, "a", 5)}
 
 
-def test_an_overwrite_comes_first_and_writes_no_file_group_that_it_ends(table: Table) -> None:
+def test_overwrite_replaces_file_groups_before_inserting(table: Table) -> None:
     upsert(table, (1, "a", 1))
     txn = Transaction(table)
     txn.start()
@@ -149,7 +149,7 @@ def test_a_dead_overwrite_is_rolled_back_as_one(table: Table, folder: Path) -> N
         dead.commit()
 
 
-def test_a_writer_that_wrote_on_after_it_was_rolled_back_removes_its_files_itself(table: Table, folder: Path) -> None:
+def test_rolled_back_writer_removes_files_that_it_wrote_later(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
     slow = Transaction(table)
     slow.start()
@@ -202,7 +202,7 @@ def test_writers_may_be_preferred_over_a_planned_clustering(table: Table, folder
 # --- modes ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_single_writer_rolls_back_at_once_what_is_pending_and_a_lazy_one_spares_the_living(table: Table) -> None:
+def test_eager_single_writer_rolls_back_all_pending_and_lazy_one_spares_live(table: Table) -> None:
     upsert(table, (1, "a", 1))
     living = Transaction(table)
     engine.write(living, upserts=rows((2, "b", 2)))
@@ -236,7 +236,7 @@ class OfAnotherProcess:
         return getattr(Machine(), name)
 
 
-def test_a_cleaner_whose_lease_lapsed_rolls_back_no_writer_that_came_back(
+def test_cleaner_with_lapsed_lease_rolls_back_no_resumed_writer(
     table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had found the writer dead, and then it was paused itself; meanwhile the writer committed."""
@@ -274,7 +274,7 @@ def old_and_new(table: Table, versions: int = 4) -> list[str]:
     return [first, *(upsert(table, (1, "a", number)).instant for number in range(1, versions))]
 
 
-def test_a_clean_removes_what_no_reader_needs_and_says_so_as_hudi_does(table: Table, folder: Path) -> None:
+def test_clean_removes_unneeded_files_and_records_it_as_hudi_does(table: Table, folder: Path) -> None:
     begins = old_and_new(table)
     before = same(table)
     (done,) = table.clean(KeepVersions(1))
@@ -317,7 +317,7 @@ def test_a_policy_that_keeps_nothing_is_refused(table: Table, folder: Path) -> N
     assert data_files(folder) == before
 
 
-def test_by_commits_the_table_can_be_read_as_of_each_that_is_kept_and_not_before(table: Table) -> None:
+def test_table_can_be_read_as_of_each_retained_commit(table: Table) -> None:
     old_and_new(table, versions=5)
     table.clean(KeepCommits(2))
     for commit, value in zip(table.history()[-2:], (3, 4), strict=True):
@@ -338,7 +338,7 @@ def test_a_clean_takes_the_files_of_overwritten_partitions(table: Table, folder:
     assert same(table) == {(2, "b", 2), (3, "a", 3), (4, "c", 4)}
 
 
-def test_a_clean_takes_what_a_task_wrote_after_its_instant_was_rolled_back(table: Table, folder: Path) -> None:
+def test_clean_removes_files_written_after_a_rollback(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
     late = Transaction(table)
     engine.write(late, upserts=rows((2, "b", 2)))
@@ -352,7 +352,7 @@ def test_a_clean_takes_what_a_task_wrote_after_its_instant_was_rolled_back(table
     assert same(table) == {(1, "a", 1)}
 
 
-def test_a_clean_spares_what_a_writer_at_work_has_read(table: Table) -> None:
+def test_clean_spares_files_that_a_running_writer_has_read(table: Table) -> None:
     upsert(table, (1, "a", 1))
     slow = Transaction(table)
     slow.start()
@@ -366,9 +366,7 @@ def test_a_clean_spares_what_a_writer_at_work_has_read(table: Table) -> None:
     assert same(table) == {(1, "a", 4)}
 
 
-def test_a_sweep_removes_what_those_left_who_died_before_they_were_pending_or_after_they_had_committed(
-    table: Table, folder: Path
-) -> None:
+def test_sweep_removes_leftovers_of_writers_that_died_at_begin_or_end(table: Table, folder: Path) -> None:
     done = upsert(table, (1, "a", 1)).instant
     beats, marker = folder / ".hoodie" / ".heartbeat", folder / ".hoodie" / ".temp" / done / "a" / "f.marker.CREATE"
     marker.parent.mkdir(parents=True, exist_ok=True)
@@ -388,7 +386,7 @@ def test_a_sweep_removes_what_those_left_who_died_before_they_were_pending_or_af
     alive.rollback()
 
 
-def test_a_sweep_leaves_what_tells_of_a_dead_writer_that_is_still_to_be_rolled_back(
+def test_sweep_keeps_traces_of_a_dead_writer_not_yet_rolled_back(
     table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = Transaction(table)
@@ -406,7 +404,7 @@ def test_a_sweep_leaves_what_tells_of_a_dead_writer_that_is_still_to_be_rolled_b
     assert orphans(folder) == set()
 
 
-def test_a_plan_is_left_to_its_cleaner_while_that_lives_and_finished_by_the_next_one_after(
+def test_clean_plan_is_finished_by_another_cleaner_once_its_owner_is_dead(
     table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old_and_new(table)
@@ -431,7 +429,7 @@ def _fails(*_: object, **__: object) -> None:
     raise OSError("the plug was pulled")
 
 
-def test_a_writer_whose_files_were_cleaned_before_it_listed_them_writes_no_key_twice(table: Table) -> None:
+def test_writer_whose_files_were_cleaned_writes_no_key_twice(table: Table) -> None:
     upsert(table, (1, "a", 1))
     slow = Transaction(table)
     upsert(table, (1, "a", 2))
@@ -470,9 +468,7 @@ def test_a_reader_whose_files_are_cleaned_while_it_lists_them_reads_again(table:
     assert content(slow) == {(1, "a", 2), (3, "c", 3)} == same(table)
 
 
-def test_a_reader_whose_commits_are_taken_back_while_it_lists_their_files_reads_again(
-    table: Table, folder: Path
-) -> None:
+def test_reader_repeats_when_its_commits_are_restored_away(table: Table, folder: Path) -> None:
     begins = old_and_new(table)
     slow = Table(Store(Meanwhile(lambda: table.restore(begins[1])), str(folder)), str(folder), settings=SETTINGS)
     assert content(slow) == {(1, "a", 1), (2, "b", 0)} == same(table)
@@ -485,7 +481,7 @@ class Tomorrow(OfAnotherProcess):
         return Machine().now_ms() + 86_400_000
 
 
-def test_a_clock_that_is_ahead_does_not_shorten_the_hours(table: Table, folder: Path) -> None:
+def test_clock_ahead_does_not_shorten_the_retention_hours(table: Table, folder: Path) -> None:
     old_and_new(table)
     before = data_files(folder)
     ahead = Table(Store.from_url(table.url), table.url, settings=SETTINGS, world=Tomorrow())
@@ -516,7 +512,7 @@ def test_a_savepoint_keeps_its_commit_readable_until_it_is_deleted(table: Table,
     assert same(table) == {(1, "a", 3), (2, "b", 0)}
 
 
-def test_a_savepoint_of_what_was_cleaned_or_never_was_is_refused(table: Table, folder: Path) -> None:
+def test_savepoint_of_a_cleaned_or_unknown_commit_is_refused(table: Table, folder: Path) -> None:
     begins = old_and_new(table)
     table.clean(KeepVersions(1))
     before = timeline_names(folder)
@@ -548,7 +544,7 @@ def test_a_savepoint_that_needs_files_of_a_planned_clean_is_refused(
 # --- restore --------------------------------------------------------------------------------------------------------
 
 
-def test_a_restore_takes_back_what_came_after_and_the_table_goes_on(table: Table, folder: Path) -> None:
+def test_restore_undoes_later_commits_and_the_table_goes_on(table: Table, folder: Path) -> None:
     begins = old_and_new(table)
     overwrite(table, ["b"], (7, "b", 7))
     table.savepoint(begins[1])
@@ -568,7 +564,7 @@ def test_a_restore_takes_back_what_came_after_and_the_table_goes_on(table: Table
     assert table.restore(table.history()[-1].instant).taken_back == ()
 
 
-def test_a_writer_that_had_read_what_was_taken_back_gives_way(table: Table) -> None:
+def test_writer_that_read_restored_away_commits_gives_way(table: Table) -> None:
     begins = old_and_new(table)
     reader = Transaction(table)
     table.restore(begins[0])
@@ -635,7 +631,7 @@ def test_a_metadata_table_is_refused_until_it_is_retired(table: Table, folder: P
 
 
 @pytest.mark.usefixtures("brisk")
-def test_writers_a_cleaner_and_savepoints_at_once_lose_and_double_nothing(table: Table, folder: Path) -> None:
+def test_concurrent_writers_cleaner_and_savepoints_lose_nothing(table: Table, folder: Path) -> None:
     """The harshest policy: no slice stays but the latest."""
     keys, rounds, over, seen = range(4), 6, threading.Event(), []
     upsert(table, *((key, "ab"[key % 2], 0) for key in keys))
@@ -693,9 +689,7 @@ def serve(kind: str, table: Table, target: str) -> None:
 
 @AT_EACH_REQUEST
 @pytest.mark.parametrize("kind", ["clean", "savepoint", "delete", "restore"])
-def test_whatever_the_last_request_of_a_service_was_the_next_one_finishes_it(
-    tmp_path: Path, kind: str, applied: bool
-) -> None:
+def test_service_killed_at_any_request_is_finished_by_the_next(tmp_path: Path, kind: str, applied: bool) -> None:
     template = tmp_path / "template"
     begins = old_and_new(Table.create(str(template), SPEC, settings=SETTINGS))
     if kind == "delete":

@@ -92,7 +92,7 @@ def test_other_settings_are_wrong_and_replaced(table: Table, folder: Path) -> No
     assert said(folder)[MODE_KEY] == MEANT[MODE_KEY]
 
 
-def test_a_table_that_cannot_be_written_here_is_not_shared(table: Table, folder: Path) -> None:
+def test_unwritable_table_is_not_shared(table: Table, folder: Path) -> None:
     edit(folder, **dict.fromkeys(SHARED), **{"hoodie.table.metadata.partitions": "files"})
     before = said(folder)
     for dry_run in (True, False):
@@ -101,7 +101,7 @@ def test_a_table_that_cannot_be_written_here_is_not_shared(table: Table, folder:
     assert said(folder) == before
 
 
-def test_local_times_are_taken_for_utc_only_if_they_were(table: Table, folder: Path) -> None:
+def test_local_times_are_taken_for_utc_only_when_they_were_utc(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
     edit(folder, **{ZONE_KEY: "LOCAL"})
     with pytest.raises(UnsupportedTable, match="share"):
@@ -122,7 +122,7 @@ def test_local_times_are_taken_for_utc_only_if_they_were(table: Table, folder: P
     assert findings(table) == []
 
 
-def test_a_transaction_in_flight_is_told_and_others_go_on(table: Table, folder: Path) -> None:
+def test_transaction_in_flight_is_reported_and_others_go_on(table: Table, folder: Path) -> None:
     edit(folder, **dict.fromkeys(SHARED))
     other, idle = (Table.open(table.url, settings=SETTINGS) for _ in range(2))
     mine = other.transaction()
@@ -136,7 +136,7 @@ def test_a_transaction_in_flight_is_told_and_others_go_on(table: Table, folder: 
     assert content(table) == {(1, "a", 1), (3, "c", 3)}
 
 
-def test_retiring_a_metadata_table_says_that_there_is_to_be_none(table: Table, folder: Path) -> None:
+def test_retire_records_that_no_metadata_table_is_to_be_made(table: Table, folder: Path) -> None:
     edit(folder, **dict.fromkeys(SHARED), **{"hoodie.table.metadata.partitions": "files"})
     assert table.retire_metadata_table() == 0
     assert said(folder)[METADATA_KEY] == "false"
@@ -188,7 +188,7 @@ def test_statistics_are_not_dropped_while_a_writer_may_be_building_them(folder: 
     assert said(folder) == before
 
 
-def test_indexes_that_nobody_here_keeps_are_named(folder: Path) -> None:
+def test_unmaintained_indexes_are_named(folder: Path) -> None:
     table = Table.open(str(unpacked("mdt_v9_record_index", folder)), settings=replace(SETTINGS, write_metadata=True))
     before = said(folder)
     with pytest.raises(UnsupportedTable, match="DROP INDEX record_index"):
@@ -198,7 +198,7 @@ def test_indexes_that_nobody_here_keeps_are_named(folder: Path) -> None:
     assert said(folder) == before
 
 
-def test_unshare_takes_back_what_share_wrote(table: Table, folder: Path) -> None:
+def test_unshare_reverts_share(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
     before = said(folder)
     taken = table.unshare(dry_run=True)
@@ -230,7 +230,7 @@ def test_doctor_gives_findings_as_objects(table: Table, folder: Path) -> None:
     assert "hoodie.table.cdc.enabled=true" in found.what
 
 
-def test_doctor_says_what_it_has_not_looked_at(table: Table, folder: Path) -> None:
+def test_doctor_names_what_it_did_not_check(table: Table, folder: Path) -> None:
     edit(folder, **{"hoodie.table.version": "6"})
     wrong, note = table.doctor()
     assert ("CALL upgrade_table" in wrong.mend, wrong.state) == (True, "wrong")

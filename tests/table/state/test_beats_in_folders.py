@@ -80,7 +80,7 @@ def test_writer_of_a_machine_that_was_restarted_is_dead(table: Table) -> None:
     assert Table.open(table.url, settings=SETTINGS).sweep() == (dead.begin,)
 
 
-def test_writer_on_another_machine_is_judged_by_what_was_seen_to_change(table: Table) -> None:
+def test_writer_on_another_machine_is_judged_by_observed_heartbeats(table: Table) -> None:
     beat = beat_of(table, "20200101000000000")
     beat.write_bytes(SeenBeat("another boot", "another host", 5.0).encode())
     os.utime(beat, (1, 1))  # its clock is wrong
@@ -105,7 +105,7 @@ def test_writer_on_another_machine_is_judged_by_what_was_seen_to_change(table: T
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"boot": "b"}', b'{"boot":"b","host":"h","s":NaN}', b"\xff"])
-def test_heartbeat_that_says_nothing_is_judged_by_its_file(data: bytes) -> None:
+def test_empty_heartbeat_is_judged_by_its_file_time(data: bytes) -> None:
     assert SeenBeat.decode(data) is None
 
 

@@ -126,7 +126,7 @@ def slices(snapshot: Snapshot | None) -> list[tuple[str, str, str, str]]:
 # -- what is decided, and not there yet --------------------------------------------------------------------------------
 
 
-def test_readers_and_writers_go_on_when_a_commit_stands_in_the_log_without_its_bytes(table: Table) -> None:
+def test_commit_without_its_bytes_in_the_log_is_read_from_the_timeline(table: Table) -> None:
     reader = another(table)
     assert content(reader) == {(1, "a", 1)}
     append_and_die(dying(table, COMPLETED), (2, "b", 2), **NOISE)
@@ -144,7 +144,7 @@ def test_readers_and_writers_go_on_when_a_commit_stands_in_the_log_without_its_b
     assert content(reader) == content(another(table)) == by_hudi_rs(table.url) == after
 
 
-def test_the_next_goes_by_a_large_commit_only_when_it_is_there(table: Table) -> None:
+def test_next_writer_uses_a_large_commit_only_once_applied(table: Table) -> None:
     txn = Transaction(another(table))
     engine.write(txn, upserts=rows((1, "a", 2)))
     append_and_die(dying(table, COMPLETED), (2, "b", 2), **NOISE)
@@ -154,7 +154,7 @@ def test_the_next_goes_by_a_large_commit_only_when_it_is_there(table: Table) -> 
     assert by_hudi_rs(table.url) == {(1, "a", 2), (2, "b", 2)}
 
 
-def test_the_next_gives_way_to_a_large_commit_that_it_has_to_put_there_first(table: Table) -> None:
+def test_next_writer_gives_way_to_a_large_commit_that_it_applies(table: Table) -> None:
     txn, dead = Transaction(another(table)), Transaction(dying(table, COMPLETED))
     engine.write(txn, upserts=rows((1, "a", 2)))
     dead.extra.update(NOISE)
@@ -169,7 +169,7 @@ def test_the_next_gives_way_to_a_large_commit_that_it_has_to_put_there_first(tab
     assert by_hudi_rs(table.url) == {(1, "a", 100)}
 
 
-def test_what_was_decided_and_dropped_by_a_jvm_writer_was_never_read(table: Table) -> None:
+def test_commit_dropped_by_a_jvm_writer_was_never_read(table: Table) -> None:
     reader = another(table)
     assert content(reader) == {(1, "a", 1)}
     append_and_die(dying(table, COMPLETED), (2, "b", 2))
@@ -181,7 +181,7 @@ def test_what_was_decided_and_dropped_by_a_jvm_writer_was_never_read(table: Tabl
     assert content(reader) == by_hudi_rs(table.url) == {(1, "a", 3)}
 
 
-def test_what_was_not_there_yet_when_a_reader_listed_is_learned_by_the_log_when_it_is(table: Table) -> None:
+def test_commit_missing_from_a_listing_is_learned_from_the_log(table: Table) -> None:
     append_and_die(dying(table, COMPLETED), (2, "b", 2))
     reader = another(table)
     assert content(reader) == {(1, "a", 1)}
@@ -193,7 +193,7 @@ def test_what_was_not_there_yet_when_a_reader_listed_is_learned_by_the_log_when_
     assert content(reader) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 2), (5, "a", 5)}
 
 
-def test_a_restore_that_is_rolled_forward_after_a_new_log_has_begun_stops_who_began_before(table: Table) -> None:
+def test_restore_applied_after_a_new_log_stops_earlier_writers(table: Table) -> None:
     good = table.timeline().writes[-1].begin
     upsert(table, (1, "a", 666), (2, "a", 666))
     with pytest.raises(Died):
@@ -253,7 +253,7 @@ def test_a_commit_that_was_made_without_the_lock_is_seen_by_an_open_reader(table
     assert content(reader) == content(reader) == {(1, "a", 1), (2, "b", 2)}
 
 
-def test_what_a_jvm_writer_committed_is_listed_by_the_next_commit(table: Table) -> None:
+def test_commit_of_a_jvm_writer_is_listed_by_the_next_commit(table: Table) -> None:
     mine, asked = counted(table, SELDOM)
     for value in (2, 3):
         upsert(mine, (1, "a", value))
@@ -268,7 +268,7 @@ def test_what_a_jvm_writer_committed_is_listed_by_the_next_commit(table: Table) 
     assert by_hudi_rs(mine.url) == {(1, "a", 51)}
 
 
-def test_a_lock_record_that_nobody_can_read_does_not_stop_a_reader(table: Table) -> None:
+def test_unreadable_lock_record_does_not_stop_a_reader(table: Table) -> None:
     reader = another(table)
     assert content(reader) == {(1, "a", 1)}
     Path(table.url, HUDI_LOCK_PATH).write_text("")
@@ -278,7 +278,7 @@ def test_a_lock_record_that_nobody_can_read_does_not_stop_a_reader(table: Table)
 # -- by memory ---------------------------------------------------------------------------------------------------------
 
 
-def test_no_slice_that_was_replaced_comes_back_by_an_older_record(table: Table) -> None:
+def test_older_record_restores_no_replaced_slice(table: Table) -> None:
     """One thread has read the record, and lists later; another goes on from there by what stands in the log."""
     first = record(table.store)
     upsert(table, (2, "b", 2))
@@ -341,7 +341,7 @@ def change(table: Table, drawn: random.Random, number: int) -> None:
     [SPEC, replace(SPEC, buckets=3), TableSpec("whole", SCHEMA, record_keys=("id",))],
     ids=["partitions", "buckets", "no partitions"],
 )
-def test_whatever_others_commit_the_snapshot_by_memory_is_that_of_a_listing(tmp_path: Path, spec: TableSpec) -> None:
+def test_cached_snapshot_equals_that_of_a_listing(tmp_path: Path, spec: TableSpec) -> None:
     writer, drawn, by_memory = Table.create(str(tmp_path / "t"), spec, settings=SELDOM), random.Random(spec.name), 0
     reader = another(writer)
     reader.snapshot()

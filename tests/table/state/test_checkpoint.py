@@ -61,7 +61,7 @@ def another(table: Table) -> Table:
     return Table.open(table.url, settings=table.settings)
 
 
-def test_a_table_is_opened_by_five_requests_whatever_its_age(table: Table) -> None:
+def test_open_takes_five_requests_whatever_the_age_of_the_table(table: Table) -> None:
     grown(table)
     fresh, asked = counted(table, SELDOM)
     fresh.config()
@@ -73,7 +73,7 @@ def test_a_table_is_opened_by_five_requests_whatever_its_age(table: Table) -> No
     assert content(fresh) == by_hudi_rs(table.url)
 
 
-def test_a_fresh_writer_goes_by_it_too(table: Table) -> None:
+def test_fresh_writer_uses_the_checkpoint(table: Table) -> None:
     grown(table)
     fresh, asked = counted(table, SELDOM)
     txn = Transaction(fresh)
@@ -83,7 +83,7 @@ def test_a_fresh_writer_goes_by_it_too(table: Table) -> None:
     assert content(fresh) == content(another(table)) == by_hudi_rs(table.url)
 
 
-def test_one_writer_writes_it_and_the_last_two_stay(table: Table) -> None:
+def test_one_writer_writes_the_checkpoint_and_the_last_two_stay(table: Table) -> None:
     other = another(table)
     wrote: list[str] = []
     for number in range(20):
@@ -93,7 +93,7 @@ def test_one_writer_writes_it_and_the_last_two_stay(table: Table) -> None:
     assert checkpoints(table) == ["4", "5"]
 
 
-def test_appends_alone_make_one_too_that_lists_the_files_once(table: Table) -> None:
+def test_appends_make_a_checkpoint_that_lists_the_files_once(table: Table) -> None:
     writer, asked = counted(table, SELDOM)
     counts = []
     for number in range(30):
@@ -104,7 +104,7 @@ def test_appends_alone_make_one_too_that_lists_the_files_once(table: Table) -> N
     assert another(table).snapshot().slices == listed(table).slices
 
 
-def test_a_commit_without_the_lock_is_seen_by_who_opens_by_a_checkpoint_and_by_all_after_a_minute(
+def test_commit_without_the_lock_is_seen_after_a_minute(
     table: Table,
 ) -> None:
     """Even where a commit of ours came after it; `doctor` names it."""
@@ -155,7 +155,7 @@ def by_share(table: Table) -> None:
 
 
 @pytest.mark.parametrize("ends", [by_clean, by_rollback, by_archive, by_restore, by_share, taken_by_jvm])
-def test_whatever_ends_the_log_ends_it(table: Table, ends: Callable[[Table], None]) -> None:
+def test_checkpoint_ends_with_its_log(table: Table, ends: Callable[[Table], None]) -> None:
     grown(table, 40 if ends is by_archive else 10)
     assert checkpoints(table)
     ends(table)
@@ -168,7 +168,7 @@ def test_whatever_ends_the_log_ends_it(table: Table, ends: Callable[[Table], Non
     assert content(fresh) == by_hudi_rs(table.url)
 
 
-def test_those_of_ended_logs_are_swept(table: Table) -> None:
+def test_checkpoints_of_ended_logs_are_removed(table: Table) -> None:
     grown(table)
     taken_by_jvm(table)
     grown(table, 5)
@@ -181,14 +181,14 @@ def test_those_of_ended_logs_are_swept(table: Table) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"x\x9c\x03\x00\x00\x00\x00\x01"])
-def test_one_that_cannot_be_read_is_none(table: Table, data: bytes) -> None:
+def test_unreadable_checkpoint_is_ignored(table: Table, data: bytes) -> None:
     grown(table)
     for path in Path(table.url, checkpoint.CHECKPOINTS).glob("*/*"):
         path.write_bytes(data)
     assert another(table).snapshot().slices == listed(table).slices
 
 
-def test_one_that_the_log_does_not_go_back_to_is_none(table: Table) -> None:
+def test_checkpoint_older_than_the_log_is_ignored(table: Table) -> None:
     grown(table)
     log = record(table.store).log
     assert log is not None
@@ -198,7 +198,9 @@ def test_one_that_the_log_does_not_go_back_to_is_none(table: Table) -> None:
     assert checkpoint.find(table.store, replace(log, name="another")) is None
 
 
-def test_files_that_are_removed_while_they_are_listed_make_none(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_checkpoint_is_made_when_files_vanish_during_its_listing(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(2):
         table.append(rows((number, "a", number)))
     upsert(another(table), (0, "a", 10))
@@ -218,7 +220,7 @@ def test_files_that_are_removed_while_they_are_listed_make_none(table: Table, mo
 
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["as it is", "a wrong twin"])
 @pytest.mark.parametrize("seed", range(3))
-def test_in_random_histories_it_shows_what_a_listing_shows(
+def test_checkpoint_equals_a_listing_in_random_histories(
     table: Table, monkeypatch: pytest.MonkeyPatch, seed: int, *, is_wrong: bool
 ) -> None:
     """The twin goes by the checkpoint of any log."""
@@ -255,7 +257,7 @@ def any_log(store: Store, log: Log) -> Checkpoint | None:
     return None if found is None else replace(found, log=log.name, place=log.first)
 
 
-def test_slices_with_log_files_come_out_as_they_were(tmp_path: Path) -> None:
+def test_slices_with_log_files_survive_a_checkpoint(tmp_path: Path) -> None:
     table = merge_on_read(tmp_path / "t", "by commit")
     table.append(mor_rows((1, "a", "x", 1), (2, "b", "x", 1)))
     for number in range(3):
@@ -275,5 +277,5 @@ def test_slices_with_log_files_come_out_as_they_were(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_is_due_before_as_many_places_have_passed() -> None:
+def test_checkpoint_is_due_every_given_number_of_positions() -> None:
     assert [place for place in range(13) if checkpoint.is_due(place)] == [4, 8, 12]

@@ -52,7 +52,7 @@ def test_no_time_of_a_writer_is_ahead_of_the_store(table: Table, by_ms: int) -> 
 
 
 @pytest.mark.parametrize("by_ms", [-25 * HOUR_MS, 25 * HOUR_MS])
-def test_hours_go_by_the_clock_of_the_store_and_a_dry_run_names_what_the_run_removes(table: Table, by_ms: int) -> None:
+def test_retention_hours_follow_the_store_clock_also_in_a_dry_run(table: Table, by_ms: int) -> None:
     """K2: 25 h ahead, all that was superseded seconds ago was removed, and archived; the dry run named other files."""
     wrong = with_clock(table, by_ms)
     for value in range(4):

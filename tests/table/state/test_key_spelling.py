@@ -58,7 +58,7 @@ def test_upsert_finds_rows_of_hudi_102_with_a_complex_key_of_one_column(tmp_path
     assert table.count() == before.num_rows - rows
 
 
-def test_table_of_ours_names_its_single_complex_key_and_tells_later_hudi_so(tmp_path: Path) -> None:
+def test_new_table_names_its_single_complex_key_for_later_hudi(tmp_path: Path) -> None:
     table = Table.create(f"{tmp_path}/t", TableSpec("t", ROWS, "id", ("a", "b")))
     table.append(ROWS)
     table.upsert(ROWS)
@@ -89,7 +89,7 @@ def test_write_is_refused_when_timestamp_keys_are_those_of_the_row_writer(tmp_pa
         Table.open(url).upsert(MOMENTS)
 
 
-def test_write_is_refused_when_rows_before_one_with_another_spelling_have_no_time(tmp_path: Path) -> None:
+def test_write_is_refused_when_earlier_rows_of_another_spelling_have_no_time(tmp_path: Path) -> None:
     url, times = f"{tmp_path}/t", [None, MOMENTS["at"][0].as_py()]
     rows = pa.table({"id": [1, 2], "at": pa.array(times, pa.timestamp("us", "UTC"))})
     Table.create(url, TableSpec("t", rows.schema, ("id", "at"))).append(rows)

@@ -38,12 +38,12 @@ def listed(folder: Path) -> dict[str, int]:
     return listed_files(Store.from_url(str(folder)), Table.open(str(folder)).timeline()).sizes
 
 
-def test_it_lists_what_is_there(name: str, tmp_path: Path) -> None:
+def test_metadata_table_lists_the_existing_files(name: str, tmp_path: Path) -> None:
     folder = unpacked(name, tmp_path)
     assert listed(folder) == sizes_there(folder) != {}
 
 
-def test_rows_read_by_it_are_those_of_the_jvm_and_no_folder_is_listed(
+def test_read_by_metadata_table_equals_the_jvms_without_listing_folders(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = unpacked(name, tmp_path)
@@ -53,7 +53,7 @@ def test_rows_read_by_it_are_those_of_the_jvm_and_no_folder_is_listed(
     assert by_listing == sorted(expected(name)["rows"], key=repr)
 
 
-def test_the_past_is_read_by_it_too(name: str, tmp_path: Path) -> None:
+def test_past_versions_are_read_by_the_metadata_table(name: str, tmp_path: Path) -> None:
     folder = unpacked(name, tmp_path)
     one, other = Table.open(str(folder)), Table.open(str(folder), settings=BY_METADATA)
     for instant in one.timeline().writes:
@@ -61,7 +61,7 @@ def test_the_past_is_read_by_it_too(name: str, tmp_path: Path) -> None:
         assert found[0] == found[1]
 
 
-def test_a_write_that_is_pending_is_not_listed_though_it_was_done_there(name: str, tmp_path: Path) -> None:
+def test_write_pending_in_the_table_is_not_listed(name: str, tmp_path: Path) -> None:
     folder = unpacked(name, tmp_path)
     last = max((folder / ".hoodie/timeline").glob("*_*.commit"))
     begin = last.name.partition("_")[0]
@@ -70,7 +70,7 @@ def test_a_write_that_is_pending_is_not_listed_though_it_was_done_there(name: st
     assert listed(folder) == there
 
 
-def test_a_write_that_only_it_knows_is_listed(name: str, tmp_path: Path) -> None:
+def test_write_known_only_to_the_metadata_table_is_listed(name: str, tmp_path: Path) -> None:
     """As JVM Hudi does it, which reads a table wrongly whose writer completed it there after a rollback."""
     folder = unpacked(name, tmp_path)
     last = max((folder / ".hoodie/timeline").glob("*_*.commit"))
@@ -80,7 +80,7 @@ def test_a_write_that_only_it_knows_is_listed(name: str, tmp_path: Path) -> None
     assert listed(folder) == sizes_there(folder)
 
 
-def test_without_it_the_folders_are_listed(name: str, tmp_path: Path) -> None:
+def test_folders_are_listed_without_a_metadata_table(name: str, tmp_path: Path) -> None:
     folder = unpacked(name, tmp_path)
     by_listing = rows(Table.open(str(folder)), name)
     shutil.rmtree(folder / ROOT)  # a writer that retires it has changed the properties before
@@ -89,7 +89,7 @@ def test_without_it_the_folders_are_listed(name: str, tmp_path: Path) -> None:
     assert rows(Table.open(str(folder), settings=BY_METADATA), name) == by_listing
 
 
-def test_one_that_is_being_removed_is_not_believed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_table_under_removal_is_not_used(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = unpacked(name, tmp_path)
     table, other = Table.open(str(folder), settings=BY_METADATA), Table.open(str(folder))
     by_listing = rows(other, name)
@@ -107,13 +107,13 @@ def test_one_that_is_being_removed_is_not_believed(name: str, tmp_path: Path, mo
     assert rows(table, name) == by_listing
 
 
-def test_one_that_lacks_what_is_decided_is_not_believed(name: str, tmp_path: Path) -> None:
+def test_metadata_table_without_a_decided_commit_is_not_used(name: str, tmp_path: Path) -> None:
     folder = unpacked(name, tmp_path)
     with pytest.raises(HistoryGone, match="no commit 20991231235959999 on its timeline"):
         listed_files(Store.from_url(str(folder)), Table.open(str(folder)).timeline(), ["20991231235959999"])
 
 
-def test_one_that_is_being_built_is_not_used(name: str, tmp_path: Path) -> None:
+def test_metadata_table_under_construction_is_not_used(name: str, tmp_path: Path) -> None:
     folder = unpacked(name, tmp_path)
     properties = folder / ".hoodie/hoodie.properties"
     text = properties.read_text().replace("hoodie.table.metadata.partitions.inflight=", "#")

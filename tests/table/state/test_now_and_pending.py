@@ -70,7 +70,7 @@ def test_a_dead_writer_that_began_before_the_last_commits_is_found_by_its_heartb
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_one_without_a_heartbeat_is_found_among_the_last_commits_else_by_a_sweep(table: Table, *, is_old: bool) -> None:
+def test_dead_writer_without_heartbeat_is_found_among_the_last_commits(table: Table, *, is_old: bool) -> None:
     grown(table)
     dead = left(another(table))
     Path(table.url, ".hoodie", ".heartbeat", dead.begin).unlink()
@@ -93,7 +93,7 @@ def test_a_live_writer_that_began_before_the_last_commits_goes_on(table: Table) 
     assert content(another(table)) == by_hudi_rs(table.url) >= {(77, "z", 7), (5, "b", 5)}
 
 
-def test_what_was_committed_without_the_lock_is_seen_by_the_first_commit_of_a_handle(table: Table) -> None:
+def test_commit_without_the_lock_is_seen_by_the_first_commit_of_a_handle(table: Table) -> None:
     upsert(table, (8, "c", 0), (9, "c", 0))
     grown(table)
     at_rest(table)
@@ -102,7 +102,7 @@ def test_what_was_committed_without_the_lock_is_seen_by_the_first_commit_of_a_ha
     assert by_hudi_rs(table.url) >= {(8, "c", 8), (9, "c", 9)}
 
 
-def test_of_many_old_heartbeats_all_is_listed(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_old_heartbeats_cause_a_full_listing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     grown(table, 3)
     dead = [left(another(table)) for _ in range(3)]
     grown(table)

@@ -43,7 +43,7 @@ def table(tmp_path: Path, events: list[TableEvent]) -> Table:
     return made
 
 
-def test_writes_and_reads_of_arrow_tell_each_file_and_partition(table: Table, events: list[TableEvent]) -> None:
+def test_arrow_writes_and_reads_report_each_file_and_partition(table: Table, events: list[TableEvent]) -> None:
     table.append(rows((1, "a", 1), (2, "b", 2)))
     assert told(events) == [(1, 1, "write files", done, 2) for done in (1, 2)]
     table.upsert(rows((1, "a", 5), (2, "b", 5)))
@@ -54,7 +54,7 @@ def test_writes_and_reads_of_arrow_tell_each_file_and_partition(table: Table, ev
     assert told(events) == [(1, 1, "read file groups", done, 2) for done in (1, 2)]
 
 
-def test_writes_of_dask_tell_each_task(table: Table, events: list[TableEvent]) -> None:
+def test_dask_writes_report_each_task(table: Table, events: list[TableEvent]) -> None:
     frames: Any = pytest.importorskip("dask.dataframe")
     from lockprovider.table.engines import dask as engine
 

@@ -69,14 +69,14 @@ def test_a_file_that_was_cleaned_before_it_was_rewritten_is_a_conflict(table: Ta
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 21)}
 
 
-def test_when_no_retry_is_left_it_comes_out_as_what_it_is(table: Table) -> None:
+def test_stale_snapshot_error_is_raised_when_no_retry_is_left(table: Table) -> None:
     with pytest.raises(HistoryGone, match="was cleaned before it was read"):
         increment(table, value_by_arrow, clean_away, retries=0)
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 10)}
     assert table.timeline().pending_writes == ()
 
 
-def test_a_file_that_nobody_has_cleaned_and_that_is_gone_is_an_error_at_once(table: Table) -> None:
+def test_missing_file_that_was_not_cleaned_is_an_error_at_once(table: Table) -> None:
     def lose(table: Table) -> None:
         next(Path(table.url).rglob("*.parquet")).unlink()
 
@@ -112,7 +112,7 @@ def test_a_spark_job_that_meets_a_cleaned_file_is_run_again(spark: Any, table: T
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 11)}
 
 
-def test_a_spark_write_that_meets_a_cleaned_file_is_run_again_and_its_error_is_typed(spark: Any, table: Table) -> None:
+def test_spark_write_is_retried_on_a_cleaned_file_with_a_typed_error(spark: Any, table: Table) -> None:
     tries = 0
 
     def work(txn: Transaction) -> None:

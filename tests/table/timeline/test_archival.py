@@ -40,26 +40,26 @@ def begins(*numbers: int) -> list[str]:
     return [at(number) for number in numbers]
 
 
-def test_nothing_goes_up_to_the_most_and_then_all_but_the_least() -> None:
+def test_archival_starts_above_the_maximum_and_keeps_the_minimum() -> None:
     assert archived(COMMITS[:9]) == []
     assert archived(COMMITS[:12]) == begins(10, 20)
     assert archived(COMMITS) == begins(10, 20, 30, 40, 50, 60, 70)
     assert archived([]) == []
 
 
-def test_what_the_retention_needs_stays_with_one_more() -> None:
+def test_instants_of_the_retention_and_one_more_stay() -> None:
     assert archived(COMMITS, ArchivalFacts(Timeline(), earliest=at(50))) == begins(10, 20, 30)
     assert archived(COMMITS, ArchivalFacts(Timeline(), earliest=at(90))) == begins(10, 20, 30, 40, 50, 60, 70)
 
 
-def test_what_began_after_the_last_compaction_of_a_metadata_table_stays() -> None:
+def test_instants_after_the_last_metadata_compaction_stay() -> None:
     for listed, taken in (("", []), (at(30), begins(10, 20)), (at(95), begins(10, 20, 30, 40, 50, 60, 70))):
         found = archival_plan(ArchivalFacts(Timeline.of(COMMITS), listed=listed), KEEP, at_most=ALL)
         assert [one.done.begin for one in found.actions] == taken
         assert ("compacted" in found.held) == (len(taken) < 7)
 
 
-def test_all_states_go_and_no_clean_or_rollback_that_began_after_the_last_write_or_is_not_done() -> None:
+def test_all_states_go_except_late_or_unfinished_cleans_and_rollbacks() -> None:
     more = [*commit(15, "clean"), *commit(66, "rollback"), *commit(71, "clean"), f"{at(17)}.clean.requested"]
     found = archival_plan(ArchivalFacts(Timeline.of([*COMMITS, *more])), KEEP, at_most=ALL)
     assert [one.done.begin for one in found.actions] == begins(10, 15, 20, 30, 40, 50, 60, 66, 70)
@@ -97,7 +97,7 @@ BARRIERS: dict[str, tuple[list[str], ArchivalFacts, list[int], str]] = {
 
 
 @pytest.mark.parametrize("kind", BARRIERS)
-def test_what_it_ends_before_and_why(kind: str) -> None:
+def test_archival_reports_where_it_stops_and_why(kind: str) -> None:
     more, facts, expected, why = BARRIERS[kind]
     assert archived([*COMMITS, *more], facts) == begins(*expected)
     now = Timeline.of([*COMMITS, *more])
@@ -105,14 +105,14 @@ def test_what_it_ends_before_and_why(kind: str) -> None:
     assert why in found.held
 
 
-def test_a_replacecommit_stays_as_long_as_a_replaced_file_is_there() -> None:
+def test_replacecommit_stays_while_a_replaced_file_exists() -> None:
     names = [*COMMITS, *commit(45, "replacecommit")]
     replaced = {at(45): frozenset({("p", "f")})}
     for paths, expected in (({f"p/f_0-0-0_{at(20)}.parquet"}, 4), ({f"q/f_0-0-0_{at(20)}.parquet"}, 8)):
         assert len(archived(names, ArchivalFacts(Timeline(), frozenset(paths), replaced))) == expected
 
 
-def test_twins_of_one_begin_time_stay_or_go_together() -> None:
+def test_instants_of_one_begin_time_stay_or_go_together() -> None:
     twin = f"{at(80)}_{at(82)}.commit"
     assert archived([*COMMITS, twin], keep=KeepActive(1, 2)) == begins(10, 20, 30, 40, 50, 60, 70, 80)
     assert archived([*COMMITS, twin], keep=KeepActive(2, 3)) == begins(10, 20, 30, 40, 50, 60, 70)
@@ -123,7 +123,7 @@ INSTANTS = st.lists(st.tuples(st.integers(0, 40), KINDS, st.booleans()), max_siz
 
 
 @given(INSTANTS, st.sets(st.integers(0, 40), max_size=3), st.sets(st.integers(0, 40), max_size=4), st.integers(1, 4))
-def test_no_file_becomes_visible_that_is_of_no_completed_write(
+def test_no_file_of_an_incomplete_write_becomes_visible(
     made: list[tuple[int, Action, bool]], saved: set[int], orphans: set[int], least: int
 ) -> None:
     """By the rule of all readers: what began before the first write that stays counts as committed."""

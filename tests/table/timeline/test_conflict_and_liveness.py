@@ -48,19 +48,19 @@ def completed(
     )
 
 
-def test_what_completed_since_is_a_difference_of_sets_not_of_times() -> None:
+def test_commits_since_a_snapshot_are_a_difference_of_sets() -> None:
     snapshot = Timeline.of([f"{B}_{C}.commit"])
     now = Timeline.of([f"{B}_{C}.commit", f"{A}_{D}.commit", f"{C}_{D}.clean"])
     assert [instant.begin for instant in completed_since(snapshot, now)] == [A]
 
 
-def test_what_a_restore_took_back_is_known_and_what_was_archived_is_not_meant() -> None:
+def test_restored_away_commits_are_known_apart_from_archived_ones() -> None:
     snapshot = Timeline.of([f"{A}_{A}.commit", f"{B}_{B}.commit", f"{C}_{C}.commit"])
     assert [i.begin for i in undone_since(snapshot, Timeline.of([f"{B}_{B}.commit", f"{D}_{D}.restore"]))] == [C]
     assert undone_since(snapshot, snapshot) == ()
 
 
-def test_a_write_that_may_have_been_archived_before_it_was_compared_with_is_noticed() -> None:
+def test_write_archived_before_it_was_compared_is_noticed() -> None:
     def at(*begins: str) -> list[str]:
         return [f"{begin}_{begin}.commit" for begin in begins]
 
@@ -116,7 +116,7 @@ def test_by_partition_two_new_groups_of_one_partition_conflict() -> None:
         (prefer_writer, mine(("p", "f"), name="CLUSTER"), completed(("p", "f")), True),
     ],
 )
-def test_who_gives_way_to_what_is_pending(
+def test_resolution_decides_who_gives_way_to_pending_operations(
     resolution: object, me: ConcurrentOperation, other: ConcurrentOperation, conflicts: bool
 ) -> None:
     assert (resolution(me, [other]) is not None) is conflicts
@@ -126,7 +126,7 @@ GROUPS = st.frozensets(st.tuples(st.sampled_from("pq"), st.sampled_from("fgh")),
 
 
 @given(GROUPS, st.lists(GROUPS, max_size=4))
-def test_there_is_an_overlap_exactly_when_some_group_is_shared(my_groups: Groups, others: list[Groups]) -> None:
+def test_overlap_exists_exactly_when_a_file_group_is_shared(my_groups: Groups, others: list[Groups]) -> None:
     found = by_file_group(mine(*my_groups), [completed(*groups) for groups in others])
     assert (found is not None) == any(my_groups & groups for groups in others)
 
@@ -186,7 +186,7 @@ def test_hudis_own_default_is_one_writer_that_cleans_eagerly() -> None:
         ({"hoodie.clean.policy": "KEEP_LATEST_COMMITS", "hoodie.clean.hours.retained": "2"}, KeepCommits()),
     ],
 )
-def test_what_is_retained_is_said_in_hudis_words(options: dict[str, str], policy: object) -> None:
+def test_retention_is_described_in_the_terms_of_hudi(options: dict[str, str], policy: object) -> None:
     assert TableSettings.from_hudi(options).retention == policy
 
 
@@ -208,7 +208,7 @@ def test_what_is_retained_is_said_in_hudis_words(options: dict[str, str], policy
         ),
     ],
 )
-def test_settings_that_cannot_be_had_are_refused_by_name(options: dict[str, str], named: str) -> None:
+def test_unsupported_settings_are_refused_by_name(options: dict[str, str], named: str) -> None:
     with pytest.raises(InvalidSettings, match=named):
         TableSettings.from_hudi(options)
 

@@ -22,7 +22,7 @@ def begins(instants: tuple[Instant, ...]) -> list[str]:
     return [instant.begin for instant in instants]
 
 
-def test_by_completion_a_late_finisher_is_given_when_it_completes() -> None:
+def test_late_finisher_is_read_by_completion_when_it_completes() -> None:
     first = window(commits((B, C), pending=(A,)), "", F, Order.COMPLETION)
     assert (begins(first.commits), first.checkpoint) == ([B], C)
     second = window(commits((A, D), (B, C)), first.checkpoint, F, Order.COMPLETION)
@@ -31,7 +31,7 @@ def test_by_completion_a_late_finisher_is_given_when_it_completes() -> None:
     assert begins(second.then.writes) == [B, A]
 
 
-def test_fenced_nothing_passes_a_pending_writer_and_then_all_come_in_their_order() -> None:
+def test_fenced_order_holds_commits_behind_a_pending_writer() -> None:
     held = window(commits((A, B), (D, E), pending=(C,)), "", F, Order.FENCED)
     assert (begins(held.commits), held.checkpoint) == ([A], A)
     again = window(commits((A, B), (D, E), pending=(C,)), A, F, Order.FENCED)
@@ -41,7 +41,7 @@ def test_fenced_nothing_passes_a_pending_writer_and_then_all_come_in_their_order
     assert begins(free.before.writes) == [A]
 
 
-def test_by_begin_a_late_finisher_is_missed() -> None:
+def test_late_finisher_is_missed_by_begin_order() -> None:
     """What makes the other two orders necessary."""
     first = window(commits((B, C), pending=(A,)), "", F, Order.BEGIN)
     assert (begins(first.commits), first.checkpoint) == ([B], B)
@@ -49,7 +49,7 @@ def test_by_begin_a_late_finisher_is_missed() -> None:
 
 
 @pytest.mark.parametrize("action", [Action.CLUSTERING, Action.REPLACECOMMIT])
-def test_whatever_may_still_change_rows_holds_the_fence_and_a_clean_or_compaction_does_not(action: Action) -> None:
+def test_only_pending_writes_that_change_rows_hold_the_fence(action: Action) -> None:
     names = [Instant(A, action, InstantState.REQUESTED).file_name, f"{B}_{C}.commit"]
     assert window(Timeline.of(names), "", F, Order.FENCED).commits == ()
     for other in ("clean", "compaction"):
@@ -57,7 +57,7 @@ def test_whatever_may_still_change_rows_holds_the_fence_and_a_clean_or_compactio
         assert begins(window(timeline, "", F, Order.FENCED).commits) == [B]
 
 
-def test_a_window_is_open_below_and_closed_above_and_its_checkpoint_is_a_commits() -> None:
+def test_window_is_open_below_closed_above_and_ends_at_a_commit() -> None:
     timeline = commits((A, B), (C, D), (E, F))
     found = window(timeline, B, E, Order.COMPLETION)
     assert (begins(found.commits), found.checkpoint) == ([C], D)
@@ -72,9 +72,7 @@ Times = st.lists(st.integers(0, 40), min_size=2, max_size=16, unique=True)
 
 
 @given(Times, st.lists(st.integers(0, 42), max_size=8), st.sampled_from([Order.COMPLETION, Order.FENCED]))
-def test_whenever_a_consumer_looks_it_is_given_every_commit_once(
-    times: list[int], looks: list[int], order: Order
-) -> None:
+def test_consumer_gets_every_commit_once_whenever_it_reads(times: list[int], looks: list[int], order: Order) -> None:
     """Begin and completion times in any interleaving, looked at as they come to be."""
     pairs = [tuple(sorted(pair)) for pair in zip(times[::2], times[1::2], strict=False)]
     given_, checkpoint = [], ""
@@ -106,7 +104,7 @@ def told(old: pa.Table, new: pa.Table) -> set[tuple[str, str, int]]:
     return {(row[OPERATION], row["_hoodie_record_key"], row["value"]) for row in found.to_pylist()}
 
 
-def test_rows_that_came_changed_or_went_are_told_and_no_others() -> None:
+def test_exactly_the_inserted_changed_and_deleted_rows_are_reported() -> None:
     old = rows(("same", "1_0_0", 1), ("changed", "1_0_1", 2), ("gone", "1_0_2", 3))
     new = rows(("same", "1_0_0", 1), ("changed", "2_0_0", 20), ("new", "2_0_1", 4))
     assert told(old, new) == {("update", "changed", 20), ("delete", "gone", 3), ("insert", "new", 4)}
@@ -117,7 +115,7 @@ def test_a_rewrite_is_no_change_and_neither_is_another_order() -> None:
     assert told(old, rows(("b", "1_0_1", 2), ("a", "1_0_0", 1))) == set()
 
 
-def test_all_and_nothing() -> None:
+def test_first_and_last_row_are_insert_and_delete() -> None:
     some = rows(("a", "1_0_0", 1))
     assert told(rows(), some) == {("insert", "a", 1)}
     assert told(some, rows()) == {("delete", "a", 1)}

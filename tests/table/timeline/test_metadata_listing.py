@@ -30,7 +30,7 @@ def listing(*begins: str, size: int = 7) -> FileListing:
     return FileListing(frozenset(["p"]), {"p": {path(begin).removeprefix("p/"): size for begin in begins}})
 
 
-def test_a_block_counts_if_its_write_is_done_or_if_nobody_else_has_it_pending() -> None:
+def test_block_counts_when_its_write_is_completed_or_not_pending_elsewhere() -> None:
     own = Timeline.of([f"{begin}_{DONE}.deltacommit" for begin in (A, B, C)])
     valid = is_valid(TIMELINE, own)
     assert [valid(begin) for begin in (A, B, C)] == [True, False, True]
@@ -41,7 +41,7 @@ def test_the_making_of_its_partitions_counts() -> None:
     assert is_valid(Timeline(), Timeline())("00000000000000002")
 
 
-def test_what_others_wrote_meanwhile_is_no_difference() -> None:
+def test_concurrent_writes_are_no_difference() -> None:
     assert differences(listing(A, C), [entry(A)], [entry(A), entry(C)], TIMELINE) == ListingDifferences()
     assert differences(listing(C), [entry(A)], [entry(C)], TIMELINE) == ListingDifferences()
 
@@ -59,7 +59,7 @@ def test_each_difference_has_its_kind() -> None:
     assert differences(listing(A, size=0), there, there, TIMELINE).empty == (path(A),)
 
 
-def test_what_a_service_that_is_at_it_has_removed_is_not_told_of() -> None:
+def test_files_removed_by_a_running_service_are_not_reported() -> None:
     cleaning = TIMELINE.plus(Timeline.of([f"{C}.clean.requested"]).instants)
     assert differences(listing(A, C), [entry(A)], [entry(A)], cleaning) == ListingDifferences()
 
@@ -91,7 +91,7 @@ def is_harmless(rule: Rule) -> bool:
     return True
 
 
-def test_instants_go_when_no_file_of_theirs_is_left_and_none_becomes_another_by_that() -> None:
+def test_instants_go_once_none_of_their_files_is_left() -> None:
     assert is_harmless(outlived)
     own = Timeline.of(
         [f"{begin}_{AT_ONCE[begin]}.deltacommit" for begin in TIMES] + [f"{TIMES[0]}.deltacommit.requested"]
@@ -115,5 +115,5 @@ def _completed_ones_alone(own: Timeline, left: Collection[str], first: str) -> t
 
 
 @pytest.mark.parametrize("twin", [_whatever_is_left, _not_from_the_oldest_on, _completed_ones_alone])
-def test_instants_that_go_too_early_are_seen(twin: Rule) -> None:
+def test_mutant_that_drops_instants_too_early_is_caught(twin: Rule) -> None:
     assert not is_harmless(twin)

@@ -81,7 +81,7 @@ SLICES = {base("f", at(n)) for n in range(1, 6)}
         (KeepVersions(9), set()),
     ],
 )
-def test_each_policy_takes_what_is_older_than_it_keeps(policy: Policy, gone: set[int]) -> None:
+def test_each_policy_removes_slices_older_than_it_keeps(policy: Policy, gone: set[int]) -> None:
     assert clean(policy, COMMITS, SLICES, now=6) == {base("f", at(n)) for n in gone}
 
 
@@ -90,14 +90,14 @@ def test_the_only_slice_of_a_group_stays_however_old_it_is() -> None:
     assert clean(KeepCommits(1), COMMITS, {base("g", at(1)), base("f", at(5))}) == set()
 
 
-def test_what_a_savepoint_lists_stays() -> None:
+def test_files_of_a_savepoint_stay() -> None:
     assert clean(KeepVersions(1), COMMITS, SLICES, protected={base("f", at(2))}) == {
         base("f", at(n)) for n in (1, 3, 4)
     }
 
 
 @pytest.mark.parametrize("policy", [KeepCommits(1), KeepHours(0), KeepVersions(1)])
-def test_what_was_the_latest_when_a_pending_write_began_stays(policy: Policy) -> None:
+def test_latest_slice_at_the_begin_of_a_pending_write_stays(policy: Policy) -> None:
     pending = [f"{at(2.7)}.commit.requested", f"{at(2.7)}.inflight"]
     assert clean(policy, COMMITS + pending, {*SLICES, base("g", at(2.7))}) == {base("f", at(1))}
 
@@ -143,7 +143,7 @@ def test_archived_slices_count_as_those_on_the_timeline(policy: Policy, gone: se
     assert clean(policy, COMMITS, SLICES | archived, now=6) == {base("f", at(n)) for n in gone}
 
 
-def test_what_is_pending_from_before_the_timeline_began_does_not_count_as_archived() -> None:
+def test_pending_write_older_than_the_timeline_does_not_count_as_archived() -> None:
     archived = {base("f", at(0.2)), base("f", at(0.3))}
     pending = base("f", at(0.5))
     assert clean(KeepVersions(2), [*COMMITS, f"{at(0.5)}.inflight"], {*archived, pending}) == set()
@@ -154,7 +154,7 @@ def test_bookkeeping_and_foreign_files_stay() -> None:
     assert clean(KeepCommits(1), COMMITS, paths) == set()
 
 
-def test_a_commit_that_began_long_ago_and_finished_lately_is_a_late_one() -> None:
+def test_commit_that_finished_late_counts_by_completion() -> None:
     """By begin times alone the slice at 2 would go, and with it the table as it was at 4.5."""
     late = f"{at(3)}_{at(5)}.commit"
     names = [f"{at(1)}_{at(1.1)}.commit", f"{at(2)}_{at(2.1)}.commit", late, f"{at(4)}_{at(4.5)}.commit"]
@@ -216,7 +216,7 @@ def test_every_as_of_within_the_retained_commits_stays_what_it_was(
 
 @settings(max_examples=50)
 @given(histories(), st.integers(1, 3))
-def test_whatever_the_policy_the_present_stays_what_it_is(
+def test_no_policy_changes_the_current_rows(
     history: tuple[list[Instant], set[str], dict[tuple[str, str], str]], number: int
 ) -> None:
     instants, paths, replaced = history
@@ -258,7 +258,7 @@ def test_the_check_of_random_histories_can_fail() -> None:
     assert replace(moment, by="begin").includes(instants[0])
 
 
-def test_hours_are_counted_from_when_a_commit_was_written_not_from_its_name() -> None:
+def test_hours_are_counted_from_the_write_time_and_not_the_name() -> None:
     """K2: a writer whose clock was 25 h behind named a commit so, and a right cleaner removed what it superseded."""
     done = InstantState.COMPLETED
     writes = [Instant(f"2026010100000{n}000", Action.COMMIT, done, f"2026010100000{n}500") for n in (1, 2)]

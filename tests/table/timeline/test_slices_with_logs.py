@@ -35,13 +35,13 @@ def begins(one: FileSlice) -> list[str]:
     return [found.file.begin for found in one.logs]
 
 
-def test_logs_are_of_the_last_slice_whose_base_began_before_they_were_completed() -> None:
+def test_logs_belong_to_the_last_slice_begun_before_their_completion() -> None:
     timeline = [f"{A}_{B}.deltacommit", f"{B}_{C}.deltacommit", f"{D}_{E}.commit", f"{E}_{F}.deltacommit"]
     found = only(seen(timeline, base(A), log(B), base(D), log(E)))
     assert (found.begin, begins(found)) == (D, [E])
 
 
-def test_a_log_that_was_begun_before_a_compaction_and_completed_after_it_is_of_the_slice_after() -> None:
+def test_log_that_spans_a_compaction_belongs_to_the_later_slice() -> None:
     timeline = [f"{A}_{A}.deltacommit", f"{B}_{F}.deltacommit", f"{C}_{D}.commit"]
     found = only(seen(timeline, base(A), log(B), base(C)))
     assert (found.begin, begins(found)) == (C, [B])
@@ -86,7 +86,7 @@ def test_a_pending_service_leaves_the_slice_as_it_is(action: str) -> None:
     assert (found.begin, begins(found)) == (A, [B, E])
 
 
-def test_an_archived_log_is_completed_when_the_archive_says_so_and_else_at_its_begin() -> None:
+def test_completion_of_an_archived_log_comes_from_the_archive_or_its_begin() -> None:
     """M11: it may be one that straddles a compaction; whoever does not read the archive loses its rows."""
     timeline = [f"{C}_{D}.commit", f"{E}_{F}.deltacommit"]
     files = [Entry(path, 1, None) for path in (base(C), log(B), log(E))]
@@ -96,7 +96,7 @@ def test_an_archived_log_is_completed_when_the_archive_says_so_and_else_at_its_b
     assert begins(only(snapshot_of(Timeline.of(timeline), files))) == [E]
 
 
-def test_logs_for_change_feeds_are_passed_over() -> None:
+def test_change_feed_logs_are_ignored() -> None:
     timeline = [f"{A}_{A}.deltacommit", f"{B}_{C}.deltacommit"]
     assert begins(only(seen(timeline, base(A), f"{log(B)}.cdc"))) == []
 
@@ -114,7 +114,7 @@ def wrote(
     return instant, CommitMetadata({"p": stats}, operation)
 
 
-def test_a_past_slice_without_one_of_its_logs_is_lost_and_one_that_was_compacted_is_not() -> None:
+def test_past_slice_without_one_of_its_logs_is_lost() -> None:
     writes = [wrote(A, A, (base(A), None)), wrote(B, C, (log(B), B))]
     then = [i.file_name for i, _ in writes]
     assert lost(seen(then, base(A), log(B)), writes, []) == frozenset()
@@ -137,7 +137,7 @@ def test_a_past_group_of_logs_alone_is_lost_once_its_compaction_was_cleaned() ->
 # -- what one process remembers ----------------------------------------------------------------------------------------
 
 
-def test_what_is_remembered_after_each_commit_is_what_a_listing_shows() -> None:
+def test_cached_slices_after_each_commit_equal_a_listing() -> None:
     writes = [
         wrote(A, B, (log(A), A)), wrote(C, D, (base(C), None), operation="COMPACT"),
         wrote(B, E, (log(B), B)), wrote(E, F, (log(E), E)), wrote(F, G, (base(F), C), operation="COMPACT"),

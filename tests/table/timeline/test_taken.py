@@ -20,18 +20,18 @@ def _instant(name: str) -> Instant:
     return found
 
 
-def test_what_is_after_a_gap_is_left_out_and_pending_as_before() -> None:
+def test_commits_after_a_gap_are_left_out_and_stay_pending() -> None:
     listed = Timeline.of([f"{A}.commit.requested", f"{C}.commit.requested", SECOND])
     found = taken(listed, decided(FIRST, SECOND, unapplied=(FIRST, SECOND)))
     assert found == Timeline.of([f"{A}.commit.requested"])
 
 
-def test_a_plan_that_is_not_there_yet_hides_nothing() -> None:
+def test_plan_not_yet_applied_hides_nothing() -> None:
     listed = Timeline.of([FIRST])
     assert taken(listed, decided(FIRST, PLAN, unapplied=(PLAN,))) is listed
 
 
-def test_what_is_later_than_the_log_asks_for_another_look() -> None:
+def test_commit_newer_than_the_log_needs_another_read() -> None:
     listed, before = Timeline.of([FIRST, SECOND]), decided(FIRST)
     assert taken(listed, before) is None
     assert taken(listed, before, before) is listed, "it is of one who knows nothing of the log"

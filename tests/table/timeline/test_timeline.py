@@ -14,7 +14,7 @@ from lockprovider.table.timeline.timeline import Timeline
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
 
 
-def test_names_that_are_no_instants_are_passed_over() -> None:
+def test_names_that_are_no_instants_are_ignored() -> None:
     assert Timeline.of(["history/manifest_1", "x", f"{A}.commit.requested.crc"]).instants == ()
 
 
@@ -53,7 +53,7 @@ def test_pending_writes_and_rollbacks_are_those_without_a_completion() -> None:
 
 
 @pytest.mark.parametrize("name", ["merge_on_read/mor_v8_pending_compaction", "services/cow_v8_clustering_completed"])
-def test_what_the_jvm_has_planned_is_unfinished_until_it_is_completed(name: str) -> None:
+def test_plan_of_the_jvm_is_unfinished_until_it_is_completed(name: str) -> None:
     now = Timeline.of(jvm_written.timeline(name))
     services = {i.begin for i in now.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     assert len(services) == 1
@@ -145,9 +145,7 @@ def test_the_parts_between_the_cuts_are_the_whole_and_none_is_long(moments: list
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40), st.sampled_from(list(Action)), st.booleans())), st.data()
 )
-def test_what_is_added_is_as_if_it_had_been_listed(
-    made: list[tuple[int, int, Action, bool]], data: st.DataObject
-) -> None:
+def test_added_instants_equal_listed_ones(made: list[tuple[int, int, Action, bool]], data: st.DataObject) -> None:
     instants = [
         parsed
         for begin, more, action, done in made

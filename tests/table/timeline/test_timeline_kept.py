@@ -32,7 +32,7 @@ def again(timeline: Timeline) -> Timeline:
 
 
 @given(st.lists(NAMES, max_size=30), st.lists(NAMES, max_size=4))
-def test_its_timeline_tells_what_the_one_tells_that_it_was_made_of(names: list[str], later: list[str]) -> None:
+def test_timeline_of_a_checkpoint_equals_its_source(names: list[str], later: list[str]) -> None:
     made = Timeline.of(names)
     gone = {i for i in made.instants if not i.is_completed} - {*made.perhaps_pending}
     plain = Timeline.of(i.file_name for i in made.instants if i not in gone)  # not what became of the completed
@@ -45,7 +45,7 @@ def test_its_timeline_tells_what_the_one_tells_that_it_was_made_of(names: list[s
             assert set(getattr(kept, what)) == set(getattr(known, what)), what
 
 
-def test_a_commit_is_five_bytes_of_it() -> None:
+def test_commit_takes_five_bytes_of_a_checkpoint() -> None:
     draw, ms, names = random.Random(1), 1_790_000_000_000, []
     for _ in range(2_000):
         ms += draw.randrange(300, 6000)
@@ -56,7 +56,7 @@ def test_a_commit_is_five_bytes_of_it() -> None:
 
 
 @given(st.lists(NAMES, max_size=30), st.sets(TIMES), TIMES)
-def test_what_began_at_one_time_is_found_as_by_a_look_at_each(names: list[str], gone: set[str], begin: str) -> None:
+def test_instants_of_one_begin_time_are_found_as_by_a_full_search(names: list[str], gone: set[str], begin: str) -> None:
     listed = Timeline.of(names)
     for timeline in (listed, rewound(listed, lambda done: done.begin not in gone), again(listed)):
         begun = [i for i in timeline.instants if i.begin == begin]
@@ -70,7 +70,7 @@ def test_what_began_at_one_time_is_found_as_by_a_look_at_each(names: list[str], 
         assert all(timeline.is_alone(i) == (len({other.action for other in begun}) == 1) for i in begun)
 
 
-def test_the_states_of_one_write_are_found_without_a_look_at_each_instant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_of_one_write_are_found_without_a_full_search(monkeypatch: pytest.MonkeyPatch) -> None:
     begins = [format_ms(1_700_000_000_000 + 1000 * n) for n in range(4000)]
     timeline, looks = Timeline.of(f"{t}_{t}.commit" for t in begins), 0
     plain = Instant.changes_rows.fget

@@ -38,7 +38,7 @@ def test_a_pending_first_instant_is_not_taken_for_an_archived_one() -> None:
 
 @pytest.mark.parametrize("action", ["compaction", "logcompaction", "clustering", "replacecommit", "deltacommit"])
 @pytest.mark.parametrize("state", ["requested", "inflight"])
-def test_nothing_that_is_pending_is_taken_for_archived_a_table_service_neither(action: str, state: str) -> None:
+def test_pending_writes_and_services_are_not_taken_for_archived(action: str, state: str) -> None:
     timeline = Timeline.of([f"{B}.{action}.{state}", f"{C}_{D}.commit"])
     paths = files(f"p/old-0_0-0-0_{A}.parquet", f"p/new-0_0-0-0_{B}.parquet")
     assert [s.file_id for s in snapshot_of(timeline, paths).slices] == ["old-0"]
@@ -74,7 +74,7 @@ def test_a_view_can_be_narrowed_to_partitions() -> None:
     assert seen.slice_of("p", "g-0") is None
 
 
-def test_rewound_a_write_that_was_not_done_is_pending_and_its_files_are_not_seen() -> None:
+def test_write_pending_at_a_past_time_is_invisible() -> None:
     now = Timeline.of(
         [f"{A}.commit.requested", f"{A}.inflight", f"{A}_{D}.commit", f"{B}_{C}.commit", f"{C}_{D}.clean"]
     )
@@ -86,7 +86,7 @@ def test_rewound_a_write_that_was_not_done_is_pending_and_its_files_are_not_seen
     assert [s.begin for s in snapshot_of(rewound(now, AsOf(A, "begin").includes), files_).slices] == [A]
 
 
-def test_a_time_is_17_digits_or_a_datetime_and_the_last_moment_of_a_second_is_part_of_it() -> None:
+def test_time_is_17_digits_or_datetime_and_a_second_includes_its_end() -> None:
     assert AsOf.of("20240229120000").time == "20240229120000999"
     assert AsOf.of(datetime(2024, 2, 29, 12, 0, 0, 1999, tzinfo=timezone.utc)) == AsOf("20240229120000001")
     assert AsOf.of(AsOf("20240229120000", "begin")) == AsOf("20240229120000999", "begin")
@@ -101,14 +101,14 @@ def wrote(begin: str, *stats: tuple[str, str | None], replaced: tuple[str, ...] 
     return instant, CommitMetadata({"p": found}, "UPSERT", replaced={"p": replaced} if replaced else {})
 
 
-def test_what_a_later_write_replaced_must_be_there() -> None:
+def test_slice_that_a_later_write_replaced_must_exist() -> None:
     seen = snapshot_of(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
     assert lost(seen, [], [wrote(C, ("f-0", B)), wrote(B, ("f-0", A), ("new-0", None))]) == frozenset()
     assert lost(seen, [], [wrote(B, ("g-0", A))]) == {("p", "g-0")}
     assert lost(seen, [], [wrote(C, ("f-0", B))]) == {("p", "f-0")}, "the slice there is older than the one replaced"
 
 
-def test_a_group_that_was_ended_later_must_be_there_unless_it_was_made_later_too() -> None:
+def test_group_that_a_later_write_ended_must_exist() -> None:
     seen = snapshot_of(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
     assert lost(seen, [], [wrote(C, replaced=("f-0", "new-0")), wrote(B, ("new-0", None))]) == frozenset()
     assert lost(seen, [], [wrote(C, replaced=("g-0",))]) == {("p", "g-0")}

@@ -97,7 +97,7 @@ def die_in_the_batch(table: Table) -> None:
     assert record(table.store).unapplied
 
 
-def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(table: Table) -> None:
+def test_listing_with_only_the_later_of_two_commits_shows_neither(table: Table) -> None:
     for row in ((1, "a", 11), (2, "b", 11)):
         backend = Down()
         txn = Transaction(over(table, backend))
@@ -117,7 +117,7 @@ def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(table
     assert content(reader) == by_hudi_rs(table.url) == {(1, "a", 12), (2, "b", 11)}
 
 
-def test_a_batch_that_is_decided_and_dropped_by_a_jvm_writer_is_written_again(table: Table) -> None:
+def test_batch_dropped_by_a_jvm_writer_is_written_again(table: Table) -> None:
     knows_it_by_the_log = over(table, LocalBackend())
     content(knows_it_by_the_log)
     die_in_the_batch(table)
@@ -132,7 +132,7 @@ def test_a_batch_that_is_decided_and_dropped_by_a_jvm_writer_is_written_again(ta
     assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (5, "z", 5)}
 
 
-def test_a_batch_is_said_to_be_committed_only_when_it_is_there(table: Table) -> None:
+def test_batch_is_reported_committed_only_once_applied(table: Table) -> None:
     again = batch(over(table, LocalBackend()))
     die_in_the_batch(table)
     with pytest.raises(AlreadyCommitted):
@@ -142,7 +142,7 @@ def test_a_batch_is_said_to_be_committed_only_when_it_is_there(table: Table) -> 
 
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["again", "resumed"])
-def test_a_commit_that_was_decided_before_returns_only_when_it_is_there(table: Table, resumed: bool) -> None:
+def test_commit_decided_earlier_returns_only_once_applied(table: Table, resumed: bool) -> None:
     backend = Down()
     txn = Transaction(over(table, backend))
     engine.write(txn, upserts=rows((3, "c", 1)))
@@ -160,7 +160,7 @@ def test_a_commit_that_was_decided_before_returns_only_when_it_is_there(table: T
 
 
 @pytest.mark.parametrize("extra", [{}, NOISE], ids=["its bytes go along", "its bytes are staged"])
-def test_what_may_be_decided_is_not_said_to_be_aborted_and_comes_to_be(table: Table, extra: dict[str, str]) -> None:
+def test_commit_that_may_be_decided_is_not_reported_aborted(table: Table, extra: dict[str, str]) -> None:
     backend = Down()
     txn = Transaction(over(table, backend))
     txn.extra.update(extra)
@@ -173,7 +173,7 @@ def test_what_may_be_decided_is_not_said_to_be_aborted_and_comes_to_be(table: Ta
     assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (3, "c", 1)}
 
 
-def test_a_listing_that_is_older_than_the_own_inflight_file_is_no_rollback(table: Table) -> None:
+def test_listing_older_than_the_own_inflight_file_is_no_rollback(table: Table) -> None:
     backend = Behind()
     mine = over(table, backend)
     transaction = Transaction(mine)
@@ -188,7 +188,7 @@ def test_a_listing_that_is_older_than_the_own_inflight_file_is_no_rollback(table
     assert (3, "a", 1) in content(table)
 
 
-def test_one_that_could_not_begin_beats_no_more(table: Table) -> None:
+def test_writer_that_could_not_begin_stops_its_heartbeat(table: Table) -> None:
     before = {thread for thread in threading.enumerate() if thread.name.startswith("writer-heartbeat")}
     failing = dying(table, ".requested")
     with pytest.raises(Died):
@@ -197,7 +197,7 @@ def test_one_that_could_not_begin_beats_no_more(table: Table) -> None:
     assert after <= before
 
 
-def test_a_watcher_that_raises_once_the_lock_is_there_keeps_nobody_from_it(table: Table) -> None:
+def test_failing_watcher_keeps_no_client_from_the_lock(table: Table) -> None:
     def watch(event: TableEvent) -> None:
         if event.kind == "lock_held" and raises:
             raise ValueError(event.kind)
@@ -240,7 +240,7 @@ threading.Thread(target=work).start()
 """
 
 
-def test_a_thread_that_goes_on_when_the_program_has_ended_commits(table: Table) -> None:
+def test_thread_still_running_at_interpreter_exit_commits(table: Table) -> None:
     tests = Path(__file__).resolve().parents[2]
     program = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tests)!r})\n{AFTER_MAIN}", table.url]
     seen = subprocess.run(program, check=True, timeout=120, stdout=subprocess.PIPE).stdout
@@ -249,7 +249,7 @@ def test_a_thread_that_goes_on_when_the_program_has_ended_commits(table: Table) 
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["as it is", "a wrong twin"])
-def test_what_may_be_decided_is_not_taken_back_without_the_lock(table: Table, *, is_known: bool) -> None:
+def test_commit_that_may_be_decided_is_not_undone_without_the_lock(table: Table, *, is_known: bool) -> None:
     backend = Down()
     txn = Transaction(over(table, backend))
     engine.write(txn, upserts=rows((3, "c", 1)))

@@ -63,27 +63,27 @@ def overtaken(table: Table, other: Callable[[], object]) -> Any:
         assert backend.acted == 1
 
 
-def test_one_that_is_overtaken_between_its_reads_and_the_lock_reads_again(table: Table) -> None:
+def test_writer_overtaken_before_the_lock_reads_again(table: Table) -> None:
     with pytest.raises(WriteConflict):
         overtaken(table, lambda: upsert(table, (1, "a", 10)))
     assert content(table) == {(1, "a", 10)}
 
 
-def test_the_completion_time_exceeds_that_of_the_one_that_came_between(table: Table) -> None:
+def test_completion_time_exceeds_that_of_the_overtaking_commit(table: Table) -> None:
     other: list[Any] = []
     mine = overtaken(table, lambda: other.append(upsert(table, (2, "b", 2))))
     assert mine.completion > other[0].completion
     assert content(table) == {(1, "a", 100), (2, "b", 2)}
 
 
-def test_without_judging_again_an_update_is_lost(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_does_not_check_again_loses_an_update(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrong twin."""
     monkeypatch.setattr(TableDecider, "refuse", lambda *_: None)
     assert overtaken(table, lambda: upsert(table, (1, "a", 10))).updated == 1
     assert content(table) == {(1, "a", 10)}, "100 was reported as written, and is not there"
 
 
-def test_a_publish_that_has_to_be_rolled_forward_first_is_seen(table: Table) -> None:
+def test_publish_rolled_forward_first_is_seen(table: Table) -> None:
     """What was decided by one that died before it was there: it counts, and the next commit puts it there first."""
     dead: list[Any] = []
 
@@ -103,9 +103,7 @@ def test_a_publish_that_has_to_be_rolled_forward_first_is_seen(table: Table) -> 
     dead[0].heartbeat.leave()
 
 
-def test_the_completion_time_exceeds_all_that_was_seen_whatever_another_thread_lists(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completion_time_exceeds_all_seen_times_across_threads(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another's clock is ahead; a listing of another thread began before its commit and ends after mine was judged."""
     before, real, txn = table.timeline(), Lock.commit, Transaction(table)
     engine.write(txn, upserts=rows((4, "d", 4)))
@@ -140,7 +138,7 @@ def intents(table: Table) -> Intents:
     return Intents(table.store, HUDI_LOCK_PATH.rpartition("/")[0])
 
 
-def test_what_is_posted_still_when_its_writer_gives_up_is_void(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intent_still_posted_when_its_writer_gives_up_is_void(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     txn = lost(table, monkeypatch, alive=False)
     with pytest.raises(Aborted, match="heartbeat"):
         txn.commit()
@@ -150,7 +148,7 @@ def test_what_is_posted_still_when_its_writer_gives_up_is_void(table: Table, mon
     txn.leave()
 
 
-def test_what_may_be_decided_is_not_said_to_have_failed_after_a_lease_was_lost(
+def test_commit_that_may_be_decided_is_not_reported_failed_after_lease_loss(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     txn, real, asked = lost(table, monkeypatch), Lock.acquire, []
@@ -212,7 +210,7 @@ TIMES = [7, None, "", "x", "../../evil", "99991231235959999", "99999999999999999
 
 @pytest.mark.parametrize("begin", TIMES)
 @pytest.mark.parametrize("what", ["begin", "stem", "data"])
-def test_an_intent_that_no_writer_of_ours_has_posted_keeps_nobody_else_from_being_decided(
+def test_foreign_intent_blocks_no_other_intent(
     table: Table, monkeypatch: pytest.MonkeyPatch, begin: object, what: str
 ) -> None:
     intent, decider = wanted(table, monkeypatch)
@@ -226,9 +224,7 @@ def test_an_intent_that_no_writer_of_ours_has_posted_keeps_nobody_else_from_bein
     assert [pending.path.partition("_")[0] + "_" for pending in batch] == [fine.stem]
 
 
-def test_what_was_judged_by_other_properties_is_not_decided_whatever_they_are(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_intent_checked_under_other_properties_is_not_decided(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     intent, decider = wanted(table, monkeypatch)
     log = Log("another", 0)
     fine = replace(intent, log=log.name, place=0)
@@ -239,9 +235,7 @@ def test_what_was_judged_by_other_properties_is_not_decided_whatever_they_are(
     assert choose(log, (), [fine], decider, 0) == ()
 
 
-def test_one_that_was_not_decided_in_time_asks_again_under_another_name(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_undecided_writer_posts_again_under_another_name(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The intent that was withdrawn has used up the first."""
     asked: list[str] = []
     commit = Lock.commit

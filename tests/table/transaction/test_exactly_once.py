@@ -33,7 +33,7 @@ def begun(table: Table, once: BatchId, id_: int) -> Transaction:
     return txn
 
 
-def test_a_batch_that_comes_again_is_refused_and_the_next_one_is_not(table: Table) -> None:
+def test_repeated_batch_is_refused_and_the_next_one_is_not(table: Table) -> None:
     begun(table, BatchId("orders", 7), 1).commit()
     upsert(table, (5, "b", 5))
     for batch in (7, 6):
@@ -45,7 +45,7 @@ def test_a_batch_that_comes_again_is_refused_and_the_next_one_is_not(table: Tabl
     assert table.history()[-1].extra[SINK_KEY] == '{"payments": "0"}'
 
 
-def test_second_write_of_a_batch_is_a_write_of_its_own(table: Table) -> None:
+def test_second_write_of_a_batch_is_a_separate_write(table: Table) -> None:
     for batch in (0, 1):
         begun(table, BatchId("orders", batch, "q", 1), 10 + batch).commit()
         begun(table, BatchId("orders", batch, "q", 2), 20 + batch).commit()
@@ -90,7 +90,7 @@ def test_transaction_of_any_engine_is_committed_exactly_once(table: Table) -> No
             txn.exactly_once(stream, batch)  # type: ignore[arg-type]
 
 
-def test_of_two_writers_of_one_batch_at_the_same_time_one_commits(table: Table) -> None:
+def test_one_of_two_concurrent_writers_of_a_batch_commits(table: Table) -> None:
     first, second = begun(table, BatchId("orders", 0), 1), begun(table, BatchId("orders", 0), 2)
     first.commit()
     with pytest.raises(AlreadyCommitted):
@@ -101,7 +101,7 @@ def test_of_two_writers_of_one_batch_at_the_same_time_one_commits(table: Table) 
 
 
 @pytest.mark.parametrize("text", ['{"orders": "x"}', "[]", "no json", '{"others": "1"}'])
-def test_other_peoples_notes_are_no_batches_of_ours(text: str) -> None:
+def test_extra_metadata_of_other_writers_is_no_batch(text: str) -> None:
     assert "orders" not in batches_by_stream({SINK_KEY: text})
 
 
@@ -141,7 +141,7 @@ def test_a_process_that_works_for_an_instant_keeps_it_alive_until_it_leaves(tabl
     assert beat() == beat(), "the file must stay: the instant goes on"
 
 
-def test_who_takes_an_instant_up_while_the_other_still_beats_is_alive(table: Table, monkeypatch: Any) -> None:
+def test_process_that_resumes_a_live_instant_counts_as_alive(table: Table, monkeypatch: Any) -> None:
     begin, world, store = "20260101000000000", Machine(), table.store
     assert claim(store, begin) is not None
     put, path = store.put_if_match, heartbeat_path(begin)

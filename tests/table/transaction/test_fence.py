@@ -69,9 +69,7 @@ def test_a_transaction_of_an_older_epoch_is_refused_at_its_end(table: Table) -> 
 
 
 @pytest.mark.parametrize("holds", [False, True])
-def test_a_newer_epoch_that_commits_while_an_older_one_writes_is_seen_in_the_decision(
-    table: Table, holds: bool
-) -> None:
+def test_newer_epoch_that_commits_during_a_write_is_seen_in_the_decision(table: Table, holds: bool) -> None:
     """By the log of the lock, and by a listing, where somebody ended the log in between."""
     old = begun(table, 1, 1)
     begun(Table.open(table.url, settings=SETTINGS), 2, 2).commit()
@@ -84,7 +82,7 @@ def test_a_newer_epoch_that_commits_while_an_older_one_writes_is_seen_in_the_dec
     assert orphans(Path(table.url)) == set()
 
 
-def test_a_jvm_writer_that_drops_our_fields_of_the_lock_record_takes_no_fence_away(table: Table) -> None:
+def test_jvm_writer_that_drops_record_fields_removes_no_fence(table: Table) -> None:
     old = begun(table, 1, 1)
     begun(another(table), 2, 2).commit()
     taken_by_jvm(table)
@@ -136,17 +134,17 @@ def test_a_leader_that_another_has_followed_is_refused(table: Table) -> None:
 
 
 @pytest.mark.parametrize("fence", [None, "x", 0, -1, True, ("a", "x"), (5, 5)])
-def test_what_has_no_epoch_is_refused(table: Table, fence: Any) -> None:
+def test_object_without_an_epoch_is_refused_as_a_fence(table: Table, fence: Any) -> None:
     with pytest.raises(InvalidInput, match="fence="):
         table.under(fence)
 
 
-def test_under_replaces_the_fence_of_a_table(table: Table) -> None:
+def test_table_under_another_fence_replaces_the_old_one(table: Table) -> None:
     table.under(9).under(7).append(rows((1, "a", 1)))
     assert table.under(8).append(rows((2, "b", 2))).inserted == 1
     assert table.fence is None
 
 
-def test_the_error_can_be_pickled() -> None:
+def test_fence_error_can_be_pickled() -> None:
     kept = pickle.loads(pickle.dumps(Fenced("no", 7)))
     assert (str(kept), kept.epoch) == ("no", 7)

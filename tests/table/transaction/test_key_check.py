@@ -39,7 +39,7 @@ def race(table: Table) -> list[tuple[int, str, int]]:
     return sorted(content(table))
 
 
-def test_the_later_of_two_inserts_of_one_key_is_told_which(table: Table) -> None:
+def test_later_of_two_inserts_of_one_key_gets_an_error_naming_it(table: Table) -> None:
     with pytest.raises(WriteConflict, match="both inserted key '1'") as lost:
         race(table)
     assert pickle.loads(pickle.dumps(lost.value)).keys == ("1",)
@@ -47,12 +47,12 @@ def test_the_later_of_two_inserts_of_one_key_is_told_which(table: Table) -> None
     assert table.timeline().pending_writes == ()
 
 
-def test_without_the_check_the_key_is_there_twice(tmp_path: Path) -> None:
+def test_key_exists_twice_without_the_check(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     assert [row for row in race(table) if row[0] == 1] == [(1, "a", 0), (1, "a", 1)]
 
 
-def test_a_retry_makes_an_update_of_it(table: Table) -> None:
+def test_retry_turns_a_duplicate_insert_into_an_update(table: Table) -> None:
     tries: list[int] = []
 
     def run(txn: object) -> None:
@@ -88,9 +88,7 @@ def test_other_keys_and_the_same_key_of_another_partition_do_not_conflict(table:
     assert {(1, "a", 1), (1, "b", 1), (1, "c", 1), (3, "a", 3)} < content(table)
 
 
-def test_a_commit_between_the_first_look_and_the_lock_is_compared_too(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_between_first_check_and_lock_is_compared(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = table.transaction()
     engine.write(slow, upserts=rows((1, "a", 1)))
     other = Table.open(table.url, settings=CHECKED)
@@ -126,7 +124,7 @@ def test_a_checked_append_to_buckets_refuses_keys_that_are_there(tmp_path: Path)
     assert content(table) == {(1, "a", 1)}
 
 
-def test_only_footers_are_read_where_ranges_or_blooms_tell(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_footers_are_read_when_ranges_or_blooms_decide(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     low, high = rows((1, "a", 1), (3, "a", 3)), rows((2, "a", 2), (4, "a", 4))
     for part in (low, high, rows((7, "a", 7))):
         table.append(part, check_keys=False)
@@ -148,7 +146,7 @@ def test_only_footers_are_read_where_ranges_or_blooms_tell(table: Table, monkeyp
 
 @settings(max_examples=30)
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, unique=True))
-def test_a_bloom_filter_asked_for_many_says_what_it_says_of_each(keys: list[str]) -> None:
+def test_bloom_filter_lookup_of_many_keys_equals_single_lookups(keys: list[str]) -> None:
     found = BloomFilter.parse(encode_filter(keys[::2]))
     asked = [*keys, *(key + "?" for key in keys)]
     assert found.might_contain_each(asked).tolist() == [bool(found.might_contain_each([key])[0]) for key in asked]

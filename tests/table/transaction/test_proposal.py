@@ -51,7 +51,7 @@ def may_overlap(given: tuple[Proposal, Basis], rule: Any) -> bool:
     return replace(basis, resolution=rule).may_overlap(mine)
 
 
-def test_new_files_of_a_writer_that_read_nothing_overlap_with_nobody() -> None:
+def test_new_files_of_a_writer_that_read_nothing_never_overlap() -> None:
     for nobody in (propose(), propose(NEW, OTHER)):
         assert not may_overlap(nobody, by_file_group)
         assert not may_overlap(nobody, prefer_writer)
@@ -72,12 +72,12 @@ def test_any_other_write_may_overlap(may: tuple[Proposal, Basis]) -> None:
     assert may_overlap(may, by_file_group)
 
 
-def test_a_resolution_that_looks_at_more_than_file_groups_is_asked_of_new_files_too() -> None:
+def test_custom_resolution_is_also_asked_about_new_files() -> None:
     assert may_overlap(propose(NEW), by_partition)
     assert may_overlap(propose(NEW), lambda mine, others: None)
 
 
-def test_two_first_file_groups_of_one_bucket_overlap_where_there_are_buckets_only() -> None:
+def test_first_file_groups_of_one_bucket_overlap_only_with_buckets() -> None:
     mine, theirs = (WriteStat(file_id(2, f"{n}" * 24), "p/x", "p") for n in (1, 2))
     done = Instant(A, Action.COMMIT, InstantState.COMPLETED, A)
     others = [ConcurrentOperation.of(done, CommitMetadata({"p": (theirs,)}, "UPSERT"))]
@@ -88,7 +88,7 @@ def test_two_first_file_groups_of_one_bucket_overlap_where_there_are_buckets_onl
     decide(proposal(mine), by_file_group, since)
 
 
-def test_its_result_counts_the_rows_of_all_files_and_the_tries() -> None:
+def test_result_counts_the_rows_of_all_files_and_the_attempts() -> None:
     found = proposal(NEW, OLD, OTHER, replaced={"r": ("ended",)}).result("done", conflicts=2, lock_wait_s=0.5)
     assert (found.inserted, found.updated, found.deleted) == (3 + 1 + 5, 2, 4)
     assert found.file_groups == (("p", "new"), ("p", "old"), ("q", "other"), ("r", "ended"))
@@ -96,13 +96,13 @@ def test_its_result_counts_the_rows_of_all_files_and_the_tries() -> None:
     assert found.lock_wait_s == 0.5
 
 
-def test_an_engine_that_knows_no_overwrite_says_one_where_rows_are_replaced() -> None:
+def test_replacing_commit_is_recorded_as_an_overwrite() -> None:
     assert operation_name(Action.COMMIT, "INSERT") == "INSERT"
     assert operation_name(Action.REPLACECOMMIT, "INSERT") == "INSERT_OVERWRITE"
     assert operation_name(Action.REPLACECOMMIT, "DELETE_PARTITION") == "DELETE_PARTITION"
 
 
-def test_a_blind_write_is_compared_with_what_ends_file_groups_and_with_nothing_else() -> None:
+def test_blind_write_conflicts_only_with_writes_that_end_file_groups() -> None:
     def compared(given: tuple[Proposal, Basis]) -> tuple[Instant, ...]:
         return given[1].compared(given[0], done)
 
@@ -122,7 +122,7 @@ def test_decider_reads_a_proposal_as_it_was_written(batch: BatchId | None) -> No
     assert read.metadata == mine.metadata
 
 
-def test_proposal_travels_only_by_a_rule_that_other_writers_have() -> None:
+def test_proposal_is_posted_only_with_a_rule_that_other_writers_have() -> None:
     assert proposal(OLD).may_travel
     assert not proposal(OLD, rule=lambda mine, others: None).may_travel
     with pytest.raises(KeyError):

@@ -76,7 +76,7 @@ def left(table: Table) -> list[str]:
     return [path.name for path in files] + [*map(str, orphans(Path(table.url)))] + pending
 
 
-def test_a_marker_does_not_wait_for_the_instant_and_a_data_file_does(table: Table, backend: Meanwhile) -> None:
+def test_data_file_waits_for_the_instant_and_its_marker_does_not(table: Table, backend: Meanwhile) -> None:
     backend.once = lambda: until(lambda: any(".marker." in name for name in backend.put_there))
     table.append(rows((3, "a", 3)))
     wanted = [name for name in backend.put_there if name.endswith((".requested", ".inflight", ".parquet"))]
@@ -84,9 +84,7 @@ def test_a_marker_does_not_wait_for_the_instant_and_a_data_file_does(table: Tabl
     assert content(table) == {(1, "a", 1), (2, "a", 2), (3, "a", 3)}
 
 
-def test_where_another_began_later_and_is_completed_it_begins_again_and_its_rows_are_there_once(
-    table: Table, backend: Meanwhile
-) -> None:
+def test_append_begins_again_after_a_later_completed_write(table: Table, backend: Meanwhile) -> None:
     backend.once = lambda: other(table).append(rows((9, "b", 9)))
     done = table.append(rows((3, "a", 3)))
     assert done.conflicts == 0
@@ -95,7 +93,7 @@ def test_where_another_began_later_and_is_completed_it_begins_again_and_its_rows
     until(lambda: left(table) == [])
 
 
-def test_where_another_has_added_a_column_it_begins_again_with_that(table: Table, backend: Meanwhile) -> None:
+def test_append_begins_again_with_a_column_added_by_another(table: Table, backend: Meanwhile) -> None:
     backend.once = lambda: other(table).add_columns(pa.schema([("note", pa.string())]))
     done = table.append(rows((3, "a", 3)))
     assert done.conflicts == 0
@@ -104,7 +102,7 @@ def test_where_another_has_added_a_column_it_begins_again_with_that(table: Table
     until(lambda: left(table) == [])
 
 
-def test_where_another_has_removed_a_partition_it_begins_again_and_makes_it_anew(
+def test_append_begins_again_when_another_removed_its_partition(
     table: Table, backend: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = table.timeline().writes[-1]
@@ -125,7 +123,7 @@ def test_where_another_has_removed_a_partition_it_begins_again_and_makes_it_anew
     until(lambda: left(table) == [])
 
 
-def test_where_the_properties_are_others_by_now_it_begins_again(table: Table, backend: Meanwhile) -> None:
+def test_append_begins_again_when_the_properties_changed(table: Table, backend: Meanwhile) -> None:
     def change() -> None:
         path = Path(table.url) / ".hoodie/hoodie.properties"
         path.write_text(path.read_text() + "hoodie.parquet.note=changed\n")
@@ -137,7 +135,7 @@ def test_where_the_properties_are_others_by_now_it_begins_again(table: Table, ba
     until(lambda: left(table) == [])
 
 
-def test_where_the_store_fails_its_error_comes_out_and_nothing_is_written(table: Table, backend: Meanwhile) -> None:
+def test_store_error_at_begin_is_raised_and_nothing_is_written(table: Table, backend: Meanwhile) -> None:
     def fail() -> None:
         raise Unavailable("the store is out of reach")
 
@@ -150,7 +148,7 @@ def test_where_the_store_fails_its_error_comes_out_and_nothing_is_written(table:
 
 
 @pytest.mark.parametrize("verb", ["append", "upsert"])
-def test_a_table_that_is_not_to_be_written_like_that_is_refused_before_the_first_file(
+def test_unwritable_table_is_refused_before_the_first_file(
     table: Table, backend: Meanwhile, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     def refuse(txn: Any) -> None:
@@ -199,7 +197,7 @@ def test_write_that_is_interrupted_is_there_whole_or_not_at_all(table: Table, st
     until(lambda: step == "committed" or left(table) == [])  # what a commit leaves is harmless, and for a sweep
 
 
-def test_rows_that_can_be_read_once_only_wait_for_their_instant(table: Table, backend: Meanwhile) -> None:
+def test_rows_readable_only_once_wait_for_their_instant(table: Table, backend: Meanwhile) -> None:
     backend.once = lambda: other(table).append(rows((9, "b", 9)))
     table.append(rows((3, "a", 3)).to_reader())
     names = [name for name in backend.put_there if ".marker." in name or name.endswith(".inflight")]

@@ -52,7 +52,7 @@ def test_commit_is_asked_for_only_after_a_write() -> None:
             after(state, Step.ASK)
 
 
-def test_commit_that_another_writer_may_decide_is_one_that_was_asked_for_or_resumed() -> None:
+def test_only_requested_or_resumed_commits_are_decided_by_other_writers() -> None:
     assert {state for state in State if state.may_be_decided} == {State.ASKED, State.RESUMED}
 
 

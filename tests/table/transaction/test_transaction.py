@@ -56,7 +56,7 @@ def test_a_table_is_made_once(url: str, table: Table) -> None:
     assert content(Table.open(url)) == set()
 
 
-def test_what_is_no_table_is_not_opened_and_nothing_is_written(tmp_path: Path) -> None:
+def test_folder_without_a_table_is_not_opened_and_not_changed(tmp_path: Path) -> None:
     with pytest.raises(TableNotFound, match=r"Table\.create"):
         Table.open(str(tmp_path / "nothing"))
     assert list(tmp_path.iterdir()) == []
@@ -97,7 +97,7 @@ def test_all_rows_of_a_file_group_can_be_deleted(table: Table) -> None:
     assert content(table) == {(1, "a", 7), (2, "b", 2)}
 
 
-def test_of_two_writers_of_one_file_group_the_later_gives_way_and_leaves_nothing(table: Table) -> None:
+def test_later_of_two_writers_of_a_file_group_gives_way(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
     first, second = Transaction(table), Transaction(table)
     engine.write(first, upserts=rows((1, "a", 10)))
@@ -113,7 +113,7 @@ def test_of_two_writers_of_one_file_group_the_later_gives_way_and_leaves_nothing
     assert table.timeline().pending_writes == ()
 
 
-def test_one_that_gives_way_is_taken_back_without_the_lock_whose_log_goes_on(table: Table) -> None:
+def test_conflicting_write_is_undone_without_the_lock(table: Table) -> None:
     for value in (1, 2):
         upsert(table, (1, "a", value))
     before = record(table.store).log
@@ -136,7 +136,7 @@ def test_one_that_gives_way_is_taken_back_without_the_lock_whose_log_goes_on(tab
     assert table.timeline().pending_rollbacks == ()
 
 
-def test_writers_of_different_file_groups_both_succeed_whatever_the_order(table: Table) -> None:
+def test_writers_of_different_file_groups_both_succeed_in_any_order(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
     first, second = Transaction(table), Transaction(table)
     engine.write(first, upserts=rows((1, "a", 10)))
@@ -165,7 +165,7 @@ def test_begin_and_completion_times_exceed_everything_before_them(table: Table) 
 
 
 @pytest.mark.usefixtures("brisk")
-def test_a_conflict_is_retried_from_a_fresh_snapshot_until_every_update_counts(url: str, table: Table) -> None:
+def test_conflict_is_retried_from_a_fresh_snapshot_without_lost_updates(url: str, table: Table) -> None:
     upsert(table, *((number, "ab"[number % 2], 0) for number in range(6)))
     conflicts = []
 
@@ -200,7 +200,7 @@ class Intruder(LocalBackend):
         return await super().put(write, data, *args, **kwargs)
 
 
-def test_a_writer_gives_up_a_begin_time_at_which_a_rollback_of_another_client_began(tmp_path: Path) -> None:
+def test_writer_gives_up_a_begin_time_taken_by_a_rollback(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     upsert(Table.create(str(folder), SPEC, settings=SETTINGS), (1, "a", 1))
 
@@ -260,7 +260,7 @@ def held_at_its_inflight(folder: Path) -> tuple[Transaction, HoldsInflight]:
     return Transaction(Table(Store(backend, made.url), made.url, settings=SETTINGS)), backend
 
 
-def test_a_file_is_announced_while_its_instant_gets_in_flight_and_written_after_that(tmp_path: Path) -> None:
+def test_file_is_announced_before_and_written_after_its_inflight_state(tmp_path: Path) -> None:
     txn, backend = held_at_its_inflight(tmp_path)
     with ThreadPoolExecutor() as threads:
         writing = threads.submit(engine.write, txn, upserts=rows((1, "a", 1)))
@@ -276,7 +276,7 @@ def test_a_file_is_announced_while_its_instant_gets_in_flight_and_written_after_
     assert content(txn.table) == {(1, "a", 1)}  # type: ignore[arg-type]
 
 
-def test_what_is_taken_back_while_it_gets_in_flight_leaves_nothing(tmp_path: Path) -> None:
+def test_instant_rolled_back_while_becoming_inflight_leaves_nothing(tmp_path: Path) -> None:
     txn, backend = held_at_its_inflight(tmp_path)
     txn.start_here()
     with ThreadPoolExecutor() as threads:
@@ -288,7 +288,7 @@ def test_what_is_taken_back_while_it_gets_in_flight_leaves_nothing(tmp_path: Pat
     assert f"{txn.begin}.inflight" in backend.put_there
 
 
-def test_when_the_retries_are_used_up_the_conflict_comes_out(table: Table) -> None:
+def test_conflict_is_raised_when_the_retries_are_used_up(table: Table) -> None:
     upsert(table, (1, "a", 1))
 
     def overtaken(txn: object) -> None:
@@ -414,7 +414,7 @@ def test_properties_that_change_under_a_transaction_abort_it(tmp_path: Path) -> 
     assert content(table) == set()
 
 
-def test_without_the_conflict_check_an_update_is_lost(tmp_path: Path) -> None:
+def test_update_is_lost_without_the_conflict_check(tmp_path: Path) -> None:
     """The wrong twin: if this passed with the check, the check would be for nothing."""
     unchecked = replace(SETTINGS, resolution=lambda mine, others: None)
     table = Table.create(str(tmp_path / "t"), SPEC, settings=unchecked)

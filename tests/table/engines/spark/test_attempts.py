@@ -28,7 +28,7 @@ def table(tmp_path: Path) -> Table:
     return made
 
 
-def test_a_task_that_dies_after_writing_is_tried_again_and_its_rows_are_there_once(spark: Any, table: Table) -> None:
+def test_rows_of_a_task_retried_after_writing_exist_once(spark: Any, table: Table) -> None:
     frame = spark.createDataFrame([(n, "ab"[n % 2], n) for n in range(10, 30)], TRIPLE)
 
     def fail_the_first_attempt(batches: Any) -> Any:
@@ -97,7 +97,7 @@ def test_an_attempt_that_comes_after_the_commit_changes_nothing(table: Table) ->
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 10), (2, "b", 10)}
 
 
-def test_the_wrong_twin_that_names_files_by_attempt_shows_a_row_twice(table: Table) -> None:
+def test_mutant_that_names_files_by_attempt_shows_a_row_twice(table: Table) -> None:
     txn = Transaction(table)
     attempts = Attempts(txn)
     txn.add(attempts.once())

@@ -88,7 +88,7 @@ def test_spark_and_arrow_that_insert_the_same_new_key_conflict(spark: Any, table
     assert (result.inserted, result.updated) == (0, 1)
 
 
-def test_a_data_source_refuses_to_write_what_it_cannot_bring_together(spark: Any, table: Table) -> None:
+def test_data_source_refuses_writes_to_tables_with_buckets(spark: Any, table: Table) -> None:
     register(spark)
     before = content(table)
     with pytest.raises(Exception, match=r"bucket index asks for"):

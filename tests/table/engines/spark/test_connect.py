@@ -27,7 +27,7 @@ def found(name: str) -> bool:
 
 @pytest.mark.soak
 @pytest.mark.skipif(bool(missing()), reason=f"Spark Connect needs {missing()}: pip install 'pyspark[connect]'")
-def test_a_client_of_spark_connect_writes_and_reads_a_table_and_gets_typed_errors(tmp_path: Path) -> None:
+def test_spark_connect_client_writes_reads_and_gets_typed_errors(tmp_path: Path) -> None:
     url = str(tmp_path / "t")
     seen = told_by("table.engines.spark.connect_child", url, timeout_s=500)
     assert "connect" in seen["session"], "not a session of Spark Connect"

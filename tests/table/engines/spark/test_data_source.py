@@ -71,7 +71,7 @@ def test_options_narrow_a_read(spark: Any, table: Table) -> None:
         load(spark, table, fliter="id = 1")
 
 
-def test_the_past_and_what_changed_since_can_be_read(spark: Any, table: Table) -> None:
+def test_past_versions_and_changes_can_be_read(spark: Any, table: Table) -> None:
     loaded = spark.read.format("hudi_cas").load(table.url)
     first = table.history()[-1].completion
     second = upsert(table, (2, "a", 20), (4, "c", 4)).completion
@@ -84,7 +84,7 @@ def test_the_past_and_what_changed_since_can_be_read(spark: Any, table: Table) -
     assert load(spark, table, begin="20990101000000000") == set()
 
 
-def test_every_change_can_be_read_with_what_it_was(spark: Any, table: Table) -> None:
+def test_changes_are_read_with_their_kind(spark: Any, table: Table) -> None:
     first = str(table.history()[-1].completion)
     upsert(table, (2, "a", 20), (4, "c", 4))
     table.transact(lambda txn: arrow.write(txn, deletes=rows((3, "b", 0))))

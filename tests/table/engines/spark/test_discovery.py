@@ -22,7 +22,7 @@ def test_the_wheel_has_the_module_where_spark_looks() -> None:
     assert f'"{SOURCE}" = "{PLACE}"' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_what_spark_finds_is_the_data_source(tmp_path: Path) -> None:
+def test_module_that_spark_finds_is_the_data_source(tmp_path: Path) -> None:
     lookup = (
         "from importlib import import_module; from pkgutil import iter_modules; "
         "found = [import_module(m.name) for m in iter_modules() if m.name.startswith('pyspark_')]; "
@@ -31,6 +31,6 @@ def test_what_spark_finds_is_the_data_source(tmp_path: Path) -> None:
     assert "hudi_cas" in run(tmp_path, lookup).split()
 
 
-def test_without_spark_the_module_is_empty_and_breaks_nothing(tmp_path: Path) -> None:
+def test_module_is_empty_without_spark(tmp_path: Path) -> None:
     code = "import sys; sys.modules['pyspark'] = None; import pyspark_hudi_cas as m; print(hasattr(m, 'DefaultSource'))"
     assert run(tmp_path, code).strip() == "False"

@@ -20,7 +20,7 @@ from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.engines.spark.stream import upserts
 
 
-def test_a_job_of_an_older_epoch_is_refused_and_the_newest_is_done(spark: Any, tmp_path: Path) -> None:
+def test_job_of_an_older_epoch_is_refused_and_the_newest_commits(spark: Any, tmp_path: Path) -> None:
     table = filled(tmp_path / "t", SPEC)
     table.under(("loader", 7)).append(rows((5, "a", 5)))
     late, newest, before = table.under(("loader", 6)), table.under(("loader", 7)), content(table)
@@ -51,6 +51,6 @@ def test_an_option_that_is_no_epoch_is_refused(text: str) -> None:
         SparkOptions.of({"path": "memory://t/able", "fence": text})
 
 
-def test_an_option_says_an_epoch_with_or_without_a_name() -> None:
+def test_option_takes_an_epoch_with_or_without_a_name() -> None:
     found = [SparkOptions.of({"path": "memory://t/able", "fence": text}).fence for text in ("7", "loader:7", "a:b:7")]
     assert [(one.name, one.epoch) for one in found if one] == [("", 7), ("loader", 7), ("a:b", 7)]

@@ -59,7 +59,7 @@ def test_write_computes_a_frame_that_is_not_deterministic_once(spark: Any, table
     assert len(content(table)) == len(by_hudi_rs(table.url)) == 24
 
 
-def test_planner_does_not_take_what_python_reads_for_small(spark: Any, table: Table) -> None:
+def test_planner_does_not_take_python_reads_for_small(spark: Any, table: Table) -> None:
     many = spark.range(1 << 40)
     for found in (engine.read(spark, table, native_reads=False), engine.changes(spark, table).rows):
         plan = many.join(found, "id")._jdf.queryExecution().executedPlan().toString()

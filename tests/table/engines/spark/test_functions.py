@@ -21,7 +21,7 @@ def table(tmp_path: Path) -> Table:
     return filled(tmp_path / "t", SPEC)
 
 
-def test_an_append_adds_rows_and_says_what_it_did(spark: Any, table: Table) -> None:
+def test_append_adds_rows_and_returns_its_result(spark: Any, table: Table) -> None:
     result = engine.append(table, frame(spark, (5, "a", 5), (6, "d", 6)), extra={"source": "test"})
     expected = {(1, "a", 1), (2, "a", 2), (3, "b", 3), (4, "c", 4), (5, "a", 5), (6, "d", 6)}
     assert content(table) == by_hudi_rs(table.url) == expected
@@ -68,7 +68,7 @@ def test_a_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Ta
     assert added == ["a", "b"], "the group of b that is not matched must not be rewritten: a new group is added"
 
 
-def test_a_key_that_comes_twice_is_refused_by_append_anywhere_if_checked(spark: Any, table: Table) -> None:
+def test_duplicate_key_in_any_partition_is_refused_by_checked_append(spark: Any, table: Table) -> None:
     before, twice = content(table), frame(spark, (7, "z", 5), (7, "z", 6), (8, "z", 7))
     for together in (twice.coalesce(1), twice.repartition(4, "id")):
         with pytest.raises(InvalidRecords, match="record key '7' comes more than once in partition 'z'"):
@@ -79,7 +79,7 @@ def test_a_key_that_comes_twice_is_refused_by_append_anywhere_if_checked(spark: 
     assert table.timeline().pending_writes == ()
 
 
-def test_a_merge_refuses_what_it_could_only_guess(spark: Any, table: Table) -> None:
+def test_ambiguous_merge_is_refused(spark: Any, table: Table) -> None:
     twice = frame(spark, (1, "a", 5), (1, "a", 6))
     with pytest.raises(InvalidRecords, match="key '1' 2 times"):
         merge(table, twice, MatchedUpdate())
@@ -92,7 +92,7 @@ def test_a_merge_refuses_what_it_could_only_guess(spark: Any, table: Table) -> N
     assert table.timeline().pending_writes == ()
 
 
-def test_a_read_can_be_narrowed_to_columns_rows_and_partitions_now_or_in_the_past(spark: Any, table: Table) -> None:
+def test_read_can_be_narrowed_to_columns_rows_partitions_and_versions(spark: Any, table: Table) -> None:
     then = table.history()[-1].completion
     engine.append(table, frame(spark, (9, "z", 9)))
     found = engine.read(spark, table, columns=["id"], filter="value >= 2 and part <> 'c'")
@@ -121,11 +121,11 @@ def test_a_read_can_be_narrowed_to_columns_rows_and_partitions_now_or_in_the_pas
         ("part like 'a%' and id not in (1, null)", True),
     ],
 )
-def test_only_conditions_that_mean_the_same_in_arrow_are_pushed_into_the_files(where: str, pushed: bool) -> None:
+def test_only_conditions_with_the_same_meaning_in_arrow_are_pushed_down(where: str, pushed: bool) -> None:
     assert (jobs.pushable(where, SCHEMA) is not None) == pushed
 
 
-def test_what_a_task_refuses_comes_out_with_its_own_type(spark: Any, table: Table) -> None:
+def test_error_of_a_task_keeps_its_type(spark: Any, table: Table) -> None:
     with pytest.raises(InvalidRecords, match="null or empty in 1 rows"):
         engine.upsert(table, frame(spark, (None, "a", 1)))
     with pytest.raises(InvalidRecords, match="stranger"):

@@ -17,7 +17,7 @@ ROWS_A_MINUTE = 2_000_000  # ten million in the five minutes of `--soak`
 
 
 @pytest.mark.soak
-def test_driver_of_1_gb_writes_and_rewrites_ten_million_rows_and_broadcasts_none(
+def test_driver_of_1_gb_writes_ten_million_rows_without_broadcast(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     count = int(request.config.getoption("--soak") * ROWS_A_MINUTE) // 20 * 20

@@ -54,7 +54,7 @@ def test_a_log_is_loaded_into_a_table_exactly_once(spark: Any, tmp_path: Path) -
     assert log.trim() > 0  # what Spark has committed
 
 
-def test_what_is_in_a_log_is_read_by_its_columns_and_what_is_gone_is_told(spark: Any, tmp_path: Path) -> None:
+def test_log_source_reads_columns_and_reports_trimmed_records(spark: Any, tmp_path: Path) -> None:
     register_log(spark)
     url = str(tmp_path / "orders")
     log = Wal.create(url, slots=70, retain="slots")

@@ -36,7 +36,7 @@ def gone(spark: Any, *given: tuple[int, str, int | None]) -> Any:
     return spark.createDataFrame(list(given), "id long, part string, ts long")
 
 
-def test_writers_of_the_same_keys_both_commit_also_when_one_deletes(spark: Any, table: Table) -> None:
+def test_writers_and_deleters_of_the_same_keys_both_commit(spark: Any, table: Table) -> None:
     early = another(table).transaction()
     engine.write(
         early, frame(spark, (1, "a", "early", 5), (2, "a", "early", 1), (3, "a", "early", 9), (4, "b", "e", 1))
@@ -51,7 +51,7 @@ def test_writers_of_the_same_keys_both_commit_also_when_one_deletes(spark: Any, 
     assert sorted(tuple(row) for row in engine.read(spark, table).collect()) == expected
 
 
-def test_what_reads_or_deletes_by_keys_alone_is_ordinary_and_may_conflict(spark: Any, table: Table) -> None:
+def test_reads_and_deletes_by_key_are_ordinary_writes_that_may_conflict(spark: Any, table: Table) -> None:
     table.upsert(rows((1, "a", "x", 5)))
     for write in (
         lambda txn: engine.write(txn, None, gone(spark, (1, "a", 7)).drop("ts")),
@@ -66,7 +66,7 @@ def test_what_reads_or_deletes_by_keys_alone_is_ordinary_and_may_conflict(spark:
     assert content(table) == by_hudi_rs(table) == [(1, "a", "meanwhile", 6)]
 
 
-def test_a_null_ordering_value_is_refused_before_the_instant_is_taken(spark: Any, table: Table) -> None:
+def test_null_ordering_value_is_refused_before_the_instant_begins(spark: Any, table: Table) -> None:
     before = sorted(Path(table.url).rglob("*"))
     said = "ordering column 'ts' is null in 1 rows"
     with pytest.raises(InvalidRecords, match=said):
@@ -76,7 +76,7 @@ def test_a_null_ordering_value_is_refused_before_the_instant_is_taken(spark: Any
     assert sorted(Path(table.url).rglob("*")) == before
 
 
-def test_a_stream_s_batches_and_the_data_source_conflict_with_nobody(spark: Any, table: Table, tmp_path: Path) -> None:
+def test_stream_batches_and_data_source_writes_never_conflict(spark: Any, table: Table, tmp_path: Path) -> None:
     register(spark)
     source = Table.create(str(tmp_path / "source"), SPEC, settings=BLIND)
     source.upsert(rows((1, "a", "streamed", 5), (2, "a", "streamed", 1)))

@@ -14,7 +14,7 @@ from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark.functions import on_executors
 
 
-def test_a_plan_that_spark_runs_comes_to_the_same_files_as_one_that_is_run_here(spark: Any, tmp_path: Path) -> None:
+def test_plan_run_by_spark_writes_the_same_files_as_a_local_run(spark: Any, tmp_path: Path) -> None:
     for compaction in (True, False):
         table, copy, begin = with_plan(tmp_path / str(compaction), compaction=compaction)
         if compaction:
@@ -29,14 +29,14 @@ def test_a_plan_that_spark_runs_comes_to_the_same_files_as_one_that_is_run_here(
 
 
 @pytest.mark.parametrize("compaction", [True, pytest.param(False, marks=pytest.mark.soak)])
-def test_what_an_executor_that_died_has_left_is_gone_on_with(spark: Any, tmp_path: Path, compaction: bool) -> None:
+def test_work_of_a_dead_executor_is_continued(spark: Any, tmp_path: Path, compaction: bool) -> None:
     def finish(table: Table) -> None:
         engine.compact(spark, table) if compaction else engine.cluster(spark, table, SORT)
 
     check_goes_on(tmp_path, on_executors(spark), finish, compaction=compaction)
 
 
-def test_what_cannot_be_run_is_refused_with_its_own_type(spark: Any, tmp_path: Path) -> None:
+def test_plan_that_cannot_be_run_is_refused_with_its_own_type(spark: Any, tmp_path: Path) -> None:
     table, _, begin = with_plan(tmp_path, compaction=True)
     plain = Table.create(str(tmp_path / "plain"), SPEC, settings=SETTINGS)
     with pytest.raises(UnsupportedTable, match="nothing to compact"):

@@ -22,7 +22,7 @@ def test_a_batch_of_a_stream_does_not_replace_those_before_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_saving_to_a_place_without_a_table_says_what_to_do_and_makes_nothing(tmp_path: Path, stream: bool) -> None:
+def test_save_without_a_table_says_what_to_do_and_makes_nothing(tmp_path: Path, stream: bool) -> None:
     source = HudiCas({"path": str(tmp_path / "nothing")})
     with pytest.raises(TableNotFound, match="name the columns of its record key by hoodie") as refused:
         source.streamWriter(StructType(), False) if stream else source.writer(StructType(), False)

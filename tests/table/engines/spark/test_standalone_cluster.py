@@ -26,7 +26,7 @@ def value(number: int) -> int:
 
 
 @pytest.mark.soak
-def test_submitted_script_with_the_wheel_writes_each_row_once_though_executors_are_killed(tmp_path: Path) -> None:
+def test_submitted_script_writes_each_row_once_though_executors_are_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path / "wheel"), str(ROOT)]
     subprocess.run(command, check=True)
     (wheel,) = (tmp_path / "wheel").glob("fsspec_cas-*.whl")

@@ -62,7 +62,7 @@ def test_a_stream_follows_a_table_and_takes_each_change_once(spark: Any, tmp_pat
     assert batches_in(sink) == [0, 1]
 
 
-def test_a_stream_is_appended_and_a_batch_that_comes_again_is_not(spark: Any, tmp_path: Path) -> None:
+def test_repeated_batch_of_a_stream_is_not_appended_again(spark: Any, tmp_path: Path) -> None:
     register(spark)
     source, sink = made(tmp_path / "source"), made(tmp_path / "sink")
     upsert(source, (1, "a", 1), (2, "b", 2))

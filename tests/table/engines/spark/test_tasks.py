@@ -59,7 +59,7 @@ def test_an_empty_table_reads_as_no_rows_with_its_columns(spark: Any, table: Tab
     assert engine.read(spark, table).count() == 0
 
 
-def test_two_pipelines_on_one_file_group_conflict_whatever_their_engines(spark: Any, table: Table) -> None:
+def test_two_pipelines_on_one_file_group_conflict_in_all_engines(spark: Any, table: Table) -> None:
     upsert(table, frame(spark, (1, "a", 1)))
     by_spark, by_arrow = table.transaction(), table.transaction()
     engine.write(by_spark, upserts=frame(spark, (1, "a", 10)))
@@ -72,7 +72,7 @@ def test_two_pipelines_on_one_file_group_conflict_whatever_their_engines(spark: 
     assert orphans(Path(table.url)) == set()
 
 
-def test_of_rows_with_one_key_one_is_kept_and_with_an_ordering_field_the_highest(spark: Any, tmp_path: Path) -> None:
+def test_one_row_per_key_is_kept_and_the_highest_with_an_ordering_field(spark: Any, tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
     table = Table.create(str(tmp_path / "o"), TableSpec("o", schema, ("id",), ordering="at"), settings=SETTINGS)
     rows = spark.createDataFrame([(1, 5), (1, 9), (1, 7)], "id long, at long")
@@ -82,7 +82,7 @@ def test_of_rows_with_one_key_one_is_kept_and_with_an_ordering_field_the_highest
     assert table.to_arrow().to_pylist() == [{"id": 1, "at": 9}], "a late arrival must not win"
 
 
-def test_a_task_that_fails_fails_the_write_and_leaves_nothing(spark: Any, table: Table) -> None:
+def test_failed_task_fails_the_write_and_leaves_nothing(spark: Any, table: Table) -> None:
     upsert(table, frame(spark, (1, "a", 1)))
     before = data_files(Path(table.url))
 

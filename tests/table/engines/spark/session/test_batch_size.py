@@ -47,9 +47,7 @@ def table(tmp_path: Path) -> Table:
     "write",
     [engine.upsert, *(pytest.param(w, marks=pytest.mark.soak) for w in (engine.append, engine.insert_overwrite))],
 )
-def test_a_write_has_batches_of_so_many_rows_and_leaves_the_session_as_it_was(
-    spark: Any, table: Table, write: Any
-) -> None:
+def test_write_sets_batch_rows_and_restores_the_session(spark: Any, table: Table, write: Any) -> None:
     assert said(spark) == (None, None)
     write(table, with_batch_lengths(spark))
     assert {value for _, _, value in content(table)} == {ROWS, 500}
@@ -57,7 +55,7 @@ def test_a_write_has_batches_of_so_many_rows_and_leaves_the_session_as_it_was(
     assert lengths(with_batch_lengths(spark)) == {MANY}
 
 
-def test_a_write_that_fails_leaves_the_session_as_it_was(spark: Any, table: Table) -> None:
+def test_failed_write_restores_the_session(spark: Any, table: Table) -> None:
     with pytest.raises(InvalidRecords):
         engine.append(table, spark.createDataFrame([(None, "a", 1)], "id long, part string, value int"))
     assert said(spark) == (None, None)
@@ -67,7 +65,7 @@ def test_a_write_that_fails_leaves_the_session_as_it_was(spark: Any, table: Tabl
     ("rows", "expected"),
     [("200", {200, 100}), *(pytest.param(n, {ROWS, 500}, marks=pytest.mark.soak) for n in ("2000", "0"))],
 )
-def test_fewer_rows_that_the_session_asks_for_stay_and_more_do_not(
+def test_smaller_batch_size_of_the_session_stays_and_larger_does_not(
     spark: Any, table: Table, rows: str, expected: set[int]
 ) -> None:
     spark.conf.set(MOST_ROWS, rows)
@@ -79,7 +77,7 @@ def test_fewer_rows_that_the_session_asks_for_stay_and_more_do_not(
     assert {value for _, _, value in content(table)} == expected
 
 
-def test_bytes_that_the_session_says_stay(spark: Any, table: Table) -> None:
+def test_batch_bytes_of_the_session_stay(spark: Any, table: Table) -> None:
     spark.conf.set(MOST_BYTES, "800")
     try:
         engine.append(table, with_batch_lengths(spark))
@@ -90,12 +88,12 @@ def test_bytes_that_the_session_says_stay(spark: Any, table: Table) -> None:
 
 
 @pytest.mark.parametrize("columns", ["data binary", "many array<string>", "one struct<text string>"])
-def test_rows_that_may_be_large_end_by_their_bytes(spark: Any, columns: str) -> None:
+def test_batches_of_large_rows_are_bounded_by_bytes(spark: Any, columns: str) -> None:
     with ended_by_rows(spark, spark.createDataFrame([], f"id long, {columns}").schema):
         assert said(spark) == (None, None)
 
 
-def test_of_two_at_once_the_first_sets_it_and_takes_it_back(spark: Any) -> None:
+def test_first_of_two_concurrent_writes_sets_and_restores_batch_size(spark: Any) -> None:
     schema = spark.range(1).schema
     first, second = ended_by_rows(spark, schema), ended_by_rows(spark, schema)
     with first:

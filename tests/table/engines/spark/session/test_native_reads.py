@@ -104,9 +104,7 @@ def slices(table: Table) -> tuple[int, int]:
     + [(f"{FOLDER}/mor_v8_compacted_later_logs", True)]
     + [pytest.param(f"{FOLDER}/{name}", only, marks=pytest.mark.soak) for name in NAMES for only in (False, True)],
 )
-def test_tables_of_the_jvm_s_have_the_same_rows_with_all_columns(
-    spark: Any, tmp_path: Path, name: str, optimized: bool
-) -> None:
+def test_native_reads_of_jvm_tables_have_the_same_rows(spark: Any, tmp_path: Path, name: str, optimized: bool) -> None:
     table = Table.open(unpacked(name, tmp_path / "t"))
     columns = [*META, *table.schema().names]
     found, files = by_spark(spark, table, columns, read_optimized=optimized)
@@ -133,7 +131,7 @@ def test_values_of_every_type_are_the_same(spark: Any, tmp_path: Path) -> None:
     assert {tuple(row) for row in mine.collect()} == {tuple(row) for row in other.collect()}
 
 
-def test_filters_on_floats_by_what_files_say_would_lose_rows(
+def test_float_filters_by_file_statistics_would_lose_rows(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table.create(str(tmp_path / "t"), TableSpec("t", EVERY, "id"), settings=SETTINGS)
@@ -143,7 +141,7 @@ def test_filters_on_floats_by_what_files_say_would_lose_rows(
     assert (whole.where("single = 0").count(), engine.read(spark, table).where("single = 0").count()) == (1, 0)
 
 
-def test_a_column_that_a_file_has_not_is_null_and_one_of_another_type_is_python_s(spark: Any, tmp_path: Path) -> None:
+def test_missing_column_is_null_and_changed_type_is_read_by_python(spark: Any, tmp_path: Path) -> None:
     old = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("f", pa.float32())])
     table = Table.create(str(tmp_path / "t"), TableSpec("t", old, "id"), settings=SETTINGS)
     table.append(pa.table([[1], [1], [0.1]], schema=old))
@@ -173,7 +171,7 @@ def test_columns_are_alike_by_name_and_type(stored: list[tuple[str, pa.DataType]
     assert has_alike(pa.schema(stored), pa.schema([("a", pa.int32())])) is is_alike
 
 
-def test_slices_with_logs_are_python_s_and_the_others_spark_s(spark: Any, tmp_path: Path) -> None:
+def test_slices_with_logs_are_read_by_python_and_others_by_spark(spark: Any, tmp_path: Path) -> None:
     table = filled(tmp_path / "t", replace(SPEC, table_type="merge_on_read"))
     upsert(table, (1, "a", 10))
     read = engine.read(spark, table)
@@ -197,7 +195,7 @@ def test_slices_with_logs_are_python_s_and_the_others_spark_s(spark: Any, tmp_pa
         *(pytest.param(m, marks=pytest.mark.soak) for m in ((), ("2.4.0",))),
     ],
 )
-def test_dates_of_another_calendar_are_python_s(spark: Any, tmp_path: Path, mark: tuple[str, ...]) -> None:
+def test_dates_of_another_calendar_are_read_by_python(spark: Any, tmp_path: Path, mark: tuple[str, ...]) -> None:
     keys = dict(zip((SPARK_KEY, LEGACY_KEY), mark, strict=False))
     is_old = len(mark) != 2
     table, expected = written(tmp_path, day=OLD_DAY if is_old else DAY, at=OLD if is_old else TIME)
@@ -215,7 +213,7 @@ def test_dates_of_another_calendar_are_python_s(spark: Any, tmp_path: Path, mark
 
 
 @pytest.mark.parametrize("hive_style", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_folders_of_any_name_have_their_rows_and_no_columns(spark: Any, tmp_path: Path, hive_style: bool) -> None:
+def test_folder_names_add_no_columns_and_lose_no_rows(spark: Any, tmp_path: Path, hive_style: bool) -> None:
     spec = replace(SPEC, hive_style=hive_style, url_encode=True)
     table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
     parts = ["a b", "007", "value=1", "_x", ".y", "a*b", "[c]", "{d}", "e?", "50%20", "ü", "f,g", "h:i", "2026-01-01"]
@@ -226,7 +224,7 @@ def test_folders_of_any_name_have_their_rows_and_no_columns(spark: Any, tmp_path
     by_spark(spark, table, ["value"])
 
 
-def test_a_frame_is_of_the_moment_when_it_was_made(spark: Any, tmp_path: Path) -> None:
+def test_frame_reads_the_snapshot_of_its_creation(spark: Any, tmp_path: Path) -> None:
     table = filled(tmp_path / "t", SPEC)
     before, frozen = content(table), engine.read(spark, table)
     upsert(table, (1, "a", 10), (9, "z", 9))
@@ -236,9 +234,7 @@ def test_a_frame_is_of_the_moment_when_it_was_made(spark: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("ignores", [pytest.param("false", marks=pytest.mark.soak), "true"])
-def test_a_file_that_is_cleaned_meanwhile_is_told_of_and_its_rows_are_not_left_out(
-    spark: Any, tmp_path: Path, ignores: str
-) -> None:
+def test_cleaned_file_raises_and_its_rows_are_not_left_out(spark: Any, tmp_path: Path, ignores: str) -> None:
     table = filled(tmp_path / "t", SPEC)
     spark.conf.set("spark.sql.files.ignoreMissingFiles", ignores)
     try:
@@ -255,7 +251,7 @@ def test_a_file_that_is_cleaned_meanwhile_is_told_of_and_its_rows_are_not_left_o
     assert engine.read(spark, table).count() == 4
 
 
-def test_a_file_that_is_no_parquet_is_python_s_to_tell_of(spark: Any, tmp_path: Path) -> None:
+def test_invalid_parquet_file_is_reported_by_python(spark: Any, tmp_path: Path) -> None:
     table = filled(tmp_path / "t", SPEC)
     path = next(Path(table.url).glob("a/*.parquet"))
     path.write_bytes(b"nothing")
@@ -265,7 +261,7 @@ def test_a_file_that_is_no_parquet_is_python_s_to_tell_of(spark: Any, tmp_path: 
         found.collect()
 
 
-def test_who_reads_can_be_said(spark: Any, tmp_path: Path) -> None:
+def test_reader_can_be_chosen(spark: Any, tmp_path: Path) -> None:
     table, link = filled(tmp_path / "t", SPEC), tmp_path / "link"
     link.symlink_to(tmp_path / "t")
     for said, folder in ((True, table.url), ("auto", table.url), (f"file://{link}/", str(link))):
@@ -278,7 +274,7 @@ def test_who_reads_can_be_said(spark: Any, tmp_path: Path) -> None:
         engine.read(spark, table, native_reads="yes")
 
 
-def test_floats_inside_of_columns_are_python_s(spark: Any, tmp_path: Path) -> None:
+def test_nested_floats_are_read_by_python(spark: Any, tmp_path: Path) -> None:
     inside = pa.schema([("id", pa.int64()), ("one", pa.struct([("x", pa.float64())]))])
     table = Table.create(str(tmp_path / "t"), TableSpec("t", inside, "id"), settings=SETTINGS)
     table.append(pa.table([[1, 2], [{"x": -0.0}, {"x": float("nan")}]], schema=inside))
@@ -287,7 +283,7 @@ def test_floats_inside_of_columns_are_python_s(spark: Any, tmp_path: Path) -> No
     assert (by_spark(spark, table)[1], by_spark(spark, table, ["id"])[1]) == (0, 1)
 
 
-def test_a_filter_that_is_no_sql_is_python_s(spark: Any, tmp_path: Path) -> None:
+def test_filter_not_expressible_in_sql_is_applied_by_python(spark: Any, tmp_path: Path) -> None:
     table = filled(tmp_path / "t", SPEC)
     for where in (pc.field("value") > 2, [("value", ">", 2)]):
         found = engine.read(spark, table, filter=where)
@@ -295,7 +291,7 @@ def test_a_filter_that_is_no_sql_is_python_s(spark: Any, tmp_path: Path) -> None
         assert found.count() == 2
 
 
-def test_a_table_on_a_store_is_python_s_unless_it_is_said(spark: Any) -> None:
+def test_table_on_an_object_store_is_read_by_python_by_default(spark: Any) -> None:
     table = Table.create("memory://native/t", SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))
     assert engine.read(spark, table).inputFiles() == []
@@ -317,7 +313,7 @@ def test_a_query_of_a_view_reads_the_columns_and_rows_that_it_needs(
     assert spark.table("ours").inputFiles() == []
 
 
-def test_a_transaction_reads_what_it_changes(spark: Any, tmp_path: Path) -> None:
+def test_transaction_reads_the_rows_that_it_changes(spark: Any, tmp_path: Path) -> None:
     table = filled(tmp_path / "t", SPEC)
 
     def double(txn: Any) -> None:

@@ -27,7 +27,7 @@ WHOLE = {
 }
 
 
-def test_the_options_say_what_a_new_table_is() -> None:
+def test_options_define_a_new_table() -> None:
     found = HudiWrite.of({**WHOLE, f"{W}table.type": "merge_on_read", f"{W}hive_style_partitioning": "true"})
     assert found.spec(SCHEMA) == TableSpec(
         "trips", SCHEMA, "id", "part", ordering="ts", hive_style=True, table_type="MERGE_ON_READ"
@@ -53,7 +53,9 @@ def test_the_options_say_what_a_new_table_is() -> None:
         ({f"{W}operation": "insert_overwrite_table"}, False, WriteOperation.INSERT_OVERWRITE_TABLE),
     ],
 )
-def test_the_operation(options: dict[str, str], overwrite: bool, operation: WriteOperation) -> None:
+def test_option_chooses_the_write_operation(
+    options: dict[str, str], overwrite: bool, operation: WriteOperation
+) -> None:
     assert HudiWrite.of(options, overwrite=overwrite).operation is operation
 
 
@@ -73,7 +75,7 @@ def test_the_operation(options: dict[str, str], overwrite: bool, operation: Writ
         ({f"{W}hive_style_partitioning": "yes"}, "is neither true nor false"),
     ],
 )
-def test_what_would_have_no_effect_is_refused(options: dict[str, str], words: str) -> None:
+def test_option_without_effect_is_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)):
         HudiWrite.of(options)
     with pytest.raises(InvalidInput, match="deletes keys"):
@@ -91,7 +93,7 @@ def test_what_would_have_no_effect_is_refused(options: dict[str, str], words: st
         (f"{W}hive_style_partitioning", "true", "false"),
     ],
 )
-def test_of_a_table_that_is_there_nothing_else_may_be_said(key: str, value: str, found: str) -> None:
+def test_options_that_contradict_an_existing_table_are_refused(key: str, value: str, found: str) -> None:
     said = {name: text for name, text in WHOLE.items() if name != f"{W}precombine.field"}
     config = HudiWrite.of(WHOLE).spec(SCHEMA).config()
     HudiWrite.of(WHOLE).check(config)
@@ -100,7 +102,7 @@ def test_of_a_table_that_is_there_nothing_else_may_be_said(key: str, value: str,
         HudiWrite.of({**said, key: value}).check(config)
 
 
-def test_what_a_worker_raised_is_made_an_error_again() -> None:
+def test_error_of_a_worker_is_restored_with_its_type() -> None:
     lost = WriteConflict("20260101000000000", "20260102000000000.commit", (("a", "1-0"),))
     assert isinstance(translated(f"[X] failed:\n{WriteConflict.__module__}.WriteConflict: {lost}"), WriteConflict)
     assert isinstance(translated(f"[X] failed: {TableExists.__module__}.TableExists: there is one"), TableExists)

@@ -59,7 +59,7 @@ def drawn(dice: random.Random, count: int) -> pa.Table:
 
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("kind", KINDS)
-def test_staged_changes_come_to_the_same_as_given_ones(tmp_path: Path, kind: str, seed: int) -> None:
+def test_staged_changes_give_the_same_rows_as_direct_ones(tmp_path: Path, kind: str, seed: int) -> None:
     dice = random.Random(seed)
     mine, other = made(tmp_path / "mine", kind), made(tmp_path / "other", kind)
     for _ in range(4):
@@ -102,7 +102,7 @@ def test_overwrite_with_a_key_twice_is_refused_and_leaves_nothing(tmp_path: Path
     assert orphans(Path(table.url)) == set()
 
 
-def test_columns_that_are_added_meanwhile_end_the_write(tmp_path: Path) -> None:
+def test_column_added_during_a_write_ends_it(tmp_path: Path) -> None:
     table = made(tmp_path / "t", "plain")
     stage = stage_of(table, WriteOperation.UPSERT)
     files = stage.write(iter(rows((1, "a", 1)).to_batches()))

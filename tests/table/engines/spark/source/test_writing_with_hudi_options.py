@@ -43,7 +43,7 @@ def operation(name: str) -> dict[str, str]:
     return {f"{W}operation": name}
 
 
-def test_a_write_makes_the_table_and_is_an_upsert_unless_it_says_otherwise(spark: Any, url: str) -> None:
+def test_write_creates_the_table_and_upserts_by_default(spark: Any, url: str) -> None:
     save(frame(spark, (1, "a", 1), (2, "a", 2), (3, "b", 3)).repartition(3), url)
     table = Table.open(url, settings=SETTINGS)
     assert (table.config().name, table.config().ordering_field) == ("counters", "value")
@@ -95,7 +95,7 @@ def test_merge_schema_adds_fields_inside_a_struct(spark: Any, url: str) -> None:
     assert found == {1: {"a": "x", "b": None}, 2: {"a": "y", "b": 5}}
 
 
-def test_what_a_write_does_where_there_is_a_table(spark: Any, url: str) -> None:
+def test_save_mode_decides_what_happens_to_an_existing_table(spark: Any, url: str) -> None:
     save(frame(spark, (1, "a", 1)), url, if_exists="error")
     with pytest.raises(TableExists, match="if_exists=error"):
         save(frame(spark, (2, "a", 2)), url, if_exists="error")

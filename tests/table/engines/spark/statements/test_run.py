@@ -87,7 +87,7 @@ def test_inserts_add_and_overwrite(table: Table, run: Any) -> None:
     assert table.history()[-1].operation == "INSERT_OVERWRITE_TABLE"
 
 
-def test_what_does_not_fit_the_table_is_refused_and_changes_nothing(spark: Any, table: Table) -> None:
+def test_statement_that_does_not_fit_the_table_is_refused(spark: Any, table: Table) -> None:
     merge = "merge into trips t using (select 1L as id, 'a' as part, 5 as n) s on t.id = s.id"
     both = f"{merge} and t.part = s.part"
     refused: list[tuple[str, type[Exception], str]] = [
@@ -115,7 +115,7 @@ def test_what_does_not_fit_the_table_is_refused_and_changes_nothing(spark: Any, 
 
 
 @pytest.mark.soak  # what test_functions.py does of merges
-def test_statements_of_several_threads_lose_nothing(spark: Any, table: Table) -> None:
+def test_concurrent_statements_lose_nothing(spark: Any, table: Table) -> None:
     def add(part: str) -> None:
         engine.sql(spark, "update trips set value = value + 1 where id = 1", retries=20)
         engine.sql(spark, f"insert into trips select {ord(part)}, '{part}', max(value) from trips", retries=20)  # noqa: S608

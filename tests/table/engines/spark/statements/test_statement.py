@@ -131,6 +131,6 @@ MERGE = "merge into trips t using late s on t.id = s.id "
         ("insert into trips replace where a = 1 select 2", "not 'replace', at character 19"),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused_with_its_place(text: str, words: str) -> None:
+def test_unsupported_statement_is_refused_with_its_position(text: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)):
         parse_statement(text)

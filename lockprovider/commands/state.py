@@ -31,7 +31,7 @@ from lockprovider.commands.running import (
 from lockprovider.commands.state_server import StateServer
 from lockprovider.recipes.errors import StateConflict, StateLocked
 from lockprovider.recipes.state.document import NOT_THERE, Json, Raw
-from lockprovider.recipes.state.terraform import TfLock, TfLockFile
+from lockprovider.recipes.state.terraform import TfLock, TfLockFile, lock_in_words
 from lockprovider.state import Editor, Revision, State
 from lockprovider.words import moment, until
 
@@ -254,7 +254,7 @@ def _fields(one: Revision[Any], *, value: bool = False) -> dict[str, Any]:
 
 
 def _behind(reason: str) -> str:
-    return f"  {reason}" if reason else ""
+    return f"  {lock_in_words(reason)}" if reason else ""
 
 
 # -- Terraform and OpenTofu --------------------------------------------------------------------------------------------

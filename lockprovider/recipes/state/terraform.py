@@ -270,6 +270,17 @@ def _locked(info: Mapping[str, Any]) -> Reply:
     return Reply(HTTPStatus.LOCKED, json.dumps(info).encode(), said)
 
 
+def lock_in_words(reason: str) -> str:
+    """Return the reason of an edit for a person to read: Terraform's LockInfo, which is JSON, becomes a sentence."""
+    try:
+        info = _info(reason.encode())
+    except ValueError:
+        return reason
+    if not info.get("ID"):
+        return reason
+    return f"locked for {info.get('Operation')} by {info.get('Who') or 'another run'} (ID {info['ID']})"
+
+
 def _status(error: Exception) -> HTTPStatus:
     """Return the HTTP status of an error."""
     match error:

@@ -47,6 +47,16 @@ def test_state_command_puts_gets_compares_and_rolls_back(url) -> None:
     assert b"no serial 9" in state("get", url, "--serial", 9, code=1).stderr
 
 
+def test_history_shows_a_lock_of_terraform_in_words(url) -> None:
+    info = {"ID": "7c2a", "Operation": "OperationTypeApply", "Who": "ci@vm-7", "Version": "1.11.4"}
+    for reason in (json.dumps(info), '{"a": 1}', "[7]"):
+        state("put", url, "--reason", reason, stdin=b"{}")
+    shown = state("history", url).stdout.decode().splitlines()
+    assert shown[2].endswith("  locked for OperationTypeApply by ci@vm-7 (ID 7c2a)")
+    assert shown[1].endswith('  {"a": 1}')
+    assert shown[0].endswith("  [7]")
+
+
 def test_state_bytes_come_back_unchanged(url) -> None:
     state("put", url, "--bytes", stdin=bytes(range(256)))
     assert state("get", url).stdout == bytes(range(256))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from fsspec_cas.answer import (
     NoAnswer,
@@ -13,6 +13,7 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.backends import Backend, Relay
 from fsspec_cas.clock import World
+from fsspec_cas.errors import InvalidInput
 
 A = TypeVar("A")
 Ask = Callable[[], Coroutine[Any, Any, A]]
@@ -183,6 +184,9 @@ class Faulty(Relay):
         fired: the faults that happened, in order, each with its operation.
         calls: all operations called, in order.
 
+    Raises:
+        InvalidInput: the plan names an operation that there is not.
+
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [LoseAnswer()]}, world=ManualClock())
     >>> version = Store(faulty, "/docs").put_if_absent("a", b"1").unwrap()
@@ -193,6 +197,9 @@ class Faulty(Relay):
     def __init__(
         self, inner: Backend, plan: Mapping[Operation, Sequence[Fault]], *, world: World | None = None
     ) -> None:
+        known = get_args(Operation)
+        if strange := [name for name in plan if name not in known]:
+            raise InvalidInput(f"the plan names {strange}, which are no operations: name some of {', '.join(known)}")
         super().__init__(inner, blocking=inner.blocking)
         self.fired: list[tuple[Operation, Fault]] = []
         self.calls: list[Operation] = []

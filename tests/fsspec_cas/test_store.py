@@ -515,6 +515,11 @@ def faulty(plan, *, version_of=None):
     return Store(backend, f"/interrupted-{version_of or id(backend)}", world=clock), backend
 
 
+def test_faulty_refuses_a_plan_for_an_unknown_operation():
+    with pytest.raises(InvalidInput, match=r"\['puts'\], which are no operations: name some of put, head"):
+        faulty({"puts": [Interrupt(done=True)]})
+
+
 @pytest.mark.parametrize("done", [True, False])
 def test_ctrl_c_in_a_write_carries_an_unknown_outcome_that_can_be_resolved(done):
     store, backend = faulty({"put": [Interrupt(done=done)]})

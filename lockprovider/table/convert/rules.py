@@ -1,7 +1,7 @@
 """Conversion rules: which type of value fits which type of column.
 
-`WRITE` applies to a user's rows, `READ` to rows of an old file whose columns were widened since. The README's table of
-types is generated from `WRITE`. Each rule applies at every depth: in a struct, a list, a map.
+`WRITE` applies to a user's rows, `READ` to rows of an old file whose columns were widened since. SPECIFICATION.md's
+table of types is generated from `WRITE`. Each rule applies at every depth: in a struct, a list, a map.
 
 Source: Hudi's `HoodieAvroUtils.rewriteRecordWithNewSchema` for the promotions of `READ`.
 """

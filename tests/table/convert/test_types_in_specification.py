@@ -1,4 +1,4 @@
-"""The README's table of types is the rules, and a new column's type is in it."""
+"""The specification's table of types is the rules, and a new column's type is in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from table.convert.oracle import SOURCES
 
 from lockprovider.table.convert.rules import COLUMN_TYPES, OTHER, WRITE, family, new_column
 
-README = Path(__file__).resolve().parents[3] / "lockprovider/table/README.md"
+SPECIFICATION = Path(__file__).resolve().parents[3] / "lockprovider/table/SPECIFICATION.md"
 BEGIN, END = "<!-- types: printed from lockprovider/table/convert/rules.py -->\n", "<!-- /types -->"
 NESTED = "struct; list of any kind; map with text keys"
 
@@ -29,8 +29,8 @@ def printed() -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows)) + "\n"
 
 
-def test_readme_has_the_rules_that_are_in_force() -> None:
-    text = README.read_text()
+def test_specification_has_the_rules_that_are_in_force() -> None:
+    text = SPECIFICATION.read_text()
     assert text[text.index(BEGIN) + len(BEGIN) : text.index(END)] == printed(), "paste what `printed()` gives"
 
 

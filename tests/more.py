@@ -113,18 +113,18 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_run_holds_the_lock_while_the_command_runs[sea",
         "test_killed_run_ends_its_command_and_the_lock_lapses[sea",
         "test_status_shows_each_state_of_a_lock[sea",
-        "test_the_command_is_ended_with_its_children_when_the_lock_is_broken[sea",
+        "test_command_is_ended_with_its_children_when_the_lock_is_broken[sea",
         "test_break_frees_a_held_lock_and_says_so_once[sea",
         "test_watch_prints_what_happens_as_it_happens[sea",
-        "test_a_run_on_a_server_is_in_its_audit",
-        "test_the_audit_takes_only_the_files_written_last",
+        "test_run_on_a_server_is_in_its_audit",
+        "test_audit_takes_only_the_files_written_last",
     ),
     "fsspec_cas/test_cli.py": (
         "test_probe_prints_a_verdict[seaweedfs-json",
         "test_put_get_and_rm_work_from_a_shell[sea",
         "test_json_output_says_the_same[sea",
         "test_probe_prints_a_verdict[seaweedfs-table",
-        "test_a_large_file_is_streamed[sea",
+        "test_large_file_is_streamed[sea",
     ),
     "fsspec_cas/filesystem/test_filesystem.py": (
         "test_every_way_to_create_is_exclusive[seaweedfs-by_pipe_file",
@@ -195,8 +195,8 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_stream_fails_when_its_table_gets_a_column_and_goes_on_with_it",
     ),
     "table/engines/spark/source/test_writing_with_hudi_options.py": (
-        "test_a_table_with_buckets_and_one_with_logs_are_upserted_too",
-        "test_a_stream_makes_its_table_and_upserts_each_batch_once",
+        "test_table_with_buckets_and_one_with_logs_are_upserted_too",
+        "test_stream_makes_its_table_and_upserts_each_batch_once",
         "test_another_python_on_the_executors_is_recognised",
         "test_merge_schema_adds_fields_inside_a_struct",
     ),
@@ -206,8 +206,8 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "table/engines/spark/test_log_source.py": ("test_log_source_reads_columns",),
     "table/engines/spark/test_buckets.py": (
-        "test_an_upsert_goes_on_in_the_file_groups_that_are_there",
-        "test_an_overwrite_starts_new_file_groups_of_the_same_buckets",
+        "test_upsert_goes_on_in_the_file_groups_that_are_there",
+        "test_overwrite_starts_new_file_groups_of_the_same_buckets",
     ),
     "table/engines/spark/test_functions.py": (
         "test_threads_write_one_table_and_lose_nothing",
@@ -223,9 +223,9 @@ MORE: Mapping[str, tuple[str, ...]] = {
     ),
     "table/engines/spark/session/test_batch_size.py": ("test_smaller_batch_size_of_the_session_stays",),
     "table/engines/spark/test_merge_on_read_in_spark.py": (
-        "test_a_merge_updates_deletes_and_inserts_in_one_commit",
+        "test_merge_updates_deletes_and_inserts_in_one_commit",
         "test_base_files_alone_are_read_if_asked_for",
-        "test_an_overwrite_replaces_partitions_and_no_others",
+        "test_overwrite_replaces_partitions_and_no_others",
     ),
     "table/test_conflict_matrix.py": (
         "test_each_pair_in_a_bucket_table_ends_as_its_buckets_ask[clean",
@@ -269,7 +269,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_all_readers_have_the_same_rows_after_each_step[by commit",
         "test_all_readers_have_the_same_rows_after_each_step[copy on write",
     ),
-    "test_reference.py": ("test_the_site_is_built_without_a_warning",),
+    "test_reference.py": ("test_site_is_built_without_a_warning",),
     "table/test_jvm_merge_on_read.py": (
         "test_every_past_time_reads_as_by_hudi_rs_or_is_refused[mor_v8_cleaned",
         "test_every_past_time_reads_as_by_hudi_rs_or_is_refused[mor_v8_clustering_pending",
@@ -280,8 +280,8 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_every_past_time_reads_as_by_hudi_rs_or_is_refused[mor_v8_pending",
         "test_consumer_commit_by_commit_ends_with_the_table[mor_avro_v9_txns_simple_nometa-begin",
         "test_consumer_commit_by_commit_ends_with_the_table[mor_v8_compacted_later_logs",
-        "test_a_filter_is_applied_after_the_merge[mor_v8_deletes",
-        "test_a_filter_is_applied_after_the_merge[mor_v8_nbcc",
+        "test_filter_is_applied_after_the_merge[mor_v8_deletes",
+        "test_filter_is_applied_after_the_merge[mor_v8_nbcc",
         "test_consumer_commit_by_commit_ends_with_the_table[mor_v8_cleaned",
         "test_consumer_commit_by_commit_ends_with_the_table[mor_v8_clustering_pending",
         "test_consumer_commit_by_commit_ends_with_the_table[mor_v8_composite",
@@ -289,13 +289,13 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "test_consumer_commit_by_commit_ends_with_the_table[mor_v8_nbcc_two",
         "test_consumer_commit_by_commit_ends_with_the_table[mor_v8_parquet",
         "test_consumer_commit_by_commit_ends_with_the_table[mor_v8_pending",
-        "test_a_filter_is_applied_after_the_merge[mor_v8_cleaned",
-        "test_a_filter_is_applied_after_the_merge[mor_v8_clustering_pending",
-        "test_a_filter_is_applied_after_the_merge[mor_v8_composite",
-        "test_a_filter_is_applied_after_the_merge[mor_v8_delete_ordering",
-        "test_a_filter_is_applied_after_the_merge[mor_v8_nbcc_two",
-        "test_a_filter_is_applied_after_the_merge[mor_v8_parquet",
-        "test_a_filter_is_applied_after_the_merge[mor_v8_pending",
+        "test_filter_is_applied_after_the_merge[mor_v8_cleaned",
+        "test_filter_is_applied_after_the_merge[mor_v8_clustering_pending",
+        "test_filter_is_applied_after_the_merge[mor_v8_composite",
+        "test_filter_is_applied_after_the_merge[mor_v8_delete_ordering",
+        "test_filter_is_applied_after_the_merge[mor_v8_nbcc_two",
+        "test_filter_is_applied_after_the_merge[mor_v8_parquet",
+        "test_filter_is_applied_after_the_merge[mor_v8_pending",
     ),
     "lockprovider/commands/test_state_commands.py": (
         "test_state_is_edited_in_an_editor",
@@ -360,12 +360,12 @@ MORE: Mapping[str, tuple[str, ...]] = {
     "model/test_appearance.py": ("test_readers_take_commits_in_order_and_miss_none[three",),
     "model/test_broker.py": ("test_operation_sent_to_the_broker_is_done_once_or_its_client_knows[one puts, one works",),
     "model/test_non_blocking.py": (
-        "test_the_greatest_value_wins_in_every_history[and overwrites",
-        "test_the_greatest_value_wins_in_every_history[ours",
+        "test_greatest_value_wins_in_every_history[and overwrites",
+        "test_greatest_value_wins_in_every_history[ours",
     ),
     "fsspec_cas/test_exclusive_lost_answers.py": (
-        "test_a_completion_that_hangs_is_unknown_and_resolve_finds_it[azurite",
-        "test_a_completion_that_hangs_is_unknown_and_resolve_finds_it[gcs",
+        "test_completion_that_hangs_is_unknown_and_resolve_finds_it[azurite",
+        "test_completion_that_hangs_is_unknown_and_resolve_finds_it[gcs",
         "test_resolving_a_stream_that_never_arrived_writes_nothing[azurite",
         "test_resolving_a_stream_that_never_arrived_writes_nothing[gcs",
     ),
@@ -406,7 +406,7 @@ ALIKE: Mapping[str, str] = {
     r"fsspec_cas/test_exclusive\.py": r".*\[async-(ministack|azurite|gcs_double)\b",
     # All verbs get a server's refusals by one gate: one that reads and one that writes show it on each server.
     r"conformance/test_(ministack|azurite|fake_gcs|gcs_double|obstore|seaweedfs)": (
-        r".*::test_(wrong_credentials_are|a_missing_bucket_is|endpoint_without)\w*\[(?!(read|put_if_absent|delete_if_match)\])"
+        r".*::test_(wrong_credentials_are|missing_bucket_is|endpoint_without)\w*\[(?!(read|put_if_absent|delete_if_match)\])"
     ),
     # The theory of outcomes is one for all stores: all of it on SeaweedFS, each fault of a true condition elsewhere.
     r"faults/test_outcomes.py": (

@@ -18,7 +18,7 @@ import lockprovider.table
 RECIPES = {"election", "queue", "state", "wal"}  # modules, on a page of their own
 
 
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+def test_site_is_built_without_a_warning(tmp_path: Path) -> None:
     lines = [
         line for body in blocks(".github/CONTRIBUTING.md", "sh") for line in body.splitlines() if "-m mkdocs" in line
     ]

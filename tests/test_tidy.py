@@ -57,7 +57,7 @@ _ON_FIRST_USE = {"botocore", "aiobotocore", "aiohttp", "fsspec", "difflib", "pan
         ("lockprovider.cli", {"pyarrow", "fsspec_cas.probe.probe"}),
     ],
 )
-def test_an_import_is_light(module: str, heavy: set[str]) -> None:
+def test_import_is_light(module: str, heavy: set[str]) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {*_ON_FIRST_USE, *heavy} & set(loaded) == set()
@@ -126,13 +126,13 @@ def test_no_module_is_named_like_a_drawer_for_everything() -> None:
     assert [m for m in MODULES if m.rpartition(".")[2] in {"utils", "util", "helpers", "common", "misc"}] == []
 
 
-def test_the_packages_say_that_they_are_typed_and_carry_their_license() -> None:
+def test_packages_say_that_they_are_typed_and_carry_their_license() -> None:
     for package in PACKAGES:
         assert (ROOT / package / "py.typed").exists()
         assert "Apache License" in (ROOT / package / "LICENSE").read_text()
 
 
-def test_the_linter_and_the_type_checker_find_nothing() -> None:
+def test_linter_and_the_type_checker_find_nothing() -> None:
     for command in (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]):
         done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
@@ -147,7 +147,7 @@ def test_only_the_agreed_entries_are_at_the_top() -> None:
     assert {top for top in tops if not top.startswith(".")} <= agreed
 
 
-def test_the_ci_calls_the_readmes_test_command() -> None:
+def test_ci_calls_the_readmes_test_command() -> None:
     readme, script = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
     commands = [line for line in script.splitlines() if "pytest" in line]
     assert len(commands) == 1

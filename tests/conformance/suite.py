@@ -118,7 +118,7 @@ class Conformance:
         content = await store.read("a")
         assert (content.data, content.version) == (b"two", second.version)
 
-    async def test_a_match_at_a_stale_version_loses_and_changes_nothing(self, store):
+    async def test_match_at_a_stale_version_loses_and_changes_nothing(self, store):
         first = await store.put_if_absent("a", b"one")
         second = await store.put_if_match("a", b"two", first.version)
         outcome = await store.put_if_match("a", b"three", first.version)
@@ -160,7 +160,7 @@ class Conformance:
         assert seen
         assert all(written[content.version] == content.data for content in seen)
 
-    async def test_read_if_changed_returns_none_for_unchanged_and_all_for_changed_object(self, store):
+    async def test_read_if_changed_returns_none_for_an_unchanged_object(self, store):
         first = await store.put_if_absent("a", b"one")
         assert await store.read_if_changed("a", first.version) is None
         second = await store.put_if_match("a", b"two", first.version)
@@ -175,7 +175,7 @@ class Conformance:
         answer = store.store._drive.run(asked) if self._is_sync(store) else await asked
         assert type(answer).__name__ == "Unchanged"
 
-    async def test_a_head_shows_size_time_and_identity(self, store):
+    async def test_head_shows_size_time_and_identity(self, store):
         before_ms = time.time() * 1000
         won = await store.put_if_absent("a", b"12345")
         info = await store.head("a")
@@ -232,7 +232,7 @@ class Conformance:
                     await call()
         assert await store.list("") == []
 
-    async def test_a_listing_shows_the_version_of_each_object(self, store):
+    async def test_listing_shows_the_version_of_each_object(self, store):
         written = {name: (await store.put_if_absent(name, name.encode())).version for name in ("a", "b/c d", "b/é")}
         assert {entry.path: entry.version for entry in await store.list("")} == written
 
@@ -257,7 +257,7 @@ class Conformance:
         await store.delete_all([])
         assert [entry.path for entry in await store.list("")] == ["kept"]
 
-    async def test_a_listing_is_complete_ordered_and_relative(self, store):
+    async def test_listing_is_complete_ordered_and_relative(self, store):
         for name in ("b", "a/2", "a/1", "a-", "c/1/x", "other"):
             await store.put_if_absent(name, name.encode())
         entries = await store.list("")
@@ -282,7 +282,7 @@ class Conformance:
         assert await store.list("d/", start_after="d/5") == []
         assert len(await store.list("d/", start_after="a")) == 5
 
-    async def test_a_deleted_object_is_gone_and_deleting_nothing_is_fine(self, store):
+    async def test_deleted_object_is_gone_and_deleting_nothing_is_fine(self, store):
         await store.put_if_absent("a", b"")
         await store.delete("a")
         await store.delete("a")
@@ -291,7 +291,7 @@ class Conformance:
         assert await store.list("") == []
         assert isinstance(await store.put_if_absent("a", b"again"), Won)
 
-    async def test_a_delete_at_the_right_version_wins(self, store):
+    async def test_delete_at_the_right_version_wins(self, store):
         won = await store.put_if_absent("a", b"one")
         if not store.capabilities.delete_match:
             with pytest.raises(NotSupported):
@@ -301,7 +301,7 @@ class Conformance:
         with pytest.raises(ObjectNotFound):
             await store.head("a")
 
-    async def test_a_delete_at_a_stale_version_loses_and_removes_nothing(self, store):
+    async def test_delete_at_a_stale_version_loses_and_removes_nothing(self, store):
         first = await store.put_if_absent("a", b"one")
         second = await store.put_if_match("a", b"two", first.version)
         outcome = await store.delete_if_match("a", first.version)
@@ -309,7 +309,7 @@ class Conformance:
         assert outcome.current == second.version
         assert (await store.read("a")).data == b"two"
 
-    async def test_a_backend_refuses_a_delete_at_a_stale_version(self, store):
+    async def test_backend_refuses_a_delete_at_a_stale_version(self, store):
         """The store's own answer: `delete_if_match` looks first, and would not ask."""
         first = await store.put_if_absent("a", b"one")
         await store.put_if_match("a", b"two", first.version)
@@ -333,7 +333,7 @@ class Conformance:
         assert isinstance(third, Won)
         assert await store.read_if_changed("a", Version.parse(str(third.version))) is None
 
-    async def test_a_version_of_another_kind_of_store_is_refused(self, store):
+    async def test_version_of_another_kind_of_store_is_refused(self, store):
         await store.put_if_absent("a", b"one")
         with pytest.raises(InvalidVersion):
             await store.put_if_match("a", b"two", Version("elsewhere", "1"))
@@ -357,7 +357,7 @@ class Conformance:
             await store.delete(name)
         assert await store.list("") == []
 
-    async def test_an_empty_object_is_an_object(self, store):
+    async def test_empty_object_is_an_object(self, store):
         won = await store.put_if_absent("a", b"")
         content = await store.read("a")
         assert (content.data, content.version) == (b"", won.version)
@@ -408,7 +408,7 @@ class Conformance:
             names = [e.path for e in await store.list(f"a{n}")]
             assert names == ([] if isinstance(deleted, Won) else [f"a{n}"])
 
-    def test_an_async_store_can_be_used_on_one_loop_after_another(self, target):
+    def test_async_store_can_be_used_on_one_loop_after_another(self, target):
         store = AsyncStore.from_url(target.url, target.options)
 
         async def use(name: str) -> bool:
@@ -512,7 +512,7 @@ class OverTheNetwork:
             call("credentials")
         assert isinstance(caught.value, PermissionError)
 
-    def test_a_missing_bucket_is_bucket_not_found(self, call):
+    def test_missing_bucket_is_bucket_not_found(self, call):
         with pytest.raises(BucketNotFound) as caught:
             call("bucket")
         assert isinstance(caught.value, FileNotFoundError)

@@ -22,7 +22,7 @@ class TestAzurite(Conformance, ManyObjects, OverTheNetwork):
         }
         return Target(azurite.new_prefix(), options, wrong)
 
-    def test_a_listing_follows_its_pages(self, target, monkeypatch):
+    def test_listing_follows_its_pages(self, target, monkeypatch):
         """Azure's pages hold 5000; here three."""
         small = functools.partialmethod(ContainerClient.list_blobs, results_per_page=3)
         monkeypatch.setattr(ContainerClient, "list_blobs", small)

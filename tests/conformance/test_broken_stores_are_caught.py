@@ -117,23 +117,23 @@ class GivesNoIdentity(MemoryBackend):
 CAUGHT = [
     (IgnoresConditions, "test_create_loses_to_existing_object_and_changes_nothing"),
     (IgnoresConditions, "test_exactly_one_of_many_concurrent_creates_wins"),
-    (IgnoresMatch, "test_a_match_at_a_stale_version_loses_and_changes_nothing"),
+    (IgnoresMatch, "test_match_at_a_stale_version_loses_and_changes_nothing"),
     (IgnoresMatch, "test_match_loses_and_creates_nothing_when_no_object_exists"),
     (IgnoresMatch, "test_exactly_one_of_many_concurrent_replaces_wins"),
     (ChecksThenWrites, "test_exactly_one_of_many_concurrent_creates_wins"),
     (ChecksThenWrites, "test_exactly_one_of_many_concurrent_replaces_wins"),
     (ChecksThenWrites, "test_concurrent_updates_are_all_applied"),
-    (DeletesAlways, "test_a_backend_refuses_a_delete_at_a_stale_version"),
+    (DeletesAlways, "test_backend_refuses_a_delete_at_a_stale_version"),
     (GivesTheVersionOfAnEarlierLook, "test_read_returns_bytes_and_version_of_the_same_write"),
     (HasHashesForVersions, "test_object_changed_back_has_old_version_only_where_versions_repeat"),
-    (ForgetsTheSecondPage, "test_a_listing_is_complete_ordered_and_relative"),
+    (ForgetsTheSecondPage, "test_listing_is_complete_ordered_and_relative"),
     (ListsFromInclusive, "test_listing_starts_after_given_name_whether_it_exists_or_not"),
-    (GivesNoIdentity, "test_a_head_shows_size_time_and_identity"),
+    (GivesNoIdentity, "test_head_shows_size_time_and_identity"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "check"), CAUGHT, ids=lambda value: getattr(value, "__name__", value))
-async def test_a_broken_store_fails_the_suite(kind, check):
+async def test_broken_store_fails_the_suite(kind, check):
     store = Store(kind(fsspec.filesystem("memory")), f"/broken/{uuid.uuid4()}")
     with pytest.raises(AssertionError):
         await getattr(Conformance(), check)(Facade(store))

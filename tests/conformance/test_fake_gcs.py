@@ -14,10 +14,10 @@ class TestFakeGcs(Conformance, ManyObjects, OverTheNetwork):
         "test_wrong_credentials_are_access_denied": "there is no authorization",
         "test_attributes_of_multipart_object_are_kept_until_next_write": "a resumable upload's content type is dropped",
         "test_backend_answers_unchanged_without_a_body": "GET ignores ifGenerationNotMatch",
-        "test_a_backend_refuses_a_delete_at_a_stale_version": DELETE,
-        "test_a_delete_at_the_right_version_wins": "its answers carry no id, so nothing shows who deleted: Unknown",
+        "test_backend_refuses_a_delete_at_a_stale_version": DELETE,
+        "test_delete_at_the_right_version_wins": "its answers carry no id, so nothing shows who deleted: Unknown",
         **{
-            f"test_a_missing_bucket_is_bucket_not_found[{call}]": "a missing bucket and a missing object look the same"
+            f"test_missing_bucket_is_bucket_not_found[{call}]": "a missing bucket and a missing object look the same"
             for call in ("read", "head", "put_if_match", "delete", "delete_if_match")
         },
     }

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.stores
 NO_DELETE = "the condition of a DELETE is ignored, so there is none"
 WHOSE = "204 to a DELETE of nothing: who removed an object cannot be told"
 DELETES = (
-    *("test_a_delete_at_the_right_version_wins", "test_conditional_delete_loses_when_no_object_exists"),
-    "test_a_delete_at_a_stale_version_loses_and_removes_nothing",
+    *("test_delete_at_the_right_version_wins", "test_conditional_delete_loses_when_no_object_exists"),
+    "test_delete_at_a_stale_version_loses_and_removes_nothing",
 )
 
 
@@ -36,9 +36,9 @@ class TestMinio(Conformance, ManyObjects, AmongProcesses, OverTheNetwork):
     contenders = 8
     holes = {
         **dict.fromkeys(DELETES, NO_DELETE),
-        "test_a_backend_refuses_a_delete_at_a_stale_version": NO_DELETE,
+        "test_backend_refuses_a_delete_at_a_stale_version": NO_DELETE,
         "test_exactly_one_of_concurrent_delete_and_replace_wins": NO_DELETE,
-        "test_a_missing_bucket_is_bucket_not_found[head]": "a HEAD has no body that could name the bucket",
+        "test_missing_bucket_is_bucket_not_found[head]": "a HEAD has no body that could name the bucket",
     }
 
     @pytest.fixture
@@ -49,8 +49,8 @@ class TestMinio(Conformance, ManyObjects, AmongProcesses, OverTheNetwork):
 class TestVersity(Conformance, ManyObjects, AmongProcesses, OverTheNetwork):
     contenders = 8
     holes = {
-        "test_a_delete_at_the_right_version_wins": WHOSE,
-        "test_a_missing_bucket_is_bucket_not_found[head]": "a HEAD has no body that could name the bucket",
+        "test_delete_at_the_right_version_wins": WHOSE,
+        "test_missing_bucket_is_bucket_not_found[head]": "a HEAD has no body that could name the bucket",
     }
     chance_holes = {
         "test_exactly_one_of_concurrent_delete_and_replace_wins": WHOSE,

@@ -15,9 +15,9 @@ class TestSeaweedFS(Conformance, ManyObjects, AmongProcesses, OverTheNetwork):
     increments = (4, 2)
     prizes = 4
     holes = {
-        "test_a_missing_bucket_is_bucket_not_found[head]": "a HEAD has no body that could name the bucket",
+        "test_missing_bucket_is_bucket_not_found[head]": "a HEAD has no body that could name the bucket",
         **{
-            f"test_a_missing_bucket_is_bucket_not_found[{call}]": "it makes the bucket, or takes it for empty"
+            f"test_missing_bucket_is_bucket_not_found[{call}]": "it makes the bucket, or takes it for empty"
             for call in ("put_if_absent", "put_if_match", "delete_if_match")
         },
     }

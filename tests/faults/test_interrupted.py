@@ -134,7 +134,7 @@ async def test_write_timed_out_by_wait_for_carries_unknown_in_its_exception_chai
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_cancelled_write_that_was_already_replaced_stays_unknown(s3: Bench, async_stores):
+async def test_cancelled_write_that_was_already_replaced_stays_unknown(s3: Bench, async_stores):
     store = async_stores(s3)
     s3.proxy.rule(match=is_write, action=HANGS["applied"])
     s3.proxy.log.clear()

@@ -199,7 +199,7 @@ def test_t08_one_of_two_matches_with_equal_bytes_is_lost(bench: Bench):
 
 @pytest.mark.parametrize("code", ["InternalError", "PreconditionFailed", "SlowDown"])
 @pytest.mark.parametrize("landed", [True, False], ids=["applied", "not applied"])
-def test_t09_an_error_inside_a_200_is_no_success_and_no_loss(bench: Bench, code: str, landed: bool):
+def test_t09_error_inside_a_200_is_no_success_and_no_loss(bench: Bench, code: str, landed: bool):
     action = do.ok_with_error(code) if landed else do.refuse(200, code)
     rule = bench.proxy.rule(match=is_write, action=action)
     assert bench.won(bench.store.put_if_absent(bench.key, MINE, timeout=PATIENCE_S), MINE)
@@ -308,7 +308,7 @@ def test_t20_store_that_takes_if_match_only_without_quotes_is_written(s3: Bench)
     assert (refused.fired, taken.fired) == (1, 2)  # learned
 
 
-def test_t20_a_lost_race_on_such_a_store_is_still_lost(s3: Bench):
+def test_t20_lost_race_on_such_a_store_is_still_lost(s3: Bench):
     first = s3.rival_writes(b"first")
     s3.rival_writes()
     s3.proxy.rule(match=quoted, action=do.failed_condition(), times=None)
@@ -403,7 +403,7 @@ def test_t22_delete_delivered_twice_is_not_lost_to_itself(bench: Bench):
 
 
 @pytest.mark.parametrize("action", [do.slow_down(), do.never_deliver(), do.server_error()], ids=["503", "reset", "500"])
-def test_t22_a_delete_that_never_arrived_is_sent_again(bench: Bench, action: Action):
+def test_t22_delete_that_never_arrived_is_sent_again(bench: Bench, action: Action):
     version = bench.rival_writes()
     rule = bench.proxy.rule(match=is_delete, action=action)
     outcome = bench.store.delete_if_match(bench.key, version, timeout=PATIENCE_S)
@@ -423,7 +423,7 @@ def test_t22_delete_that_never_arrived_is_done_by_resolve(bench: Bench):
     assert bench.truth() == (None, None)
 
 
-def test_t22_a_delete_whose_answer_was_lost_is_unknown(bench: Bench):
+def test_t22_delete_whose_answer_was_lost_is_unknown(bench: Bench):
     """A tombstone has no identity: gone may be mine or another's."""
     version = bench.rival_writes()
     rule = bench.proxy.rule(match=is_delete, action=do.lose_answer(Ending.RESET))
@@ -475,7 +475,7 @@ def test_t26_store_without_conditional_writes_is_refused_by_name(s3: Bench, stat
 
 
 @pytest.mark.parametrize("action", [do.refuse(501, "NotImplemented"), do.failed_condition()], ids=["501", "412"])
-def test_t26_unsupported_store_error_does_not_hide_write_that_may_have_landed(s3: Bench, action: Action):
+def test_t26_unsupported_store_error_hides_no_write_that_may_have_landed(s3: Bench, action: Action):
     """One node of the store did it, late; another says that it cannot."""
     late = s3.proxy.rule(match=is_write, action=do.deliver_late())
     s3.proxy.rule(match=is_write, action=action, times=None)
@@ -552,7 +552,7 @@ def test_t31_read_without_version_is_no_answer(bench: Bench):
 # The limits of what can be told.
 
 
-def test_write_repeated_unseen_and_replaced_before_read_back_is_reported_lost(bench: Bench):
+def test_write_repeated_unseen_and_then_replaced_is_reported_lost(bench: Bench):
     """The one lie that is left: who sends a request twice unseen, and a rival in between, make a win look lost.
 
     Every lost race looks just like this, so the only other answer would be "unknown" to all of them.

@@ -70,7 +70,7 @@ def test_host_header_is_forwarded_as_the_client_signed_it(seaweedfs, proxy, path
     assert raw.send(proxy.endpoint, "PUT", key, moved, b"x").status == 403
 
 
-def test_a_connection_is_kept_alive_on_both_sides(seaweedfs, proxy, path):
+def test_connection_is_kept_alive_on_both_sides(seaweedfs, proxy, path):
     connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)
     sockets = set()
     for data in (b"one", b"two", b""):
@@ -148,7 +148,7 @@ def test_missing_server_is_a_closed_connection():
 # After the server applied the request.
 
 
-def test_a_dropped_answer_leaves_the_write_in_the_store(seaweedfs, proxy, put, path):
+def test_dropped_answer_leaves_the_write_in_the_store(seaweedfs, proxy, put, path):
     rule = proxy.rule(match=puts, action=do.lose_answer())
     with pytest.raises(http.client.RemoteDisconnected):
         put()
@@ -176,7 +176,7 @@ def test_hanging_answer_ends_by_client_timeout_and_the_write_is_stored(seaweedfs
     assert seaweedfs.raw_get(path).body == b"new"
 
 
-def test_a_proxy_closes_while_a_client_hangs(seaweedfs):
+def test_proxy_closes_while_a_client_hangs(seaweedfs):
     with FaultProxy("127.0.0.1", seaweedfs.port) as proxy:
         proxy.rule(action=do.never_deliver(Ending.HANG))
         client = socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
@@ -187,7 +187,7 @@ def test_a_proxy_closes_while_a_client_hangs(seaweedfs):
 
 
 @pytest.mark.parametrize("status", [500, 502, 503])
-def test_a_replaced_answer_hides_a_write_that_happened(seaweedfs, proxy, put, path, status):
+def test_replaced_answer_hides_a_write_that_happened(seaweedfs, proxy, put, path, status):
     rule = proxy.rule(match=puts, action=do.replace_answer(status))
     answer = put()
     assert (answer.status, code_of(answer)) == (status, "InternalError")
@@ -195,7 +195,7 @@ def test_a_replaced_answer_hides_a_write_that_happened(seaweedfs, proxy, put, pa
     assert seaweedfs.raw_get(path).body == b"new"
 
 
-def test_an_answer_of_200_can_carry_an_error(seaweedfs, proxy, put, path):
+def test_answer_of_200_can_carry_an_error(seaweedfs, proxy, put, path):
     rule = proxy.rule(match=puts, action=do.ok_with_error("SlowDown"))
     answer = put()
     assert (answer.status, code_of(answer), answer.version) == (200, "SlowDown", None)
@@ -203,7 +203,7 @@ def test_an_answer_of_200_can_carry_an_error(seaweedfs, proxy, put, path):
     assert seaweedfs.raw_get(path).body == b"new"
 
 
-def test_a_cut_answer_ends_in_the_middle_of_the_body(seaweedfs, proxy, path):
+def test_cut_answer_ends_in_the_middle_of_the_body(seaweedfs, proxy, path):
     seaweedfs.raw_put(path, b"0123456789")
     rule = proxy.rule(match=gets, action=do.cut_answer(4))
     with pytest.raises(http.client.IncompleteRead) as caught:
@@ -225,7 +225,7 @@ def test_a_cut_answer_ends_in_the_middle_of_the_body(seaweedfs, proxy, path):
         (do.server_error(), (500, "InternalError")),
     ],
 )
-def test_a_refused_request_never_reaches_the_server(seaweedfs, proxy, path, action, said):
+def test_refused_request_never_reaches_the_server(seaweedfs, proxy, path, action, said):
     rule = proxy.rule(match=puts, action=action)
     answer = seaweedfs.raw_put(path, b"new", endpoint=proxy.endpoint)
     assert (answer.status, code_of(answer)) == said
@@ -235,14 +235,14 @@ def test_a_refused_request_never_reaches_the_server(seaweedfs, proxy, path, acti
 
 
 @pytest.mark.parametrize("action", [do.too_many(7), do.slow_down(7)])
-def test_a_refusal_can_say_when_to_come_back(proxy, put, action):
+def test_refusal_can_say_when_to_come_back(proxy, put, action):
     rule = proxy.rule(match=puts, action=action)
     assert put().headers["retry-after"] == "7"
     assert rule.fired == 1
 
 
 @pytest.mark.parametrize("how", [Ending.RESET, Ending.CLOSE])
-def test_a_request_can_be_lost_before_the_server(seaweedfs, proxy, put, path, how):
+def test_request_can_be_lost_before_the_server(seaweedfs, proxy, put, path, how):
     rule = proxy.rule(match=puts, action=do.never_deliver(how))
     with pytest.raises(ConnectionResetError) as caught:
         put()
@@ -251,7 +251,7 @@ def test_a_request_can_be_lost_before_the_server(seaweedfs, proxy, put, path, ho
     assert seaweedfs.raw_get(path).status == 404
 
 
-def test_a_refused_head_has_no_body(seaweedfs, proxy, path):
+def test_refused_head_has_no_body(seaweedfs, proxy, path):
     rule = proxy.rule(action=do.server_error())
     answer = seaweedfs.raw("HEAD", path, endpoint=proxy.endpoint)
     assert (answer.status, answer.body, rule.fired) == (500, b"", 1)
@@ -264,7 +264,7 @@ def test_a_refused_head_has_no_body(seaweedfs, proxy, path):
         ("az", "application/xml", b"<Error><Code>SlowDown</Code>"),
     ],
 )
-def test_a_refusal_speaks_as_the_vendor_does(dialect, kind, said):
+def test_refusal_speaks_as_the_vendor_does(dialect, kind, said):
     with FaultProxy("127.0.0.1", 1, dialect=dialect) as proxy:
         proxy.rule(action=do.slow_down())
         answer = raw.send(proxy.endpoint, "GET", "/", {})
@@ -276,7 +276,7 @@ def test_a_refusal_speaks_as_the_vendor_does(dialect, kind, said):
 # In another number, or at another time.
 
 
-def test_a_create_delivered_twice_is_answered_with_the_second_refusal(seaweedfs, proxy, put, path):
+def test_create_delivered_twice_is_answered_with_the_second_refusal(seaweedfs, proxy, put, path):
     rule = proxy.rule(match=puts, action=do.deliver_twice())
     assert put(b"mine", if_absent=True).status == 412
     assert (rule.fired, rule.answers) == (1, [200, 412])
@@ -284,7 +284,7 @@ def test_a_create_delivered_twice_is_answered_with_the_second_refusal(seaweedfs,
     assert seaweedfs.raw_get(path).body == b"mine"
 
 
-def test_a_late_request_lands_when_it_is_released(seaweedfs, proxy, put, path):
+def test_late_request_lands_when_it_is_released(seaweedfs, proxy, put, path):
     rule = proxy.rule(match=puts, action=do.deliver_late())
     with pytest.raises(ConnectionResetError):
         put(b"late")
@@ -295,7 +295,7 @@ def test_a_late_request_lands_when_it_is_released(seaweedfs, proxy, put, path):
     assert rule.release() == []
 
 
-def test_a_late_request_can_be_answered_with_500(seaweedfs, proxy, put, path):
+def test_late_request_can_be_answered_with_500(seaweedfs, proxy, put, path):
     rule = proxy.rule(match=puts, action=do.deliver_late(500))
     assert put(b"late").status == 500
     assert seaweedfs.raw_get(path).status == 404
@@ -329,7 +329,7 @@ def test_stripped_conditions_let_a_second_create_win(seaweedfs, proxy, path):
     assert seaweedfs.raw_get(path).body == b"second"
 
 
-def test_a_signed_condition_cannot_be_stripped_unseen(proxy, put):
+def test_signed_condition_cannot_be_stripped_unseen(proxy, put):
     rule = proxy.rule(match=puts, action=do.strip_request_headers("If-None-Match"))
     assert put(if_absent=True).status == 403
     assert (rule.fired, rule.answers) == (1, [403])
@@ -345,7 +345,7 @@ def test_stripped_query_removes_precondition_of_gcs_upload(fake_gcs, fault_proxy
     assert fake_gcs.raw_get(path).body == b"second"
 
 
-def test_an_azure_write_passes_and_can_be_lost(azurite, fault_proxy):
+def test_azure_write_passes_and_can_be_lost(azurite, fault_proxy):
     proxy, path = fault_proxy(azurite), f"{azurite.new_prefix()}/key"
     assert azurite.raw_put(path, b"first", endpoint=proxy.endpoint).status == 201
     rule = proxy.rule(match=puts, action=do.lose_answer())
@@ -355,7 +355,7 @@ def test_an_azure_write_passes_and_can_be_lost(azurite, fault_proxy):
     assert azurite.raw_get(path).body == b"second"
 
 
-def test_an_etag_can_be_stripped_or_unquoted(seaweedfs, proxy, put, path):
+def test_etag_can_be_stripped_or_unquoted(seaweedfs, proxy, put, path):
     stripped = proxy.rule(match=puts, action=do.strip_answer_headers("ETag"))
     unquoted = proxy.rule(match=puts, action=do.unquote_etag())
     assert put().version is None
@@ -376,13 +376,13 @@ def test_rule_fires_exactly_as_often_as_configured(proxy, put):
     assert always.fired == 3
 
 
-def test_a_rule_that_does_not_match_does_not_fire(proxy, put):
+def test_rule_that_does_not_match_does_not_fire(proxy, put):
     rule = proxy.rule(match=gets, action=do.slow_down())
     assert put().status == 200
     assert rule.fired == 0
 
 
-def test_a_rule_that_is_broken_fails_its_test(seaweedfs):
+def test_rule_that_is_broken_fails_its_test(seaweedfs):
     with pytest.raises(KeyError, match="nothing"), FaultProxy("127.0.0.1", seaweedfs.port) as proxy:  # noqa: PT012
         proxy.rule(match=lambda request: request.headers["nothing"], action=do.slow_down())
         with pytest.raises(http.client.RemoteDisconnected):

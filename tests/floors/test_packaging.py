@@ -73,7 +73,7 @@ def test_sdist_has_every_file_of_the_repository(built: Path) -> None:
     assert {*listed.stdout.splitlines()} - there == set()
 
 
-def test_the_wheel_has_the_packages_and_nothing_else(built: Path) -> None:
+def test_wheel_has_the_packages_and_nothing_else(built: Path) -> None:
     with zipfile.ZipFile(only(built, "*.whl")) as wheel:
         names = wheel.namelist()
         (metadata,) = (wheel.read(name).decode() for name in names if name.endswith("METADATA"))
@@ -88,7 +88,7 @@ def test_the_wheel_has_the_packages_and_nothing_else(built: Path) -> None:
     assert "Requires-Python: >=3.10" in metadata
 
 
-def test_the_wheel_in_an_empty_environment_does_what_the_readme_shows(built: Path, tmp_path: Path) -> None:
+def test_wheel_in_an_empty_environment_does_what_the_readme_shows(built: Path, tmp_path: Path) -> None:
     wheel, python = only(built, "*.whl"), blocks("README.md", "python")
     bare = environment(tmp_path / "bare", str(wheel))
     (tmp_path / "first").mkdir()
@@ -107,7 +107,7 @@ def test_the_wheel_in_an_empty_environment_does_what_the_readme_shows(built: Pat
     assert "one at a time" in run(["bash", "-euc", shell], tmp_path, whole)
 
 
-def test_the_sdist_passes_the_quick_tests_and_shows_the_demo(built: Path, tmp_path: Path) -> None:
+def test_sdist_passes_the_quick_tests_and_shows_the_demo(built: Path, tmp_path: Path) -> None:
     """Unpacked, by this environment's packages but for ours: those are the sdist's own, in child processes too."""
     with tarfile.open(only(built, "*.tar.gz")) as sdist:
         sdist.extractall(tmp_path, filter="data")

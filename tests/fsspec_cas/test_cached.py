@@ -274,7 +274,7 @@ def test_read_overtaken_by_a_write_does_not_undo_it(cached: Cached, store: Store
     assert backend.reads == [b"old", "unchanged"]
 
 
-def test_max_age_saves_the_request_and_never_returns_older_bytes_than_before(backend: Gated, store: Store) -> None:
+def test_max_age_saves_the_request_and_never_goes_back_in_time(backend: Gated, store: Store) -> None:
     clock = ManualClock()
     cached = Cached(store, "flags", world=clock)
     assert cached.get(max_age_s=10) is None

@@ -99,7 +99,7 @@ def test_json_output_says_the_same(at):
     assert json.loads(gone.stdout) == {"outcome": "lost", "current": None}
 
 
-def test_a_large_file_is_streamed(at, tmp_path_factory):
+def test_large_file_is_streamed(at, tmp_path_factory):
     url, options, store = at
     large = tmp_path_factory.mktemp("large") / "file"
     large.write_bytes(os.urandom(20 << 20))

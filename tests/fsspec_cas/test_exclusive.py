@@ -69,7 +69,7 @@ def opened(store, path, **options):
 
 
 @pytest.mark.parametrize("extra", [None, 0, 1, 1.5])
-async def test_a_stream_of_any_length_arrives_as_a_whole(store, extra):
+async def test_stream_of_any_length_arrives_as_a_whole(store, extra):
     """Nothing at all, one part exactly, one byte more, and a part and a half."""
     size = 0 if extra is None else part_of(store) + (1 if extra == 1 else int(part_of(store) * extra / 3))
     body = os.urandom(size)
@@ -166,7 +166,7 @@ async def test_leaving_async_with_after_a_lost_race_raises(at):
                 await writer.write(b"mine")
 
 
-async def test_a_cancelled_writer_leaves_nothing(at):
+async def test_cancelled_writer_leaves_nothing(at):
     async with AsyncStore.from_url(*at) as store:
         part, sent = PART[store.backend.name], asyncio.Event()
 
@@ -224,7 +224,7 @@ def test_leftover_parts_do_not_stop_a_create(at):
     assert store.read("a").data == b"another's"
 
 
-def test_process_that_exits_with_an_open_stream_ends_and_leaves_nothing_visible(tmp_path):
+def test_process_that_exits_with_an_open_stream_leaves_nothing_visible(tmp_path):
     code = (
         "import sys; from fsspec_cas import Store; w = Store.from_url(sys.argv[1]).open_exclusive('a', part_size=10);"
         "w.write(b'x' * 30)"
@@ -296,7 +296,7 @@ print(json.dumps({"traced": traced, "grown": peak_bytes() - before, "size": stor
     assert 0 < said["grown"] < 80 * MIB
 
 
-def test_a_writer_holds_no_more_than_its_parts_on_disk_stores(tmp_path):
+def test_writer_holds_no_more_than_its_parts_on_disk_stores(tmp_path):
     store = Store.from_url(str(tmp_path))
     chunk = bytes(MIB)
     tracemalloc.start()

@@ -130,7 +130,7 @@ def test_completion_that_never_arrived_is_sent_again_with_its_condition(bench, f
         assert [request.headers.get("if-none-match") for request in sends] == ["*", "*"]
 
 
-def test_t14_a_409_on_the_completion_is_neither_exists_nor_the_end(bench):
+def test_t14_409_on_the_completion_is_neither_exists_nor_the_end(bench):
     if bench.name != "seaweedfs":
         pytest.skip("S3's own answer")
     rule = bench.proxy.rule(match=bench.finishing, action=do.conflict())
@@ -139,7 +139,7 @@ def test_t14_a_409_on_the_completion_is_neither_exists_nor_the_end(bench):
     assert outcome == Won(bench.held().version)
 
 
-def test_t14_a_409_while_another_won_is_lost(bench):
+def test_t14_409_while_another_won_is_lost(bench):
     if bench.name != "seaweedfs":
         pytest.skip("S3's own answer")
     writer = bench.writer()
@@ -215,7 +215,7 @@ def test_part_with_lost_answer_is_stored_once(bench, action):
     assert outcome == Won(held.version)
 
 
-def test_a_completion_that_hangs_is_unknown_and_resolve_finds_it(bench):
+def test_completion_that_hangs_is_unknown_and_resolve_finds_it(bench):
     bench.proxy.rule(match=bench.finishing, action=do.lose_answer(Ending.HANG))
     outcome = bench.closed_in_a_hurry()
     assert isinstance(outcome, Unknown)

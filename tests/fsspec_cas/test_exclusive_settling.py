@@ -98,7 +98,7 @@ WRITE = Write("a", ABSENT, "mine")
 VERSION = Version("s3", "x")
 
 
-def test_an_upload_that_is_gone_is_in_doubt_and_spent():
+def test_upload_that_is_gone_is_in_doubt_and_spent():
     attempt, step = on_write_answer(WriteProgress(WRITE), Gone("404"))
     assert (attempt.doubt, attempt.spent, step) == (True, True, ReadHead())
 
@@ -120,7 +120,7 @@ def test_read_back_of_a_spent_write_decides_its_outcome(seen, once, expected):
     assert isinstance(on_look_answer(attempt, seen)[1], expected)
 
 
-def test_a_spent_write_is_never_sent_again():
+def test_spent_write_is_never_sent_again():
     """Through every short history of answers."""
     looks = (Missing(), NotNow("x"), NoAnswer("x"))
     for history in itertools.product(looks, repeat=4):

@@ -107,7 +107,7 @@ def test_unfinished_upload_of_another_program_is_named_with_the_next_step(azurit
     assert isinstance(store.put_if_absent("a", b"mine"), Won)
 
 
-def test_a_store_that_refuses_every_create_is_still_named(azurite):
+def test_store_that_refuses_every_create_is_still_named(azurite):
     with FaultProxy("127.0.0.1", azurite.port, dialect="az") as proxy:
         store = Store.from_url(azurite.new_prefix(), azurite.options_for(proxy.endpoint))
         proxy.rule(match=lambda r: r.method == "PUT", action=do.refuse(409, "BlobAlreadyExists"), times=None)

@@ -20,7 +20,7 @@ def test_no_outcome_has_a_truth_value(outcome, ask):
         ask(outcome)
 
 
-def test_truth_test_of_a_lost_create_raises_instead_of_electing_a_second_leader():
+def test_truth_test_of_a_create_raises_and_elects_no_second_leader():
     store = Store.from_url("memory://unit-outcome/leaders")
     for me in (b"a", b"b"):
         with pytest.raises(TypeError, match="unwrap"):

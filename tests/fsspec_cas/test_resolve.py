@@ -121,7 +121,7 @@ class TestAfterALook:
                 assert (after.doubt, after.refused) == (attempt.doubt, attempt.refused)
 
 
-def test_match_on_absent_object_is_lost_without_doubt_and_unknown_with_doubt() -> None:
+def test_match_on_absent_object_is_lost_or_in_doubt_unknown() -> None:
     assert on_look_answer(refused(MATCH), Missing())[1] == Lost("p", V1, ABSENT)
     assert on_look_answer(refused(MATCH), Unchanged())[1] == Lost("p", V1, ABSENT)
     assert isinstance(on_look_answer(in_doubt(MATCH), Missing())[1], Inconclusive)

@@ -103,7 +103,7 @@ draws = st.floats(0, 1, exclude_max=True)
 
 
 @given(st.integers(0, 10**9), draws)
-def test_a_wait_lies_between_zero_and_the_ceiling(failures: int, draw: float) -> None:
+def test_wait_lies_between_zero_and_the_ceiling(failures: int, draw: float) -> None:
     assert 0 <= delay_s(failures, draw) < CEILING_S
 
 
@@ -117,7 +117,7 @@ def test_clients_with_the_same_retry_after_do_not_return_together() -> None:
     assert len({delay_s(1, draw / 10, 2.0) for draw in range(10)}) == 10
 
 
-def test_the_ceiling_doubles_from_the_base_until_it_is_reached() -> None:
+def test_ceiling_doubles_from_the_base_until_it_is_reached() -> None:
     almost_one = 1 - 2**-53
     ceilings = [round(delay_s(n, almost_one), 6) for n in range(9)]
     assert ceilings == [BASE_S * 2**n for n in range(7)] + [CEILING_S] * 2

@@ -124,13 +124,13 @@ def scripted(*answers, seconds=0.0, **kwargs):
 # A write and what it comes to
 
 
-def test_a_write_that_is_applied_at_once_is_one_request():
+def test_write_that_is_applied_at_once_is_one_request():
     store, backend, _ = scripted(Applied(V1))
     assert store.put_if_absent("a", b"data") == Won(V1)
     assert backend.asked == [("put", "root/a", b"data", ABSENT, ME, 60.0)]
 
 
-def test_every_send_of_one_write_carries_the_same_condition_identity_and_bytes():
+def test_every_send_of_a_write_has_the_same_condition_identity_and_bytes():
     store, backend, _ = scripted(
         NotNow("429"), seen(V1), NoAnswer("500"), seen(V1), NoAnswer("500"), seen(V1), Applied(V2)
     )
@@ -164,7 +164,7 @@ def test_lost_answer_is_won_when_read_back_shows_own_identity():
     assert clock.sleeps == []
 
 
-def test_a_dialect_is_tried_before_a_store_is_blamed():
+def test_dialect_is_tried_before_a_store_is_blamed():
     store, backend, _ = scripted(Denied(), seen(V1), Applied(V2))
     assert store.put_if_match("a", b"", V1) == Won(V2)
     assert backend.adapted == 1
@@ -177,7 +177,7 @@ def test_store_that_refuses_a_true_condition_is_not_supported():
     assert not backend.answers
 
 
-def test_a_store_error_without_doubt_is_raised():
+def test_store_error_without_doubt_is_raised():
     for error in (AccessDenied("no"), BucketNotFound("none")):
         store, _, _ = scripted(NotNow("429"), error)
         with pytest.raises(type(error)):
@@ -261,7 +261,7 @@ def test_pauses_grow_and_obey_retry_after():
     assert clock.sleeps == [0.05, 0.1, 2.0 * 1.125]  # what the server asks for counts up to a cap that grows
 
 
-def test_a_timeout_of_zero_sends_nothing():
+def test_timeout_of_zero_sends_nothing():
     store, backend, _ = scripted()
     with pytest.raises(Unavailable):
         store.put_if_absent("a", b"", timeout=0)
@@ -273,7 +273,7 @@ def test_a_timeout_of_zero_sends_nothing():
 # Reading
 
 
-def test_a_read_is_one_request_that_gives_bytes_and_version():
+def test_read_is_one_request_that_gives_bytes_and_version():
     store, backend, _ = scripted(seen(V1, None, b"data"))
     assert store.read("a") == Content(b"data", V1)
     assert backend.asked == [("get", "root/a", None, 60.0)]
@@ -316,12 +316,12 @@ def test_unchanged_object_is_none_also_when_the_server_sends_its_body():
         assert backend.asked == [("get", "root/a", V1, 60.0)]
 
 
-def test_a_changed_object_comes_with_its_new_version():
+def test_changed_object_comes_with_its_new_version():
     store, _, _ = scripted(seen(V2, None, b"new"))
     assert store.read_if_changed("a", V1) == Content(b"new", V2)
 
 
-def test_a_listing_follows_all_pages_and_is_relative_and_ordered():
+def test_listing_follows_all_pages_and_is_relative_and_ordered():
     pages = (
         Page((Entry("root/b", 1, 5),), "more"),
         NoAnswer("500"),
@@ -412,7 +412,7 @@ def test_conditional_delete_is_refused_without_a_request_when_unsupported():
     assert backend.asked == []
 
 
-def test_a_plain_delete_is_repeated_until_it_is_done():
+def test_plain_delete_is_repeated_until_it_is_done():
     store, backend, _ = scripted(NoAnswer("500"), NotNow("429"), Applied(None))
     store.delete("a")
     assert backend.asked[-1] == ("delete", "root/a", None, pytest.approx(60, abs=1))
@@ -449,7 +449,7 @@ def test_update_that_always_loses_is_unavailable_at_the_timeout():
 # Outcomes as errors
 
 
-def test_unwrap_of_lost_raises_file_exists_for_create_and_mismatch_for_match():
+def test_unwrap_of_lost_raises_file_exists_or_version_mismatch():
     with pytest.raises(FileExistsError) as exists:
         Lost("a", ABSENT, V1).unwrap()
     assert isinstance(exists.value, AlreadyExists)
@@ -472,7 +472,7 @@ def test_unwrap_of_unknown_raises_picklable_error_that_holds_it():
 # What is refused before anything is sent
 
 
-def test_a_path_cannot_leave_its_root():
+def test_path_cannot_leave_its_root():
     store, backend, _ = scripted()
     for call in (store.read, store.head, store.delete, store.list, lambda p: store.put_if_absent(p, b"")):
         with pytest.raises(InvalidInput, match=r"\.\."):
@@ -480,7 +480,7 @@ def test_a_path_cannot_leave_its_root():
     assert backend.asked == []
 
 
-def test_a_version_of_another_kind_of_store_is_refused():
+def test_version_of_another_kind_of_store_is_refused():
     store, backend, _ = scripted()
     other = Version("s3", '"x"')
     for call in (store.read_if_changed, store.delete_if_match, lambda p, v: store.put_if_match(p, b"", v)):
@@ -490,18 +490,18 @@ def test_a_version_of_another_kind_of_store_is_refused():
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "http://host/x", "hdfs://host/x", "zip://x", "nonsense://x"])
-def test_a_protocol_without_conditional_writes_is_named(url):
+def test_protocol_without_conditional_writes_is_named(url):
     with pytest.raises(NotSupported, match=url.split(":", maxsplit=1)[0]):
         Store.from_url(url)
 
 
-def test_a_url_without_a_bucket_is_refused():
+def test_url_without_a_bucket_is_refused():
     for url in ("s3://", "gs://", "memory://", "/"):
         with pytest.raises(InvalidUrl):
             Store.from_url(url, {"token": "anon"} if url == "gs://" else {"anon": True} if url == "s3://" else None)
 
 
-def test_a_filesystem_without_conditional_writes_is_named():
+def test_filesystem_without_conditional_writes_is_named():
     with pytest.raises(NotSupported, match="dir"):
         Store.from_filesystem(fsspec.filesystem("dir", path="/x", fs=fsspec.filesystem("memory")))
 
@@ -560,7 +560,7 @@ class Hanging(Scripted):
             raise
 
 
-async def test_a_cancelled_task_carries_an_unknown_outcome():
+async def test_cancelled_task_carries_an_unknown_outcome():
     backend = Hanging()
     task = asyncio.create_task(AsyncStore(backend, "root").put_if_absent("a", b"mine"))
     await asyncio.to_thread(backend.sent.wait, 10)
@@ -628,7 +628,7 @@ def test_write_that_lands_after_empty_read_back_is_applied_once():
     assert outcome == Won(store.head("a").version)
 
 
-def test_a_delay_moves_the_clock_of_the_test():
+def test_delay_moves_the_clock_of_the_test():
     store, backend = faulty({"put": [Delay(100.0), Refuse()]})
     store.put_if_absent("a", b"1")
     assert backend._world.sleeps == [100.0]

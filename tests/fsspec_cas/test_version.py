@@ -16,7 +16,7 @@ def test_every_version_comes_back_from_its_text(backend: str, token: str) -> Non
     assert pickle.loads(pickle.dumps(version)) == version
 
 
-def test_a_token_may_hold_colons_and_quotes() -> None:
+def test_token_may_hold_colons_and_quotes() -> None:
     assert Version.parse('s3:"a:b"') == Version("s3", '"a:b"')
 
 

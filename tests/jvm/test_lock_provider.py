@@ -243,7 +243,7 @@ def test_counter_protected_by_the_lock_loses_no_increment(jvm: JvmLocks, table: 
     pytest.fail("they never met")
 
 
-def test_a_counter_under_two_locks_loses_increments(jvm: JvmLocks, table: Table) -> None:
+def test_counter_under_two_locks_loses_increments(jvm: JvmLocks, table: Table) -> None:
     """Or the test above could not fail."""
     other = jvm.open(f"{table.url}/other")
     for _ in range(5):

@@ -43,7 +43,7 @@ BOUNDED = GIVES_UP_SOON | {"hoodie.write.lock.wait_time_ms": "20000", "hoodie.wr
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["with a metadata table", "without"])
-def test_an_upgrade_in_the_middle_loses_nothing(hudi: HudiSpark, seaweedfs: SeaweedFS, listed: bool) -> None:
+def test_upgrade_in_the_middle_loses_nothing(hudi: HudiSpark, seaweedfs: SeaweedFS, listed: bool) -> None:
     url, job = seaweedfs.new_prefix(), JOB | LISTS[listed]
     hudi.write(url, DDL, [(1, "a", 1), (2, "b", 2)], job | OLDER | BOUNDED)
 

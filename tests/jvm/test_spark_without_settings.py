@@ -115,7 +115,7 @@ def test_table_made_by_jvm_with_defaults_can_be_shared(hudi: HudiSpark, seaweedf
     assert same(hudi, table) == {(1, "a", 10), (2, "b", 20)}
 
 
-def test_a_table_of_version_6_is_refused_with_the_call_that_upgrades_it(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+def test_table_of_version_6_is_refused_with_the_call_that_upgrades_it(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
     url = seaweedfs.new_prefix()
     older = {"hoodie.write.table.version": "6", "hoodie.metadata.enable": "false"}
     hudi.write(url, DDL, [(1, "a", 1), (2, "b", 2)], MADE | older)

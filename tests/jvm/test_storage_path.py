@@ -28,7 +28,7 @@ def test_redundant_slashes_and_dots_name_the_lock_of_storage_path(lock_classpath
     assert locks(lock_classpath, urls) == [f"{check_url(url)}{LOCK}" for url in urls]
 
 
-def test_a_blank_at_the_end_which_storage_path_keeps_is_refused(lock_classpath: list[Path]) -> None:
+def test_blank_at_the_end_which_storage_path_keeps_is_refused(lock_classpath: list[Path]) -> None:
     assert locks(lock_classpath, ["s3://b/t "]) == [f"s3://b/t {LOCK}"]
     with pytest.raises(InvalidUrl):
         check_url("s3://b/t ")

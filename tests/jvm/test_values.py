@@ -64,7 +64,7 @@ def test_jvm_hudi_finds_every_partition_value_that_is_not_refused(
 
 
 @pytest.mark.parametrize("hive", [False, True])
-def test_a_table_that_jvm_hudi_made_with_url_encoding_is_read_and_changed(
+def test_table_that_jvm_hudi_made_with_url_encoding_is_read_and_changed(
     hudi: HudiSpark, tmp_path: Path, hive: bool
 ) -> None:
     url = str(tmp_path / "theirs")

@@ -79,13 +79,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_good_history_passes(name: str):
+def test_good_history_passes(name: str):
     assert check(GOOD[name]) is None
     assert is_linearizable(GOOD[name])
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_history_is_named(name: str):
+def test_bad_history_is_named(name: str):
     violation = check(BAD[name])
     assert violation
     assert violation.why
@@ -229,14 +229,14 @@ def test_checker_agrees_with_the_oracle_after_one_change(history, data):
     assert (verdict is None) == is_linearizable(mutant)
 
 
-def test_the_random_histories_are_of_both_sorts_and_use_every_op():
+def test_random_histories_are_of_both_sorts_and_use_every_op():
     """A generator of which everything is bad, or good, would test nothing."""
     rng = random.Random(1)
     kinds = {(op.kind, op.result) for _ in range(50) for op in run(12, rng)}
     assert len(kinds) == 10
 
 
-def test_a_long_history_takes_the_time_of_a_sort():
+def test_long_history_takes_the_time_of_a_sort():
     rng = random.Random(7)
     history = run(100_000, rng)
     began = time.process_time()

@@ -56,7 +56,7 @@ def test_t60_acquire_with_lost_answer_recognises_its_own_lock_at_once(town: Town
         assert town.time.now_s - began_s < 2, "it waited for its own lease to lapse"
 
 
-def test_t60_acquire_that_landed_and_then_failed_does_not_block_its_own_client(town: Town) -> None:
+def test_t60_acquire_that_landed_and_failed_does_not_block_its_client(town: Town) -> None:
     """DynamoDB's lock client waits a whole lease for a record that it wrote itself."""
     silence = [LoseRequest()] * FOR_LONG
     client = town.client({"put": [LoseAnswer()], "head": silence, "get": [Pass(), *silence]})
@@ -72,7 +72,7 @@ def test_t60_acquire_that_landed_and_then_failed_does_not_block_its_own_client(t
 @pytest.mark.parametrize(
     "fault", [LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr
 )
-def test_t61_a_renewal_with_a_lost_answer_does_not_lose_the_lease(town: Town, fault: LoseAnswer) -> None:
+def test_t61_renewal_with_a_lost_answer_does_not_lose_the_lease(town: Town, fault: LoseAnswer) -> None:
     """Hudi 14373, litestream's ErrLeaseNotHeld: a renewal that landed is taken for a loss, and the child is killed."""
     client = town.client()
     with client.lock.acquire() as lease:
@@ -87,7 +87,7 @@ def test_t61_a_renewal_with_a_lost_answer_does_not_lose_the_lease(town: Town, fa
 
 
 @pytest.mark.parametrize("fault", [LoseAnswer(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr)
-def test_t62_release_with_lost_answer_frees_lock_and_next_acquire_reads_again(town: Town, fault: LoseAnswer) -> None:
+def test_t62_acquire_reads_again_after_release_with_lost_answer(town: Town, fault: LoseAnswer) -> None:
     """Hudi trusts its cached record after a release without an answer, and may report "held" without a heartbeat."""
     client, other = town.client(), town.client()
     lease = client.lock.acquire()
@@ -118,7 +118,7 @@ def test_t62_client_retakes_lock_with_heartbeat_after_failed_release(town: Town)
         assert second._heartbeat._thread.is_alive()
 
 
-def test_t63_a_release_that_is_throttled_is_repeated_until_it_is_known(town: Town) -> None:
+def test_t63_release_that_is_throttled_is_repeated_until_it_is_known(town: Town) -> None:
     """Hudi 18438, 20027: one 429 or 5xx at the release, and the lock dangles until it lapses."""
     client, other = town.client(), town.client()
     lease = client.lock.acquire()
@@ -144,7 +144,7 @@ def test_t63_long_throttled_renewal_ends_neither_renewals_nor_release(town: Town
     assert town.record.expired, "the lock dangles"
 
 
-def test_t64_the_holder_stops_before_others_may_take_over(town: Town) -> None:
+def test_t64_holder_stops_before_others_may_take_over(town: Town) -> None:
     """Hudi's holder grants the 500 ms to itself that are meant for others."""
     holder, other = town.client(), town.client()
     lease = holder.lock.acquire()
@@ -208,7 +208,7 @@ def test_t66_contender_an_hour_ahead_takes_over_and_holder_cannot_publish(town: 
     assert lease.lost.is_set()
 
 
-def test_t66_a_contender_whose_clock_is_an_hour_behind_only_waits_longer(town: Town) -> None:
+def test_t66_contender_whose_clock_is_an_hour_behind_only_waits_longer(town: Town) -> None:
     """The other way round it is only slow."""
     holder, late = town.client(), town.client()
     lease = holder.lock.acquire()
@@ -642,7 +642,7 @@ def test_t79_refused_commit_raises_error_naming_both_sessions(town: Town) -> Non
 
 
 @pytest.mark.parametrize("looked", [True, False], ids=["the holder looked", "nobody looked"])
-def test_t80_a_lapsed_lease_is_not_revived_by_a_late_renewal(town: Town, looked: bool) -> None:
+def test_t80_lapsed_lease_is_not_revived_by_a_late_renewal(town: Town, looked: bool) -> None:
     """Azurite 2352, Hudi's "corner case 2" leave it open. Here a lapsed lease stays lapsed, and nothing is written."""
     client = town.client()
     lease = client.lock.acquire()

@@ -38,7 +38,7 @@ def upserted(table: Table, *ids: int) -> None:
     table.upsert(rows(*ids, by="child"))
 
 
-def test_a_lock_excludes_other_processes_and_other_clients(over_obstore, seaweedfs):
+def test_lock_excludes_other_processes_and_other_clients(over_obstore, seaweedfs):
     url = over_obstore.new_prefix()
     mine, sent = (lockprovider.lock(url, storage_options=over_obstore.storage_options) for _ in range(2))
     usual = lockprovider.lock(url, storage_options=seaweedfs.storage_options)
@@ -52,7 +52,7 @@ def test_a_lock_excludes_other_processes_and_other_clients(over_obstore, seaweed
     assert after < epoch_of(usual)
 
 
-def test_a_table_is_written_by_processes_and_other_clients(over_obstore, seaweedfs):
+def test_table_is_written_by_processes_and_other_clients(over_obstore, seaweedfs):
     url = over_obstore.new_prefix()
     spec = TableSpec("t", SCHEMA, record_keys=("id",))
     mine = Table.create(url, spec, storage_options=over_obstore.storage_options)

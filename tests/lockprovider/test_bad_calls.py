@@ -85,7 +85,7 @@ WRITES: list[tuple[str, Call, type[CasError], list[str]]] = [
 
 
 @pytest.mark.parametrize(("call", "kind", "parts"), [one[1:] for one in WRITES], ids=[one[0] for one in WRITES])
-def test_a_bad_call_of_a_store_is_one_typed_error(
+def test_bad_call_of_a_store_is_one_typed_error(
     tmp_path: Path, call: Call, kind: type[CasError], parts: list[str]
 ) -> None:
     with pytest.raises(kind) as refused:
@@ -104,9 +104,7 @@ def test_a_bad_call_of_a_store_is_one_typed_error(
         ({"secrt": "hidden"}, ["'secrt'", "did you mean secret"]),
     ],
 )
-def test_options_that_s3_does_not_have_are_refused_when_the_store_is_opened(
-    options: dict[str, Any], parts: list[str]
-) -> None:
+def test_unknown_s3_options_are_refused_when_the_store_is_opened(options: dict[str, Any], parts: list[str]) -> None:
     pytest.importorskip("s3fs")
     with pytest.raises(InvalidInput) as refused:
         Store.from_url("s3://bucket/folder", options)
@@ -186,7 +184,7 @@ async def taken(url: object, **how: object) -> None:
 
 
 @pytest.mark.parametrize(("call", "kind", "parts"), [one[1:] for one in LOCKS], ids=[one[0] for one in LOCKS])
-def test_a_bad_call_of_a_lock_is_one_typed_error(
+def test_bad_call_of_a_lock_is_one_typed_error(
     tmp_path: Path, call: Call, kind: type[Exception], parts: list[str]
 ) -> None:
     with pytest.raises(kind) as refused:
@@ -196,7 +194,7 @@ def test_a_bad_call_of_a_lock_is_one_typed_error(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lock_takes_path_objects(tmp_path: Path) -> None:
+def test_lock_takes_path_objects(tmp_path: Path) -> None:
     with lockprovider.lock(tmp_path, on=Path("jobs") / "a.json") as lease:
         lease.publish(Path("state") / "1", b"1")
     assert (tmp_path / "jobs" / "a.json").exists()

@@ -30,7 +30,7 @@ def test_both_packages_say_their_version() -> None:
         assert said.stdout == f"{name} {there}\n"
 
 
-def test_a_commit_and_a_conflict_are_logged_and_requests_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_commit_and_a_conflict_are_logged_and_requests_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = Table.create(tmp_path, TableSpec("t", SCHEMA, "id"))
     table.append(ROWS)
     caplog.set_level(logging.INFO, "lockprovider.table")
@@ -57,7 +57,7 @@ def messages(caplog: pytest.LogCaptureFixture, logger: str, folder: Path) -> lis
     return [message for message in of_logger if str(folder) in message]
 
 
-def test_a_lost_lease_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_lease_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "lockprovider")
     with lockprovider.lock(tmp_path) as lease:
         Store.from_url(tmp_path).delete(lockprovider.HUDI_LOCK_PATH)

@@ -50,7 +50,7 @@ Reader = Callable[[Mapping[str, str]], LockSettings]
     ],
     ids=str,
 )
-def test_the_lock_of_one_config_is_the_same_for_every_reader(
+def test_lock_of_one_config_is_the_same_for_every_reader(
     reader: Reader, config: dict[str, str], settings: LockSettings
 ) -> None:
     assert reader(config) == settings
@@ -138,7 +138,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_writers_whole_config_is_accepted(reader: Reader) -> None:
+def test_writers_whole_config_is_accepted(reader: Reader) -> None:
     given = {k: v for k, v in WHOLE.items() if k.startswith("hoodie.") or reader not in (by_data_source, by_shell)}
     assert reader(given) == LockSettings()
 

@@ -16,7 +16,7 @@ import lockprovider
 from lockprovider import InvalidSettings, LeaseLost, Lock, LockError, LockSettings, LossReason, NotAcquired
 
 
-def test_a_lock_is_not_acquired_by_being_made(tmp_path: Path) -> None:
+def test_lock_is_not_acquired_by_being_made(tmp_path: Path) -> None:
     lock = lockprovider.lock(tmp_path, timeout=5)
     assert isinstance(lock, Lock)
     assert not lock.locked()
@@ -110,7 +110,7 @@ def test_lease_stays_held_when_its_lock_object_is_dropped(tmp_path: Path) -> Non
         lease.release()
 
 
-def test_a_lease_is_not_renewed_longer_than_max_hold(tmp_path: Path) -> None:
+def test_lease_is_not_renewed_longer_than_max_hold(tmp_path: Path) -> None:
     told: list[LeaseLost] = []
     settings = LockSettings(validity=60, renew=0.05)
     lock = lockprovider.lock(tmp_path, settings=settings, max_hold=0.2, on_lost=told.append)

@@ -7,12 +7,12 @@ import pytest
 from lockprovider import InvalidSettings, LockSettings
 
 
-def test_the_defaults_are_hudis() -> None:
+def test_defaults_are_hudis() -> None:
     settings = LockSettings()
     assert (settings.validity, settings.renew) == (300, 30)
 
 
-def test_a_validity_below_ten_renewals_is_refused_naming_both_settings() -> None:
+def test_validity_below_ten_renewals_is_refused_naming_both_settings() -> None:
     LockSettings(validity=10, renew=1)
     with pytest.raises(InvalidSettings) as refusal:
         LockSettings(validity=9.9, renew=1)
@@ -34,5 +34,5 @@ def test_setting_that_must_be_positive_is_refused_by_name(wrong: dict[str, float
 
 
 @pytest.mark.parametrize(("validity_s", "margin_s"), [(300, 10), (100, 10), (50, 5), (5, 0.5)])
-def test_the_margin_is_a_tenth_of_the_validity_and_ten_seconds_at_most(validity_s: float, margin_s: float) -> None:
+def test_margin_is_a_tenth_of_the_validity_and_ten_seconds_at_most(validity_s: float, margin_s: float) -> None:
     assert LockSettings(validity=validity_s, renew=0.1).margin_s == margin_s

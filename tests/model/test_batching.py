@@ -137,7 +137,7 @@ def test_batch_waits_for_more_operations_a_part_of_its_last_write_time() -> None
     assert line.patience_s(99) == 0
 
 
-def test_a_pace_counts_from_the_answer() -> None:
+def test_pace_counts_from_the_answer() -> None:
     line = fresh().came(1)
     assert line.rest_s(5, 1.0) == 0
     line, _ = line.took(9)
@@ -146,7 +146,7 @@ def test_a_pace_counts_from_the_answer() -> None:
     assert line.rest_s(9, 1.0) == 0
 
 
-def test_a_pace_is_learned_from_a_store_that_asks_for_patience_and_forgotten_after_a_minute() -> None:
+def test_pace_is_learned_from_throttling_and_forgotten_after_a_minute() -> None:
     assert pace_at(0, None, 100) == 0
     assert pace_at(0, 100, 159) == THROTTLED_PACE_S
     assert pace_at(0, 100, 161) == 0

@@ -88,7 +88,7 @@ def test_plain_polling_starves_a_client() -> None:
     assert median(run.unfairness for run in naive) > 30
 
 
-def test_a_hand_over_takes_about_as_long_as_with_plain_polling() -> None:
+def test_hand_over_takes_about_as_long_as_with_plain_polling() -> None:
     line = runs(Case(4, 8, rounds=0, lasts_s=30.0))
     naive = runs(Case(4, 8, rounds=0, lasts_s=30.0, policy="naive", poll_s=0.1))
     assert mean(run.hand_over_ms for run in line) < 1.35 * mean(run.hand_over_ms for run in naive)

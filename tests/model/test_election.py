@@ -304,7 +304,7 @@ def test_stamps_that_are_cut_need_a_second_more(monkeypatch) -> None:
     assert found.story
 
 
-def test_a_forked_child_that_stands_as_its_parent_is_caught() -> None:
+def test_forked_child_that_stands_as_its_parent_is_caught() -> None:
     """Its parent's write would be an older one of its own, and nobody's."""
     forked = candidate("v"), candidate("w", owner="v'")
     found = explore(World(forked, 6), steps())

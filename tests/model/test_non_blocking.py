@@ -21,7 +21,7 @@ SEEDS, MORE = 30, 1_500
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_greatest_value_wins_in_every_history(world: str) -> None:
+def test_greatest_value_wins_in_every_history(world: str) -> None:
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):
         counts.update(play(seed, Rules(), **WORLDS[world]))
@@ -51,7 +51,7 @@ def play_all(seeds: int, rules: Rules, world: str) -> None:
 
 
 @pytest.mark.parametrize("twin", TWINS)
-def test_a_rule_that_is_wrong_loses_rows(twin: str) -> None:
+def test_rule_that_is_wrong_loses_rows(twin: str) -> None:
     world, rules = TWINS[twin]
     with pytest.raises(LostRows):
         play_all(MORE, rules, world)
@@ -59,6 +59,6 @@ def test_a_rule_that_is_wrong_loses_rows(twin: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_greatest_value_wins_in_many_more(world: str) -> None:
+def test_greatest_value_wins_in_many_more(world: str) -> None:
     for seed in range(SEEDS, MORE):
         play(seed, Rules(), **WORLDS[world], steps=80)

@@ -73,7 +73,7 @@ def test_every_promise_of_publish_holds_without_clock_assumptions(world: str) ->
 
 
 @pytest.mark.parametrize("twin", PUBLISHING)
-def test_a_wrong_publish_is_caught(twin: str) -> None:
+def test_wrong_publish_is_caught(twin: str) -> None:
     promise, world, rules = PUBLISHING[twin]
     model = replace(world, rules=rules, watch=frozenset({promise}), reached=set())
     found = explore(model.initial(), model.steps)
@@ -105,7 +105,7 @@ def test_two_clients_can_believe_at_once_beyond_the_clock_allowance() -> None:
 
 
 @pytest.mark.parametrize("twin", CLOCKS)
-def test_a_wrong_deadline_is_caught(twin: str) -> None:
+def test_wrong_deadline_is_caught(twin: str) -> None:
     promise, world, rule = CLOCKS[twin]
     model = replace(world, rule=rule, reached=set())
     found = explore(model.initial(), model.steps)

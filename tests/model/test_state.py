@@ -361,7 +361,7 @@ EDITS = {"two editors": "AB", "three editors": "ABC", "editors and updates": "AB
 
 @pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "advisory"])
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_overwrites_nothing_and_the_newest_holder_is_never_refused(name: str, exclusive: bool) -> None:
+def test_edit_overwrites_nothing_and_the_newest_holder_is_never_refused(name: str, exclusive: bool) -> None:
     found = explore(Editing(tuple(map(Editor, EDITS[name]))), edit_steps(exclusive=exclusive))
     print(found)
     assert not found.story, str(found)
@@ -380,7 +380,7 @@ EDIT_TWINS = {
 
 
 @pytest.mark.parametrize("name", EDIT_TWINS)
-def test_a_wrong_way_to_edit_is_caught(name: str) -> None:
+def test_wrong_way_to_edit_is_caught(name: str) -> None:
     found = explore(Editing(tuple(map(Editor, "AB"))), EDIT_TWINS[name])
     print(found)
     assert found.story

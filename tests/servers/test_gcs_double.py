@@ -72,7 +72,7 @@ def test_every_precondition_counts_on_every_road(double, stored, query, on_get, 
         assert ask(double, "GET", there, alt="media").body == b"now"
 
 
-def test_a_condition_of_a_resumable_upload_counts_when_it_ends(double):
+def test_condition_of_a_resumable_upload_counts_when_it_ends(double):
     location = begin(double, "a", ifGenerationMatch="0")
     upload(double, "a", b"somebody else")
     assert ask(double, "PUT", location, b"mine").status == 412
@@ -90,7 +90,7 @@ def test_resumable_upload_in_pieces_reports_progress_and_total(double):
     assert ask(double, "GET", f"/storage/v1/b/{double.bucket}/o/a", alt="media").body == b"12345678"
 
 
-def test_a_cancelled_resumable_upload_leaves_nothing(double):
+def test_cancelled_resumable_upload_leaves_nothing(double):
     location = begin(double, "a")
     ask(double, "PUT", location, b"12345", {"content-range": "bytes 0-4/*"})
     assert ask(double, "DELETE", location).status == 499
@@ -98,13 +98,13 @@ def test_a_cancelled_resumable_upload_leaves_nothing(double):
     assert ask(double, "GET", f"/storage/v1/b/{double.bucket}/o/a").status == 404
 
 
-def test_a_multipart_body_with_bare_line_feeds_is_refused(double):
+def test_multipart_body_with_bare_line_feeds_is_refused(double):
     body = b'--m\nContent-Type: application/json\n\n{"name": "a"}\n--m\nContent-Type: text/plain\n\nx\n--m--\n'
     where = f"/upload/storage/v1/b/{double.bucket}/o"
     kind = {"content-type": "multipart/related; boundary=m"}
     assert ask(double, "POST", where, body, kind, uploadType="multipart").status == 400
 
 
-def test_a_generation_grows_and_never_comes_back(double):
+def test_generation_grows_and_never_comes_back(double):
     made = [int(generation(upload(double, "a", b"same"))) for _ in range(20)]
     assert made == sorted(set(made))

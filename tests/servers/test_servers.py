@@ -43,7 +43,7 @@ def server(request: pytest.FixtureRequest) -> Server:
     return request.getfixturevalue(request.param)
 
 
-def test_a_server_gives_back_the_bytes_it_stored(server):
+def test_server_gives_back_the_bytes_it_stored(server):
     path = f"{server.new_prefix()}/a b+ü&=%.bin"
     data = bytes(range(256)) * 40
     assert server.raw_get(path).status == 404
@@ -105,7 +105,7 @@ def test_two_prefixes_of_a_server_differ(server):
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="/proc/net/tcp is Linux")
-def test_a_server_listens_on_loopback_and_nowhere_else(server):
+def test_server_listens_on_loopback_and_nowhere_else(server):
     found = listening(server.pid)
     assert server.port in {port for _, port in found}
     assert {address for address, _ in found} <= LOOPBACK
@@ -165,7 +165,7 @@ def test_azurite_keeps_its_data_over_a_polite_restart():
         assert server.raw_get(path).body == b"kept"
 
 
-def test_a_stopped_server_leaves_no_process_and_no_folder():
+def test_stopped_server_leaves_no_process_and_no_folder():
     with FakeGcs() as server:
         pid, folder = server.pid, server.dir
         assert members(pid)
@@ -174,14 +174,14 @@ def test_a_stopped_server_leaves_no_process_and_no_folder():
     server.stop()
 
 
-def test_a_server_is_stopped_when_its_test_fails():
+def test_server_is_stopped_when_its_test_fails():
     with pytest.raises(ZeroDivisionError), FakeGcs() as server:  # noqa: PT012
         pid = server.pid
         _ = 1 / 0
     assert members(pid) == []
 
 
-def test_a_server_that_dies_at_start_shows_what_it_printed():
+def test_server_that_dies_at_start_shows_what_it_printed():
     class Broken(FakeGcs):
         def command(self):
             return [sys.executable, "-c", "import sys; sys.exit('the reason it died of')"]
@@ -192,7 +192,7 @@ def test_a_server_that_dies_at_start_shows_what_it_printed():
     assert not broken.alive
 
 
-def test_a_server_that_never_gets_ready_is_an_error_and_is_stopped(monkeypatch):
+def test_server_that_never_gets_ready_is_an_error_and_is_stopped(monkeypatch):
     monkeypatch.setattr(base, "START_S", 0.5)
     seen = []
 
@@ -209,13 +209,13 @@ def test_a_server_that_never_gets_ready_is_an_error_and_is_stopped(monkeypatch):
     assert members(seen[0]) == []
 
 
-def test_a_server_that_dies_under_a_test_is_reported_when_the_test_ends():
+def test_server_that_dies_under_a_test_is_reported_when_the_test_ends():
     with pytest.raises(ServerError, match="fake-gcs ended with -9"), FakeGcs() as server:  # noqa: PT012
         os.kill(server.pid, signal.SIGKILL)
         server._process.wait(10)
 
 
-def test_a_start_that_loses_its_port_takes_another(monkeypatch):
+def test_start_that_loses_its_port_takes_another(monkeypatch):
     with FakeGcs() as first:
         offered = [[first.port], base.free_ports(1, (0,))]
         monkeypatch.setattr(base, "free_ports", lambda *_: offered.pop(0))

@@ -61,7 +61,7 @@ def test_pause_between_two_clock_reads_never_prolongs_the_lease(town: Town) -> N
 @pytest.mark.parametrize(
     "fault", [LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr
 )
-def test_a_commit_with_a_lost_answer_is_published_once(town: Town, fault: LoseAnswer) -> None:
+def test_commit_with_a_lost_answer_is_published_once(town: Town, fault: LoseAnswer) -> None:
     client = town.client()
     with client.lock.acquire() as lease:
         staged = client.lock.stage("state/1", b"data")
@@ -73,7 +73,7 @@ def test_a_commit_with_a_lost_answer_is_published_once(town: Town, fault: LoseAn
     assert town.record.pending is None
 
 
-def test_a_commit_that_may_still_land_is_reported_as_unknown_and_not_as_lost(town: Town) -> None:
+def test_commit_that_may_still_land_is_unknown_and_not_lost(town: Town) -> None:
     client, other = town.client(), town.client()
     lease = client.lock.acquire()
     staged = client.lock.stage("state/1", b"data")
@@ -187,7 +187,7 @@ def test_other_threads_get_the_lock_after_the_holding_thread_died(town: Town, mo
     taken[0].release()  # late, and without effect
 
 
-def test_a_heartbeat_that_cannot_start_releases_the_lock(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_that_cannot_start_releases_the_lock(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     client, other = town.client(), town.client()
 
     def refuse(_: object) -> None:
@@ -251,7 +251,7 @@ def test_check_does_not_wait_for_a_renewal_that_hangs(town: Town) -> None:
     lease.release()
 
 
-def test_a_roll_forward_that_fails_at_acquire_gives_the_lock_back(town: Town) -> None:
+def test_roll_forward_that_fails_at_acquire_gives_the_lock_back(town: Town) -> None:
     dead, client, other = town.client(), town.client(), town.client()
     lease = dead.lock.acquire()
     silence = [LoseRequest()] * FOR_LONG
@@ -320,7 +320,7 @@ def test_waiting_client_polls_a_last_time_at_its_timeout(town: Town) -> None:
             assert part in str(refusal.value)
 
 
-def test_a_waiting_client_gets_the_lock_soon_after_it_lapsed(town: Town) -> None:
+def test_waiting_client_gets_the_lock_soon_after_it_lapsed(town: Town) -> None:
     holder, waiter = town.client(), town.client()
     holder.lock.acquire()
     with waiter.lock.acquire(SETTINGS.validity + 10):
@@ -356,7 +356,7 @@ print(lease.renew(), flush=True)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_neither_shares_nor_frees_its_parents_lock(tmp_path: object) -> None:
+def test_forked_child_neither_shares_nor_frees_its_parents_lock(tmp_path: object) -> None:
     done = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, check=True)
     refused, lost, renewed = done.stdout.splitlines()
     assert refused == "refused"

@@ -112,7 +112,7 @@ def test_different_seeds_give_different_histories(crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_lock_is_caught(crew: Crew, wrong: str) -> None:
+def test_wrong_lock_is_caught(crew: Crew, wrong: str) -> None:
     promise, break_it = WRONG[wrong]
     with break_it():
         for seed in (CAUGHT.get(wrong, 0), *range(TRIES)):

@@ -204,7 +204,7 @@ CALLED: list[Case] = [
 
 
 @pytest.mark.parametrize(("call", "kind", "parts"), [one[1:] for one in CALLED], ids=[one[0] for one in CALLED])
-def test_a_bad_call_of_a_table_is_one_typed_error_and_changes_nothing(
+def test_bad_call_of_a_table_is_one_typed_error_and_changes_nothing(
     tmp_path: Path, call: Callable[[Path], object], kind: type[Exception], parts: list[str]
 ) -> None:
     before = TABLE.timeline()
@@ -223,7 +223,7 @@ def test_unusual_but_valid_arguments_are_accepted(tmp_path: Path) -> None:
     assert (settings.mode, settings.failed_writes) == (Mode.SINGLE_WRITER, FailedWrites.EAGER)
 
 
-def test_a_pickled_table_is_another_client_of_the_same_table(tmp_path: Path) -> None:
+def test_pickled_table_is_another_client_of_the_same_table(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=TableSettings(lock=LockSettings(timeout=7)))
     other = pickle.loads(pickle.dumps(table))
     other.append(ROWS)

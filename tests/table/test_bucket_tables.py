@@ -128,7 +128,7 @@ def test_new_keys_of_other_buckets_and_partitions_do_not_conflict(table: Table) 
     in_their_buckets(table)
 
 
-def test_a_loser_inserts_into_the_winners_file_group_when_it_tries_again(table: Table) -> None:
+def test_loser_inserts_into_the_winners_file_group_when_it_tries_again(table: Table) -> None:
     slow = Transaction(table)
     engine.write(slow, upserts=rows((1, "a", 1)))
     upsert(table, (5, "a", 5))
@@ -141,7 +141,7 @@ def test_a_loser_inserts_into_the_winners_file_group_when_it_tries_again(table: 
     assert content(table) == {(1, "a", 1), (5, "a", 5)}
 
 
-def test_an_overwrite_gives_each_bucket_a_new_file_group(table: Table) -> None:
+def test_overwrite_gives_each_bucket_a_new_file_group(table: Table) -> None:
     upsert(table, *((key, "a", key) for key in range(8)), (1, "b", 1))
     before = groups(table)
     overwrite(table, ["a"], (1, "a", 10), (9, "a", 9))
@@ -152,7 +152,7 @@ def test_an_overwrite_gives_each_bucket_a_new_file_group(table: Table) -> None:
     in_their_buckets(table)
 
 
-def test_an_insert_into_a_bucket_that_is_overwritten_meanwhile_conflicts(table: Table) -> None:
+def test_insert_into_a_bucket_that_is_overwritten_meanwhile_conflicts(table: Table) -> None:
     upsert(table, (2, "a", 2))
     slow = Transaction(table)
     engine.write(slow, upserts=rows((1, "a", 1)))
@@ -185,13 +185,13 @@ def test_settings_that_contradict_the_table_are_refused(table: Table, options: d
     Table.open(table.url, settings=TableSettings.from_hudi(NAMED))
 
 
-def test_a_table_without_buckets_refuses_a_writer_that_wants_them(tmp_path: Path) -> None:
+def test_table_without_buckets_refuses_a_writer_that_wants_them(tmp_path: Path) -> None:
     plain = Table.create(str(tmp_path / "t"), TableSpec("p", SCHEMA, ("id",)), settings=SETTINGS)
     with pytest.raises(InvalidSettings, match="no bucket index"):
         Table.open(plain.url, settings=TableSettings.from_hudi(NAMED))
 
 
-def test_a_table_is_created_with_the_index_that_only_the_settings_name(tmp_path: Path) -> None:
+def test_table_is_created_with_the_index_that_only_the_settings_name(tmp_path: Path) -> None:
     spec = TableSpec("p", SCHEMA, ("id", "part"))
     settings = TableSettings.from_hudi(NAMED | {"hoodie.bucket.index.hash.field": "id"})
     made = Table.create(str(tmp_path / "t"), spec, settings=settings)
@@ -232,7 +232,7 @@ def test_every_resolution_names_the_winners_file_groups(tmp_path: Path, resoluti
     slow.rollback()
 
 
-def test_a_jvm_bucket_table_that_does_not_say_so_is_not_written(table: Table) -> None:
+def test_jvm_bucket_table_that_does_not_say_so_is_not_written(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "a", 2))
     path = Path(table.url) / ".hoodie" / "hoodie.properties"
     with table.lock.acquire():
@@ -251,7 +251,7 @@ def test_a_jvm_bucket_table_that_does_not_say_so_is_not_written(table: Table) ->
     in_their_buckets(table)
 
 
-def test_a_table_without_buckets_cannot_adopt_them_once_it_has_rows(tmp_path: Path) -> None:
+def test_table_without_buckets_cannot_adopt_them_once_it_has_rows(tmp_path: Path) -> None:
     plain = Table.create(str(tmp_path / "t"), TableSpec("p", SCHEMA, ("id",), ("part",)), settings=SETTINGS)
     plain.adopt_bucket_index(4)
     upsert(plain, (1, "a", 1))

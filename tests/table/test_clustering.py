@@ -161,7 +161,7 @@ def test_large_group_makes_target_sized_files_with_disjoint_ranges(tmp_path: Pat
     assert table.to_arrow(filter=[("ts", "<", 10**5)]).num_rows == sum(row[3] < 10**5 for row in before)
 
 
-def test_the_rows_of_many_files_wait_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_many_files_wait_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more of them is in memory than those of one new file, and a part of an old one."""
     table = made(tmp_path / "t", "copy on write")
     for part in range(8):
@@ -210,7 +210,7 @@ def test_nulls_sort_first_and_unordered_types_are_refused(tmp_path: Path) -> Non
         table.cluster(target_file_bytes=0)
 
 
-def test_a_table_of_buckets_is_not_clustered(tmp_path: Path) -> None:
+def test_table_of_buckets_is_not_clustered(tmp_path: Path) -> None:
     table = a_table(tmp_path / "t", "by event, buckets")
     table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1)))
     with pytest.raises(UnsupportedTable, match="buckets"):
@@ -317,7 +317,7 @@ def in_one_object(table: Table, begin: str) -> None:
 
 
 @pytest.mark.parametrize("markers", ["each an object", "in one object"])
-def test_a_clustering_gives_way_to_pending_writers_that_are_preferred(table: Table, markers: str) -> None:
+def test_clustering_gives_way_to_pending_writers_that_are_preferred(table: Table, markers: str) -> None:
     preferring = opened(table, PREFERRED)
     txn = write_one(preferring)
     if markers == "in one object":
@@ -435,7 +435,7 @@ def test_executor_taken_over_or_cancelled_completes_nothing(table: Table, monkey
     assert not list(Path(table.url).rglob(f"*_{begin}.parquet"))
 
 
-def test_a_writer_takes_back_a_dead_clustering_at_its_commit(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_takes_back_a_dead_clustering_at_its_commit(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """S1: a plan that was made to be run at once blocked its file groups until somebody removed it."""
     other = opened(table)
     other.upsert(
@@ -454,9 +454,7 @@ def test_a_writer_takes_back_a_dead_clustering_at_its_commit(table: Table, monke
     assert not list(Path(table.url).rglob(f"*{planned}*"))
 
 
-def test_a_clustering_that_was_scheduled_for_others_stays_when_its_executor_dies(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scheduled_clustering_stays_when_its_executor_dies(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = table.schedule_clustering()
     assert begin is not None
 
@@ -473,7 +471,7 @@ def test_a_clustering_that_was_scheduled_for_others_stays_when_its_executor_dies
     assert opened(table).run_clustering(begin).instant == begin
 
 
-def test_a_living_owner_keeps_its_clustering(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_living_owner_keeps_its_clustering(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     execute = clustering._execute
 
     def slow(*given: Any) -> Any:
@@ -506,7 +504,7 @@ def test_files_replaced_by_clustering_are_cleaned_and_archived(table: Table) -> 
     assert content(table) == by_hudi_rs(table) == expected
 
 
-def test_a_clean_leaves_the_files_of_a_plan(table: Table) -> None:
+def test_clean_leaves_the_files_of_a_plan(table: Table) -> None:
     begin = table.schedule_clustering()
     assert begin is not None
     for number in range(3):
@@ -568,7 +566,7 @@ def test_tables_and_plans_of_the_jvm_are_clustered(name: str, tmp_path: Path) ->
     assert files(table) == [1] * len(table.snapshot().partitions)
 
 
-def test_a_write_respects_a_plan_of_the_jvm(tmp_path: Path) -> None:
+def test_write_respects_a_plan_of_the_jvm(tmp_path: Path) -> None:
     table = opened_jvm(f"{FOLDER}/mor_v8_clustering_pending", tmp_path)
     (begin,) = table.timeline().pending(Action.CLUSTERING)
     update = pa.table({"id": [2], "part": ["a"], "v": ["ours"], "ts": [99]})
@@ -711,7 +709,7 @@ def test_keys_of_hudi_configure_automatic_services() -> None:
 
 
 @pytest.mark.parametrize("key", ["hoodie.log.compaction.enable", "hoodie.log.compaction.inline"])
-def test_a_compaction_of_logs_into_logs_is_not_written(key: str) -> None:
+def test_compaction_of_logs_into_logs_is_not_written(key: str) -> None:
     assert TableSettings.from_hudi({key: "false"}).compaction is None
     with pytest.raises(InvalidSettings, match=rf"{key}=true .*use hoodie\.compact\.inline"):
         TableSettings.from_hudi({key: "true"})

@@ -67,7 +67,7 @@ def test_compaction_keeps_the_rows_and_moves_them_into_base_files(table: Table) 
     assert table.changes(done.completion).to_arrow().num_rows == 1, "a compaction changes no row"
 
 
-def test_a_group_whose_rows_are_all_deleted_gets_a_base_file_without_rows(table: Table) -> None:
+def test_group_whose_rows_are_all_deleted_gets_a_base_file_without_rows(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 5)))
     table.delete(keys((1, "a")))
     table.compact()
@@ -77,7 +77,7 @@ def test_a_group_whose_rows_are_all_deleted_gets_a_base_file_without_rows(table:
 
 
 @pytest.mark.parametrize("kind", ["by event", "by event, buckets"])
-def test_m3_a_compaction_forgets_deletes(kind: str, tmp_path: Path) -> None:
+def test_m3_compaction_forgets_deletes(kind: str, tmp_path: Path) -> None:
     """As every compaction of Hudi's: who writes late rows after it brings them back. The README says so."""
     table = a_table(tmp_path / "t", kind)
     table.upsert(rows((1, "a", "x", 50)))
@@ -106,7 +106,7 @@ def test_m8_write_that_spans_a_compaction_stays(table: Table) -> None:
     assert content(table) == by_hudi_rs(table) == content(table, read_optimized=True) == expected
 
 
-def test_m8_a_log_that_is_not_completed_is_in_no_plan(table: Table) -> None:
+def test_m8_log_that_is_not_completed_is_in_no_plan(table: Table) -> None:
     changed(table)
     txn = table.transaction()
     engine.write(txn, upserts=rows((1, "a", "pending", 8)))
@@ -139,7 +139,7 @@ def test_m8_mutant_that_plans_pending_logs_keeps_undone_rows(table: Table, monke
     assert (1, "a", "pending", 8) in content(table)
 
 
-def test_a_group_of_one_plan_is_in_no_other(table: Table) -> None:
+def test_group_of_one_plan_is_in_no_other(table: Table) -> None:
     seen = changed(table)
     first = table.schedule_compaction()
     table.upsert(rows((1, "a", "y", 7)))
@@ -203,7 +203,7 @@ def test_live_executor_is_left_alone_and_a_dead_one_is_taken_over(
     assert not (Path(table.url) / heartbeat_path(begin)).exists()
 
 
-def test_a_write_of_a_group_that_is_being_compacted_does_not_conflict(table: Table) -> None:
+def test_write_of_a_group_that_is_being_compacted_does_not_conflict(table: Table) -> None:
     changed(table)
     txn = table.transaction()
     engine.write(txn, upserts=rows((1, "a", "beside", 9)))
@@ -234,7 +234,7 @@ def test_clean_after_compaction_removes_whole_slices(table: Table) -> None:
         content(table, as_of=past)
 
 
-def test_a_restore_over_a_compaction_takes_its_base_files_back(table: Table) -> None:
+def test_restore_over_a_compaction_takes_its_base_files_back(table: Table) -> None:
     seen = changed(table)
     target = table.history()[-1].instant
     table.compact()
@@ -290,7 +290,7 @@ def test_m11_mutant_without_that_rule_makes_hudi_rs_lose_rows(tmp_path: Path, mo
     assert (1, "a", "straddling", 8) not in by_hudi_rs(archiver)
 
 
-def test_a_copy_on_write_table_has_nothing_to_compact(tmp_path: Path) -> None:
+def test_copy_on_write_table_has_nothing_to_compact(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC)
     for call in (table.compact, table.schedule_compaction):
         with pytest.raises(UnsupportedTable, match="copy-on-write"):

@@ -222,7 +222,7 @@ def test_later_commit_wins_without_an_ordering_field(tmp_path: Path, write: Any)
     assert values(table) == {1: "late", 2: "last of two"}
 
 
-def test_a_change_that_lost_is_no_change_to_a_consumer(tmp_path: Path) -> None:
+def test_change_that_lost_is_no_change_to_a_consumer(tmp_path: Path) -> None:
     spec = TableSpec("t", EVENTS, record_keys=("id",), ordering="at")
     table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
     table.upsert(events((1, 50, "first"), (2, 50, "first")))

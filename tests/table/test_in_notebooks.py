@@ -25,7 +25,7 @@ def cells(html):
     return [[cell.text for cell in line] for line in root.iter("tr")]
 
 
-def test_a_table_shows_what_it_is_and_its_newest_write(table):
+def test_table_shows_what_it_is_and_its_newest_write(table):
     table.append(ROWS)
     shown = dict(cells(table._repr_html_()))
     assert (shown["name"], shown["record keys"], shown["partitioned by"]) == ("trips", "id", "city")
@@ -33,7 +33,7 @@ def test_a_table_shows_what_it_is_and_its_newest_write(table):
     assert table.url in table._repr_html_()
 
 
-def test_a_table_that_is_gone_says_so(table):
+def test_table_that_is_gone_says_so(table):
     for entry in table.store.list(""):
         table.store.delete(entry.path)
     (name, why), *rest = cells(Table(table.store, table.url)._repr_html_())
@@ -41,7 +41,7 @@ def test_a_table_that_is_gone_says_so(table):
     assert "there is no Hudi table" in why
 
 
-def test_the_history_is_a_list_whose_newest_write_is_shown_first(table):
+def test_history_is_a_list_whose_newest_write_is_shown_first(table):
     for _ in range(2):
         table.upsert(ROWS)
     history = table.history()
@@ -55,7 +55,7 @@ def test_the_history_is_a_list_whose_newest_write_is_shown_first(table):
     assert len(cells(many._repr_html_())) == 51
 
 
-def test_a_snapshot_shows_how_much_there_is(table):
+def test_snapshot_shows_how_much_there_is(table):
     assert dict(cells(table.snapshot()._repr_html_()))["file groups"] == "0"
     table.append(ROWS)
     shown = dict(cells(table.snapshot()._repr_html_()))

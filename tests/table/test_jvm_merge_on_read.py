@@ -38,7 +38,7 @@ def plain(rows: pa.Table, names: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("name", TOLD)
 @pytest.mark.parametrize("optimized", [False, True])
-def test_the_rows_are_those_that_the_jvm_read(name: str, optimized: bool, tmp_path: Path) -> None:
+def test_rows_are_those_that_the_jvm_read(name: str, optimized: bool, tmp_path: Path) -> None:
     told = expected(name)
     assert told is not None
     table = opened(name, tmp_path)
@@ -47,7 +47,7 @@ def test_the_rows_are_those_that_the_jvm_read(name: str, optimized: bool, tmp_pa
     assert plain(found, list(rows[0]) if rows else []) == comparable(rows)
 
 
-def test_the_latest_snapshot_is_that_of_hudi_rs_with_all_columns(table: Table) -> None:
+def test_latest_snapshot_is_that_of_hudi_rs_with_all_columns(table: Table) -> None:
     names = [*META, *table.schema().names]
     found = comparable(table.to_arrow(names).to_pylist())
     assert found
@@ -105,7 +105,7 @@ def test_consumer_commit_by_commit_ends_with_the_table(table: Table, order: str)
     assert comparable(rows) == comparable(whole.to_pylist())
 
 
-def test_a_filter_is_applied_after_the_merge(table: Table) -> None:
+def test_filter_is_applied_after_the_merge(table: Table) -> None:
     everything = table.to_arrow()
     for name in everything.column_names:
         for value in everything[name].unique()[:2]:

@@ -43,7 +43,7 @@ def test_stored_jvm_tables_exist() -> None:
     assert len(COPY_ON_WRITE) >= 3
 
 
-def test_the_latest_snapshot_is_that_of_hudi_rs_with_all_columns(table: Table) -> None:
+def test_latest_snapshot_is_that_of_hudi_rs_with_all_columns(table: Table) -> None:
     names = [*META, *table.schema().names]
     found = table.to_arrow(names)
     assert found.num_rows > 0

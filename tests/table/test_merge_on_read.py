@@ -369,7 +369,7 @@ def test_past_versions_and_changes_are_read_commit_by_commit(table: Table) -> No
         assert content(table, as_of=completion) == seen
 
 
-def test_a_restore_takes_logs_back_and_a_savepoint_keeps_them(table: Table) -> None:
+def test_restore_takes_logs_back_and_a_savepoint_keeps_them(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1)))
     kept = table.upsert(rows((1, "a", "y", 2))).instant
     table.savepoint(kept)
@@ -382,7 +382,7 @@ def test_a_restore_takes_logs_back_and_a_savepoint_keeps_them(table: Table) -> N
     assert set(log_files(table)) <= paths
 
 
-def test_a_clean_takes_no_log_of_a_slice_that_is_the_latest(table: Table) -> None:
+def test_clean_takes_no_log_of_a_slice_that_is_the_latest(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1)))
     for number in range(2, 6):
         table.upsert(rows((1, "a", "y", number)))

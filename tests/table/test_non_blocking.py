@@ -158,7 +158,7 @@ def test_n1_missing_ordering_value_is_refused_before_any_write(table: Table) -> 
     assert sorted(Path(table.url).rglob("*")) == before
 
 
-def test_m5_a_delete_with_the_value_that_means_none_is_refused(tmp_path: Path) -> None:
+def test_m5_delete_with_the_value_that_means_none_is_refused(tmp_path: Path) -> None:
     columns = COLUMNS.set(3, pa.field("ts", pa.int32()))
     table = Table.create(str(tmp_path / "t"), replace(SPEC, schema=columns), settings=BLIND)
     with pytest.raises(InvalidRecords, match="0 in the ordering column 'ts'"):
@@ -195,7 +195,7 @@ def test_appends_and_deletes_with_values_are_blind_too(table: Table) -> None:
     assert seen(table) == [(2, "a", "high", 8), (4, "a", "x", 1)]
 
 
-def test_the_deletes_of_a_transaction_are_blind_if_all_have_values(table: Table) -> None:
+def test_deletes_of_a_transaction_are_blind_if_all_have_values(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 5), (2, "a", "x", 5)))
     with another(table).transaction() as txn:
         txn.upsert(rows((3, "a", "x", 5)))
@@ -210,7 +210,7 @@ def test_the_deletes_of_a_transaction_are_blind_if_all_have_values(table: Table)
     txn.rollback()
 
 
-def test_the_doctor_names_groups_of_logs_alone(table: Table) -> None:
+def test_doctor_names_groups_of_logs_alone(table: Table) -> None:
     as_the_jvm_does(table, (IN_BUCKET_0, "a", "theirs", 1)).commit()
     (found,) = told = bare(table)
     assert (found.rule, found.state) == ("buckets", "note")
@@ -318,7 +318,7 @@ def test_n2_each_bucket_of_a_new_partition_gets_a_base_file_first(table: Table) 
     assert not list((Path(table.url) / ".hoodie/.temp").rglob("*.marker*"))
 
 
-def test_n2_a_bucket_with_completed_rows_gets_none(table: Table) -> None:
+def test_n2_bucket_with_completed_rows_gets_none(table: Table) -> None:
     as_the_jvm_does(table, (IN_BUCKET_0, "a", "theirs", 1)).commit()
     table.upsert(rows((77, "a", "x", 1), (78, "a", "x", 1)))
     assert (IN_BUCKET_0, "a", "theirs", 1) in seen(table)
@@ -380,7 +380,7 @@ def planned_by_the_jvm(table: Table) -> Path:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_m9_a_write_into_a_group_that_is_going_to_be_replaced_gives_way(table: Table, when: str) -> None:
+def test_m9_write_into_a_group_that_is_going_to_be_replaced_gives_way(table: Table, when: str) -> None:
     table.upsert(rows((IN_BUCKET_0, "a", "x", 1)))
     txn = begun(another(table), (IN_BUCKET_0, "a", "y", 2)) if when == "before" else None
     path = planned_by_the_jvm(table)
@@ -398,7 +398,7 @@ def overwritten(table: Table, *given: Row, partitions: tuple[str, ...] = ("a",))
     ordinary(table).overwrite(rows(*given), partitions)
 
 
-def test_n5_a_write_into_a_group_that_was_replaced_meanwhile_gives_way(table: Table) -> None:
+def test_n5_write_into_a_group_that_was_replaced_meanwhile_gives_way(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1), (3, "b", "x", 1)))
     here, there = begun(another(table), (1, "a", "y", 2)), begun(another(table), (3, "b", "y", 2))
     overwritten(table, (4, "a", "over", 1))
@@ -455,7 +455,7 @@ def as_non_blocking_jvm_writers_do(table: Table, *given: Row) -> None:
 
 
 @pytest.mark.parametrize("given", [(), ((IN_BUCKET_0, "a", "over", 1),)], ids=["emptied", "overwritten"])
-def test_m10_a_bucket_whose_group_ends_has_another_by_the_same_commit(table: Table, given: tuple[Row, ...]) -> None:
+def test_m10_bucket_whose_group_ends_has_another_by_the_same_commit(table: Table, given: tuple[Row, ...]) -> None:
     table.upsert(rows(*((n, "a", "x", 1) for n in range(8))))
     for number in (1, 2):
         overwritten(table, *given)
@@ -508,7 +508,7 @@ def count_up(table: Table, txn: Any) -> None:
     engine.write(txn, rows((1, "a", f"{int(value) + 1}", ts + 1)))
 
 
-def test_n7_an_ordinary_writer_gives_way_to_a_log_and_no_step_is_lost(table: Table) -> None:
+def test_n7_ordinary_writer_gives_way_to_a_log_and_no_step_is_lost(table: Table) -> None:
     table.upsert(rows((1, "a", "0", 1)))
     txn = Transaction(ordinary(table))
     count_up(table, txn)
@@ -532,7 +532,7 @@ def test_n7_mutant_that_reads_and_writes_blindly_loses_an_update(table: Table) -
     assert seen(table) == [(1, "a", "1", 2)]
 
 
-def test_n8_logs_that_straddle_a_compaction_stay_through_clean_and_archival(table: Table) -> None:
+def test_n8_logs_that_span_a_compaction_survive_clean_and_archival(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1)))
     txn = begun(another(table), (1, "a", "straddling", 8))
     begin = table.schedule_compaction()

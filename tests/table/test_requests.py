@@ -163,7 +163,7 @@ def test_commits_during_an_append_cost_it_no_request(opened: tuple[Table, Asked]
     assert not {"get completed", "list_page timeline"} & set(asked.names)
 
 
-def test_the_partition_s_metafile_is_made_once_and_again_after_a_clean(tmp_path: Path) -> None:
+def test_partition_s_metafile_is_made_once_and_again_after_a_clean(tmp_path: Path) -> None:
     table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
     for number in range(4):
         upsert(table, (1, "a", number))
@@ -244,7 +244,7 @@ def test_writer_bound_to_one_process_cannot_be_sent_elsewhere(tmp_path: Path) ->
     txn.rollback()
 
 
-def test_the_snapshot_of_a_transaction_is_pinned_when_it_is_begun(tmp_path: Path) -> None:
+def test_snapshot_of_a_transaction_is_pinned_when_it_is_begun(tmp_path: Path) -> None:
     """Rows that were read from the table after `transaction()` may be written back by it."""
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))
@@ -267,7 +267,7 @@ def test_bad_input_is_refused_before_any_write_also_from_the_cache(
     assert [name for name in asked.names if name.startswith("put")] == []
 
 
-def test_a_column_that_another_writer_added_is_known_at_once(tmp_path: Path) -> None:
+def test_column_that_another_writer_added_is_known_at_once(tmp_path: Path) -> None:
     import pyarrow as pa
 
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)

@@ -61,7 +61,7 @@ def test_transaction_exposes_only_its_public_verbs(table: Table) -> None:
     assert type(shown[0]) is TableTransaction
 
 
-def test_an_engine_takes_a_transaction_and_nothing_else(table: Table) -> None:
+def test_engine_takes_a_transaction_and_nothing_else(table: Table) -> None:
     with table.transaction() as txn:
         seen = Scan(txn, filter="part = 'a'").to_arrow()
         arrow.write(txn, upserts=seen)
@@ -72,7 +72,7 @@ def test_an_engine_takes_a_transaction_and_nothing_else(table: Table) -> None:
         arrow.write(table, upserts=seen)  # type: ignore[arg-type]
 
 
-def test_a_clean_end_commits_what_was_read_and_changed(table: Table) -> None:
+def test_clean_end_commits_what_was_read_and_changed(table: Table) -> None:
     with table.transaction() as txn:
         found = txn.to_pandas(filter="part = 'a'")
         txn.upsert(found.assign(value=found["value"] + 1))
@@ -85,7 +85,7 @@ def test_a_clean_end_commits_what_was_read_and_changed(table: Table) -> None:
     assert table.history()[-1].completion == table.version
 
 
-def test_an_exception_rolls_back(table: Table) -> None:
+def test_exception_rolls_back(table: Table) -> None:
     before = table.version
     with pytest.raises(ZeroDivisionError):
         in_one(table, lambda txn: txn.append(rows((9, "a", 1))), lambda _: 1 / 0)
@@ -148,7 +148,7 @@ def test_bad_rows_are_refused_where_they_are_given(table: Table) -> None:
     assert txn.result is None
 
 
-def test_a_function_gets_the_same_verbs_and_is_run_again(table: Table) -> None:
+def test_function_gets_the_same_verbs_and_is_run_again(table: Table) -> None:
     runs = []
 
     def raise_all(txn: TableTransaction) -> None:
@@ -195,7 +195,7 @@ def test_the_same_rows_come_as_every_frame(table: Table) -> None:
         ("id = 1; drop", "from ';"),
     ],
 )
-def test_a_filter_that_cannot_be_parsed_is_refused_with_its_place(table: Table, text: str, place: str) -> None:
+def test_filter_that_cannot_be_parsed_is_refused_with_its_place(table: Table, text: str, place: str) -> None:
     for ask in (table.to_arrow, table.to_pandas):
         with pytest.raises(InvalidInput) as refused:
             ask(filter=text)
@@ -204,7 +204,7 @@ def test_a_filter_that_cannot_be_parsed_is_refused_with_its_place(table: Table, 
         table.delete(text)
 
 
-def test_a_moment_may_be_given_as_iso_text(table: Table) -> None:
+def test_moment_may_be_given_as_iso_text(table: Table) -> None:
     then = table.version
     table.delete("id = 1")
     moment = datetime.strptime(then, "%Y%m%d%H%M%S%f").replace(tzinfo=timezone.utc)
@@ -233,7 +233,7 @@ def test_rows_are_deleted_by_a_condition(table: Table) -> None:
     assert content(table) == {THREE[0]} == by_hudi_rs(table.url)
 
 
-def test_a_table_or_some_partitions_are_overwritten(table: Table) -> None:
+def test_table_or_some_partitions_are_overwritten(table: Table) -> None:
     table.overwrite(rows((8, "b", 80)), ["b"])
     assert content(table) == {*THREE[:2], (8, "b", 80)} == by_hudi_rs(table.url)
     with pytest.raises(InvalidRecords, match=r"\['a'\]"):
@@ -259,7 +259,7 @@ def test_overwriting_goes_with_and_without_buckets(tmp_path: Path, buckets: int 
     assert content(made) == {(1, "a", 1), THREE[2]} == by_hudi_rs(made.url)
 
 
-def test_a_whole_write_is_tried_again_three_times(table: Table) -> None:
+def test_whole_write_is_tried_again_three_times(table: Table) -> None:
     left = [3]
 
     def others_are_faster(event: TableEvent) -> None:
@@ -278,7 +278,7 @@ def test_a_whole_write_is_tried_again_three_times(table: Table) -> None:
 # -- making and finding ------------------------------------------------------------------------------------------------
 
 
-def test_a_schema_may_come_from_rows(tmp_path: Path) -> None:
+def test_schema_may_come_from_rows(tmp_path: Path) -> None:
     frame = pd.DataFrame({"id": [1], "part": ["a"], "value": [1.5]}, index=pd.Index([7], name="x"))
     expected = pa.schema([("id", pa.int64()), ("part", pa.string()), ("value", pa.float64())])
     for name, given in (("pd", frame), ("pl", pl.from_pandas(frame)), ("pa", pa.table(pl.from_pandas(frame)))):

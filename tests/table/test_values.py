@@ -112,7 +112,7 @@ def test_frames_of_one_transaction_are_converted_one_by_one(table: Table) -> Non
 
 
 @pytest.mark.parametrize("table_type", ["copy_on_write", "merge_on_read"])
-def test_a_field_is_added_inside_struct_list_and_map(tmp_path: Path, table_type: str) -> None:
+def test_field_is_added_inside_struct_list_and_map(tmp_path: Path, table_type: str) -> None:
     inner = pa.struct([("x", pa.int64())])
     columns = pa.schema([("id", pa.int64()), ("st", inner), ("l", pa.list_(inner)), ("m", pa.map_(pa.string(), inner))])
     spec = TableSpec("t", columns, "id", table_type=table_type)

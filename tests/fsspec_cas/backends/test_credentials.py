@@ -75,7 +75,7 @@ def test_profile_without_credentials_is_access_denied_before_any_request(profile
 
 
 @pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (400, "ExpiredTokenException")])
-def test_a_role_that_is_refused_is_access_denied(profile, monkeypatch, tmp_path, status, code):
+def test_role_that_is_refused_is_access_denied(profile, monkeypatch, tmp_path, status, code):
     (tmp_path / "token").write_text("token")
     profile(f"role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = {tmp_path / 'token'}")
     refusal = http(status, STS.format(code).encode(), Content_Type="text/xml")
@@ -97,7 +97,7 @@ def test_role_that_cannot_be_assumed_now_is_unavailable_and_not_unknown(profile,
         assert wire.requests == []
 
 
-def test_an_expired_token_is_access_denied_though_s3_says_400():
+def test_expired_token_is_access_denied_though_s3_says_400():
     for call, args in (("put", (b"", ABSENT, "id")), ("get", (None,)), ("list_page", (None, None))):
         with pytest.raises(AccessDenied, match="ExpiredToken"):
             ask(s3, EXPIRED, call, *args)

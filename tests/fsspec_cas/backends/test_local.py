@@ -110,7 +110,7 @@ def test_killed_writer_leaves_old_or_new_bytes_and_no_lock(tmp_path, store, dela
     assert isinstance(store.put_if_match("a", b"next", content.version, timeout=5), Won)
 
 
-def test_a_crash_between_writing_and_naming_leaves_the_old_file(tmp_path, store, monkeypatch):
+def test_crash_between_writing_and_naming_leaves_the_old_file(tmp_path, store, monkeypatch):
     version = store.put_if_absent("a", b"old").unwrap()
 
     def crash(*_: object) -> None:
@@ -140,7 +140,7 @@ def test_readers_never_see_a_mixture_while_a_writer_replaces(tmp_path, store):
         child.wait()
 
 
-def test_a_plain_write_changes_the_version(tmp_path, store):
+def test_plain_write_changes_the_version(tmp_path, store):
     version = store.put_if_absent("a", b"one").unwrap()
     (tmp_path / "a").write_bytes(b"two")
     outcome = store.put_if_match("a", b"mine", version)
@@ -170,7 +170,7 @@ def test_file_system_with_coarse_timestamps_is_refused(store, monkeypatch):
         store.put_if_match("a", b"same", version)
 
 
-def test_a_folder_is_no_object(tmp_path, store):
+def test_folder_is_no_object(tmp_path, store):
     (tmp_path / "folder" / "inner").mkdir(parents=True)
     for call in (store.read, store.head):
         with pytest.raises(ObjectNotFound):
@@ -182,7 +182,7 @@ def test_a_folder_is_no_object(tmp_path, store):
     assert store.list("") == []
 
 
-def test_a_path_through_a_file_finds_nothing(store):
+def test_path_through_a_file_finds_nothing(store):
     store.put_if_absent("a", b"")
     with pytest.raises(ObjectNotFound):
         store.read("a/b")
@@ -191,7 +191,7 @@ def test_a_path_through_a_file_finds_nothing(store):
         store.put_if_absent("a/b", b"")
 
 
-def test_a_name_without_permission_is_access_denied(store, monkeypatch):
+def test_name_without_permission_is_access_denied(store, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -201,7 +201,7 @@ def test_a_name_without_permission_is_access_denied(store, monkeypatch):
     assert isinstance(caught.value, PermissionError)
 
 
-def test_a_full_disk_is_a_store_error_and_leaves_nothing(tmp_path, store, monkeypatch):
+def test_full_disk_is_a_store_error_and_leaves_nothing(tmp_path, store, monkeypatch):
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 

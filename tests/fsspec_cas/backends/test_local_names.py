@@ -31,7 +31,7 @@ def start(program: str, *arguments: object) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o664, 0o640, 0o444, 0o755])
-def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, store, mode):
+def test_file_that_is_replaced_keeps_its_mode(tmp_path, store, mode):
     version = store.put_if_absent("a", b"1").unwrap()
     (tmp_path / "a").chmod(mode)
     assert isinstance(store.put_if_match("a", b"2", version), Won)
@@ -119,7 +119,7 @@ def test_two_replaces_both_win_without_following_the_link(tmp_path, store, monke
     assert isinstance(store.put_if_match("real/a", b"a", version), Won)
 
 
-def test_a_file_with_hard_links_is_not_written_at_a_version(tmp_path, store):
+def test_file_with_hard_links_is_not_written_at_a_version(tmp_path, store):
     version = store.put_if_absent("a", b"start").unwrap()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "b").hardlink_to(tmp_path / "a")
@@ -150,7 +150,7 @@ def test_create_through_dangling_link_makes_its_target(tmp_path, store):
     assert store.read("parts").data == b"parts"
 
 
-def test_a_link_is_not_deleted_at_its_targets_version(tmp_path, store):
+def test_link_is_not_deleted_at_its_targets_version(tmp_path, store):
     version = store.put_if_absent("a", b"1").unwrap()
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(NotSupported, match="symbolic link"):

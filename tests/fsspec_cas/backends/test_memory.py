@@ -31,13 +31,13 @@ def test_plain_fsspec_code_and_store_see_each_others_writes(store, fs, root):
     assert store.read("b").data == b"by fsspec"
 
 
-def test_a_plain_write_of_equal_bytes_makes_a_new_version(store, fs, root):
+def test_plain_write_of_equal_bytes_makes_a_new_version(store, fs, root):
     version = store.put_if_absent("a", b"same").unwrap()
     fs.pipe_file(f"{root}/a", b"same")
     assert isinstance(store.put_if_match("a", b"mine", version), Lost)
 
 
-def test_a_plain_append_makes_a_new_version(store, fs, root):
+def test_plain_append_makes_a_new_version(store, fs, root):
     version = store.put_if_absent("a", b"one").unwrap()
     with fs.open(f"{root}/a", "ab") as file:
         file.write(b" two")
@@ -45,7 +45,7 @@ def test_a_plain_append_makes_a_new_version(store, fs, root):
     assert isinstance(store.put_if_match("a", b"mine", version), Lost)
 
 
-def test_a_plain_write_carries_no_identity(store, fs, root):
+def test_plain_write_carries_no_identity(store, fs, root):
     fs.pipe_file(f"{root}/a", b"")
     assert store.head("a").write_id is None
     outcome = store.put_if_match("a", b"", store.head("a").version)

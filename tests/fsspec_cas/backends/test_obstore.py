@@ -135,7 +135,7 @@ async def test_many_tasks_wait_concurrently():
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_a_forked_child_has_connections_of_its_own(seaweedfs, over_obstore):
+def test_forked_child_has_connections_of_its_own(seaweedfs, over_obstore):
     store = Store.from_url(over_obstore.new_prefix(), over_obstore.storage_options)
     assert isinstance(store.put_if_absent("a", b"1"), Won)
     child = os.fork()

@@ -58,7 +58,7 @@ def heard(data: bytes, status: int = 200) -> Any:
         body((" spaces ", "2026-11-21T11:00:00.123456Z", 2**40)),
     ],
 )
-def test_a_page_is_read_as_botocore_reads_it(data: bytes) -> None:
+def test_page_is_read_as_botocore_reads_it(data: bytes) -> None:
     assert heard(data).document == by_botocore(data)
 
 

@@ -48,7 +48,7 @@ def test_every_request_carries_its_condition_and_its_identity(listener):
     assert create["x-amz-meta-cas-id"] != match["x-amz-meta-cas-id"]
 
 
-def test_the_user_agent_is_the_sdks_own_and_the_same_in_every_request(listener):
+def test_user_agent_is_the_sdks_own_and_the_same_in_every_request(listener):
     here = store(listener, user_agent_appid="my-app", user_agent_extra="more/1")
     here.put_if_absent("a", b"1")  # botocore notes the checksum of a write there, if it writes it anew
     here.read("a")

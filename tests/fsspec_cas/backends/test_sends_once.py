@@ -116,7 +116,7 @@ def test_retry_after_is_kept_with_a_503(make):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_false_condition_is_denied(make):
+def test_false_condition_is_denied(make):
     for condition in (ABSENT, version(make)):
         form = "quoted" if make in (s3, obstore) and condition != ABSENT else ""
         form = "bucket/key" if make is azure and condition == ABSENT else form  # for another way to create there
@@ -132,7 +132,7 @@ def test_not_modified_is_unchanged(make):
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refusal_of_access_is_access_denied(make, status):
+def test_refusal_of_access_is_access_denied(make, status):
     for call, args in (("head", ()), ("put", (b"", ABSENT, "id"))):
         with pytest.raises(AccessDenied, match="bucket/key"):
             ask(make, said(make.__name__, status), call, *args)
@@ -141,13 +141,13 @@ def test_a_refusal_of_access_is_access_denied(make, status):
 @pytest.mark.parametrize(
     ("make", "code"), [(s3, "NoSuchBucket"), (obstore, "NoSuchBucket"), (azure, "ContainerNotFound")]
 )
-def test_a_create_names_the_bucket_that_is_missing(make, code):
+def test_create_names_the_bucket_that_is_missing(make, code):
     with pytest.raises(BucketNotFound, match="bucket"):
         ask(make, said(make.__name__, 404, code), "put", b"", ABSENT, "id")
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_redirect_is_not_followed(make):
+def test_redirect_is_not_followed(make):
     answer, requests = ask(make, http(307, Location="http://127.0.0.1:1/elsewhere"), "put", b"", ABSENT, "id")
     assert isinstance(answer, NoAnswer)
     assert len(requests) == 1

@@ -26,7 +26,7 @@ def test_store_that_checks_before_the_body_arrives_fails_the_races(client):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_proof_before_a_lock_takes_fifty_six_requests(client):
+def test_proof_before_a_lock_takes_fifty_six_requests(client):
     with SmallS3() as server:
         require_safe_for_locks(store_of(server, client))
         asked = [method for method, _ in server.requests]

@@ -67,7 +67,7 @@ def test_throttling_codes_are_no_answer_whatever_their_status(status, code):
 
 
 @pytest.mark.parametrize("code", ["OperationAborted", "ConditionalRequestConflict", "ConcurrentModification"])
-def test_a_conflict_was_not_applied(code):
+def test_conflict_was_not_applied(code):
     assert isinstance(heard(StoreRequest(Verb.CREATE, "b/k"), 409, code), NotNow)
 
 
@@ -86,7 +86,7 @@ def test_archived_object_error_says_to_restore_it():
         heard(StoreRequest(Verb.GET, "b/k"), 403, "InvalidObjectState")
 
 
-def test_a_missing_upload_or_version_is_no_missing_object():
+def test_missing_upload_or_version_is_no_missing_object():
     for code in ("NoSuchVersion", "XAdminUserNotFound"):
         with pytest.raises(StoreError, match=code):
             heard(StoreRequest(Verb.GET, "b/k"), 404, code)
@@ -108,7 +108,7 @@ def test_keys_that_bulk_delete_could_not_remove_are_named_at_once(options):
 
 
 @CLIENTS
-def test_a_weak_etag_is_refused_at_once(options):
+def test_weak_etag_is_refused_at_once(options):
     weak = http(200, b"data", ETag='W/"1"', Last_Modified=DATE, x_amz_request_id=1)
     with Wire(weak) as wire, pytest.raises(StoreError, match="weak"):
         Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a")
@@ -137,7 +137,7 @@ def encoded() -> object:
 
 
 @CLIENTS
-def test_a_redirect_is_not_followed_and_not_believed(options):
+def test_redirect_is_not_followed_and_not_believed(options):
     good = http(200, b"portal", ETag='"1"', Last_Modified=DATE, x_amz_request_id=1)
     with Wire(good) as portal, Wire(http(302, Location=f"{portal.endpoint}/login")) as wire:
         with pytest.raises(Unavailable, match="no store"):
@@ -219,7 +219,7 @@ def test_one_silent_connection_gets_a_third_of_the_time():
 
 
 @CLIENTS
-def test_a_dead_connection_leaves_time_for_another(options):
+def test_dead_connection_leaves_time_for_another(options):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         backend = backend_for(split_url("s3://bucket/x", options(f"http://127.0.0.1:{silent.getsockname()[1]}"))[0])
 
@@ -261,7 +261,7 @@ def test_access_denied_names_other_possible_causes(options):
         Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a")
 
 
-def test_a_file_system_without_flock_is_named_and_no_descriptor_leaks(tmp_path, monkeypatch):
+def test_file_system_without_flock_is_named_and_no_descriptor_leaks(tmp_path, monkeypatch):
     store = Store.from_url(str(tmp_path))
     version = store.put_if_absent("a", b"1").unwrap()
 

@@ -35,12 +35,12 @@ S3 = {"key": "k", "secret": "s"}
         ("wasbs://container@name.blob.core.windows.net/a/b", KEY, "azure", "container/a/b"),
     ],
 )
-def test_a_url_names_a_backend_and_a_path_in_it(url, options, name, path):
+def test_url_names_a_backend_and_a_path_in_it(url, options, name, path):
     fs, root = split_url(url, options)
     assert (backend_for(fs).name, root) == (name, path)
 
 
-def test_an_azure_account_is_taken_from_the_url():
+def test_azure_account_is_taken_from_the_url():
     fs, _ = split_url("abfss://container@name.dfs.core.windows.net/a", KEY)
     assert fs.account_name == "name"
 
@@ -49,7 +49,7 @@ def test_an_azure_account_is_taken_from_the_url():
     ("url", "extra"),
     [("s3a://b/x", "s3"), ("gs://b/x", "gcs"), ("az://c/x", "azure"), ("wasbs://c@n.blob.core.windows.net/x", "azure")],
 )
-def test_a_missing_package_is_named_by_its_extra(url, extra, monkeypatch):
+def test_missing_package_is_named_by_its_extra(url, extra, monkeypatch):
     def missing(*_: object, **__: object) -> None:
         raise ImportError("not installed")
 
@@ -124,7 +124,7 @@ def test_root_with_two_dots_is_refused():
 
 
 @pytest.mark.parametrize(("url", "form"), SAME_PLACE.items())
-def test_a_url_with_needless_slashes_and_dots_names_the_same_place(url, form):
+def test_url_with_needless_slashes_and_dots_names_the_same_place(url, form):
     assert check_url(url) == form
     options = KEY if "abfss" in url else S3 if "s3:" in url else {}
     assert split_url(url, options)[1] == split_url(form, options)[1]
@@ -149,7 +149,7 @@ OUTPOST = "arn:aws:s3-outposts:eu-west-1:123456789012:outpost"
         ),
     ],
 )
-async def test_an_access_point_stands_for_a_bucket(url, bucket, host):
+async def test_access_point_stands_for_a_bucket(url, bucket, host):
     async with AsyncStore.from_url(url, {**S3, "client_kwargs": {"region_name": "eu-west-1"}}) as store:
         assert store.root == f"{bucket}/a"
         client = await store.backend._client()
@@ -162,7 +162,7 @@ async def test_an_access_point_stands_for_a_bucket(url, bucket, host):
     assert cas._full(f"cas::{url}") == f"{bucket}/a"
 
 
-def test_an_access_point_of_many_regions_is_no_chain_of_urls():
+def test_access_point_of_many_regions_is_no_chain_of_urls():
     url = "s3://arn:aws:s3::123456789012:accesspoint/mine.mrap/a"
     assert Store.from_url(url, S3).root == "arn:aws:s3::123456789012:accesspoint:mine.mrap/a"
 
@@ -174,7 +174,7 @@ def test_account_that_differs_between_url_and_options_is_refused():
         Store.from_url(url, {"account_name": "another", **KEY})
 
 
-def test_a_root_with_needless_slashes_is_the_same_root():
+def test_root_with_needless_slashes_is_the_same_root():
     fs = fsspec.filesystem("memory")
     for root in ("/unit-urls/r", "/unit-urls//r/", "/unit-urls/./r", "//unit-urls/r/."):
         assert Store.from_filesystem(fs, root).root == "/unit-urls/r"
@@ -186,7 +186,7 @@ ODD = ["/a", "a//b", "./a", "a/./b", "a/.", "//a", " a", "a ", "a\n", "a\u3000",
 
 @pytest.mark.parametrize("path", ODD)
 @pytest.mark.parametrize("kind", ["memory", "local", "s3", "gs", "az", "obstore"])
-def test_an_object_has_one_name_in_all_stores(kind, path, tmp_path):
+def test_object_has_one_name_in_all_stores(kind, path, tmp_path):
     url, options = {
         "memory": ("memory://unit-urls/odd", {}),
         "local": (str(tmp_path), {}),

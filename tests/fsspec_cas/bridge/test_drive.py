@@ -59,7 +59,7 @@ def test_each_of_many_threads_gets_its_own_answer():
     assert answers == [2 * n for n in range(400)]
 
 
-def test_an_error_comes_across_with_its_cause():
+def test_error_comes_across_with_its_cause():
     async def fails() -> None:
         raise Reason from KeyError("why")
 
@@ -68,7 +68,7 @@ def test_an_error_comes_across_with_its_cause():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_a_cancelled_coroutine_never_looks_like_a_finished_one():
+def test_cancelled_coroutine_never_looks_like_a_finished_one():
     async def ends_itself() -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -87,7 +87,7 @@ def test_ctrl_c_ends_the_coroutine_and_carries_its_outcome():
     assert isinstance(caught.value.__cause__, Reason)
 
 
-def test_ctrl_c_before_the_coroutine_has_begun_ends_it_at_its_first_suspension(monkeypatch):
+def test_ctrl_c_before_a_coroutine_begins_ends_it_at_its_first_await(monkeypatch):
     waiting, go_on, went_on = threading.Event(), threading.Event(), []
     wait = drive.Signal.wait
 

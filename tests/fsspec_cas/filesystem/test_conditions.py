@@ -65,7 +65,7 @@ def test_exclusive_copy_keeps_content_type_and_metadata(at):
         fs.cp_file(f"{at.folder}/never", f"{at.folder}/c", if_absent=True)
 
 
-def test_a_folder_is_copied_file_by_file(at):
+def test_folder_is_copied_file_by_file(at):
     fs, folder = at.cas(), at.folder
     fs.pipe({f"{folder}/from/a": b"1", f"{folder}/from/b/c": b"2"})
     fs.cp(f"{folder}/from/", f"{folder}/to/", recursive=True, if_absent=True)
@@ -96,7 +96,7 @@ def test_rm_and_cp_without_a_condition_are_those_of_the_target(at):
         (lambda fs, at: fs.cp_file(f"{at}/a", f"{at}/b", if_absent=True, ACL="x"), "ACL"),
     ],
 )
-def test_a_condition_on_more_than_one_object_is_refused(call, words):
+def test_condition_on_more_than_one_object_is_refused(call, words):
     fs, at = fsspec.filesystem("cas", target_protocol="memory"), f"/conditions/{uuid.uuid4().hex}"
     fs.pipe_file(f"{at}/a", b"1")
     with pytest.raises(InvalidInput, match=words):

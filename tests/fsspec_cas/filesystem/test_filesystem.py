@@ -51,7 +51,7 @@ def path(at):
     return f"{at.folder}/a"
 
 
-def test_a_create_is_made_once(fs, path, at):
+def test_create_is_made_once(fs, path, at):
     version = fs.put_if_absent(path, b"mine")
     with pytest.raises(FileExistsError) as lost:
         fs.put_if_absent(path, b"theirs")
@@ -104,7 +104,7 @@ def test_info_is_fresh_when_a_listing_is_cached(fs, path, at):
     assert sorted(PurePath(p).name for p in fs.ls(at.folder, detail=False)) == ["a", "b"]
 
 
-def test_a_plain_write_changes_the_version(fs, path):
+def test_plain_write_changes_the_version(fs, path):
     version = fs.put_if_absent(path, b"1")
     fs.pipe_file(path, b"plain")
     with pytest.raises(VersionMismatch):
@@ -252,7 +252,7 @@ def test_compressed_file_is_written_through_fsspec_open(at, fs):
         fs.open(f"{at.folder}/b", "xb", compression="gzip")
 
 
-def test_a_transaction_commits_or_discards(fs, path):
+def test_transaction_commits_or_discards(fs, path):
     with pytest.raises(ZeroDivisionError), fs.transaction:  # noqa: PT012
         with fs.open(path, "xb") as file:
             file.write(b"1")
@@ -265,7 +265,7 @@ def test_a_transaction_commits_or_discards(fs, path):
     assert fs.cat_file(path) == b"2"
 
 
-def test_a_large_put_is_streamed_with_its_callback(fs, path, tmp_path_factory):
+def test_large_put_is_streamed_with_its_callback(fs, path, tmp_path_factory):
     local = tmp_path_factory.mktemp("local") / "large"
     local.write_bytes(os.urandom(9 * MIB))
     seen = Callback()
@@ -430,14 +430,14 @@ async def test_async_callers_have_the_same_verbs(request, name):
                 left.detach()
 
 
-async def test_the_coroutines_of_a_blocking_target_do_not_block(tmp_path):
+async def test_coroutines_of_a_blocking_target_do_not_block(tmp_path):
     fs = fsspec.filesystem("cas", target_protocol="file")
     assert not fs.async_impl
     version = await fs._put_if_absent(str(tmp_path / "a"), b"1")
     assert (await fs._read_with_version(str(tmp_path / "a"))).version == version
 
 
-def test_a_target_without_conditional_writes_is_refused_by_name():
+def test_target_without_conditional_writes_is_refused_by_name():
     with pytest.raises(NotSupported, match="data"):
         fsspec.filesystem("cas", target_protocol="data")
 

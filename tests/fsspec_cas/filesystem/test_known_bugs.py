@@ -50,7 +50,7 @@ def test_t40_empty_exclusive_file_does_not_truncate_existing_file(request, name)
     assert at.plain.size(f"{at.folder}/empty") == 0
 
 
-def test_t41_a_local_put_file_with_mode_create_does_not_overwrite(tmp_path):
+def test_t41_local_put_file_with_mode_create_does_not_overwrite(tmp_path):
     """The local filesystem of fsspec ignores the mode."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(b"mine")
@@ -75,7 +75,7 @@ def test_t42_exactly_one_of_many_concurrent_creates_wins(request, name):
 
 
 @pytest.mark.parametrize("name", ["memory", "local"])
-def test_t43_an_exclusive_file_is_not_seen_before_it_is_closed(request, name):
+def test_t43_exclusive_file_is_not_seen_before_it_is_closed(request, name):
     """The memory filesystem of fsspec shows it while it is written, and its local one, too."""
     at = place(request, name)
     fs, path = at.cas(), f"{at.folder}/a"

@@ -124,7 +124,7 @@ def test_valid_modes_are_accepted(mode):
     assert fs.cat_file(path) == b"1"
 
 
-def test_a_binary_file_refuses_an_encoding():
+def test_binary_file_refuses_an_encoding():
     with pytest.raises(InvalidInput, match="encoding"):
         fsspec.filesystem("cas", target_protocol="memory").open("/modes/encoded", "xb", encoding="utf-8")
 
@@ -186,7 +186,7 @@ def test_settings_that_a_call_sets_itself_are_refused_at_once(more, named):
         Store.from_url("s3://bucket/a", {"key": "k", "secret": "s", "s3_additional_kwargs": more})
 
 
-def test_a_misspelt_setting_is_refused_by_the_first_write(ministack):
+def test_misspelt_setting_is_refused_by_the_first_write(ministack):
     url, more = ministack.new_prefix(), {"ContentTyp": "x"}
     store = Store.from_url(url, {**ministack.storage_options, "s3_additional_kwargs": more})
     with pytest.raises(InvalidInput, match="ContentTyp"):

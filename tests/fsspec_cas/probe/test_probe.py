@@ -145,7 +145,7 @@ def test_report_is_json_and_progress_is_reported(tmp_path):
     assert [(n, of) for _, n, of in told] == [(n, len(CHECKS)) for n in range(1, len(CHECKS) + 1)]
 
 
-def test_a_store_or_a_filesystem_that_is_open_already_can_be_probed(ministack):
+def test_store_or_a_filesystem_that_is_open_already_can_be_probed(ministack):
     fs = fsspec.filesystem("cas", target_protocol="s3", target_options=ministack.storage_options)
     assert probe(Store.from_filesystem(fs, f"{ministack.bucket}/{uuid.uuid4().hex}"), racers=2).verdict.locks
 
@@ -405,7 +405,7 @@ def test_lock_accepts_a_correct_store_and_leaves_nothing_behind(request, name):
 
 
 @pytest.mark.parametrize("name", ["negative_s3", "negative_gcs"])
-def test_a_lock_refuses_the_servers_that_ignore_conditions(request, name):
+def test_lock_refuses_the_servers_that_ignore_conditions(request, name):
     server = request.getfixturevalue(name)
     with pytest.raises(NotSupported, match="not refused|right version was refused"):
         require_safe(Store.from_url(server.url, server.storage_options))

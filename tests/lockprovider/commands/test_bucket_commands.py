@@ -33,7 +33,7 @@ def test_table_with_buckets_is_made_and_shown_by_info(tmp_path: Path, capsys: py
     assert run(capsys, "create", tmp_path / "u", *COLUMNS, "--buckets", 0)[0] == 2
 
 
-def test_a_jvm_writers_options_make_such_a_table_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jvm_writers_options_make_such_a_table_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--hoodie", "hoodie.index.type=BUCKET", "--hoodie", "hoodie.bucket.index.num.buckets=3"]
     assert run(capsys, "create", tmp_path / "t", *COLUMNS, *options)[0] == 0
     assert {"buckets": 3, "bucket_by": ["id", "part"]}.items() <= run(capsys, "info", tmp_path / "t")[1].items()

@@ -177,7 +177,7 @@ def test_status_reads_the_record_of_jvm_hudi(local):
     assert "lapsed" in command("status", *local.words, code=0).stdout
 
 
-def test_a_lock_without_a_table_is_on_any_object(local):
+def test_lock_without_a_table_is_on_any_object(local):
     with Lock(local.store, "jobs/nightly.json").acquire() as lease:
         for words in ([local.url, "--on", "jobs/nightly.json"], [f"file://{local.url}?on=jobs/nightly.json"]):
             said = json.loads(command("status", "--json", *words, code=0).stdout)
@@ -319,7 +319,7 @@ def _gets(proxy):
     return [status for method, _, status in proxy.delivered if method == "GET"]
 
 
-def test_a_watch_of_a_quiet_lock_moves_no_bodies(seaweedfs):
+def test_watch_of_a_quiet_lock_moves_no_bodies(seaweedfs):
     at = server_at(seaweedfs)
     at.store.put_if_absent(HUDI_LOCK_PATH, b'{"expired":true,"validUntil":1000,"owner":"j-1"}').unwrap()
     with FaultProxy("127.0.0.1", seaweedfs.port) as proxy:
@@ -483,7 +483,7 @@ def family_under(folder, *words, deaf=False):
     raise AssertionError("it never came up")
 
 
-def test_the_command_is_ended_with_its_children_when_the_lock_is_broken(at, tmp_path):
+def test_command_is_ended_with_its_children_when_the_lock_is_broken(at, tmp_path):
     with family_under(tmp_path, "--json", *at.words, *SHORT) as (running, there):
         break_it(at)
         _, said = running.communicate(timeout=LIMIT_S)
@@ -500,7 +500,7 @@ def test_command_that_ignores_term_is_killed_after_the_grace(local, tmp_path):
     assert not any(map(alive, there))
 
 
-def test_a_lease_that_is_taken_over_ends_the_command(local, tmp_path):
+def test_lease_that_is_taken_over_ends_the_command(local, tmp_path):
     with family_under(tmp_path, *local.words, *SHORT) as (running, there):
         theirs = LockRecord("other", 2**42, expired=False, epoch=2**42).encode()
         local.store.update(HUDI_LOCK_PATH, lambda _: theirs)
@@ -600,7 +600,7 @@ def test_signals_ignored_by_nohup_stay_ignored(local, tmp_path):
     assert running.returncode == 4
 
 
-def test_a_store_that_is_gone_for_a_lease_ends_the_command_in_time(seaweedfs, tmp_path):
+def test_store_that_is_gone_for_a_lease_ends_the_command_in_time(seaweedfs, tmp_path):
     at = server_at(seaweedfs)
     with FaultProxy("127.0.0.1", seaweedfs.port) as proxy:
         words = ["--storage-options", json.dumps(seaweedfs.options_for(proxy.endpoint))]
@@ -619,7 +619,7 @@ def audit_of(at, code=0):
     return json.loads(command("audit", "--json", *at.words, code=code).stdout)
 
 
-def test_a_run_on_a_server_is_in_its_audit(seaweedfs, tmp_path):
+def test_run_on_a_server_is_in_its_audit(seaweedfs, tmp_path):
     at, go = server_at(seaweedfs), tmp_path / "go"
     command("audit", "--enable", *at.words, code=0)
     shell = f"echo $LOCKPROVIDER_EPOCH; until [ -e {go} ]; do sleep 0.05; done"
@@ -656,7 +656,7 @@ def test_audit_names_each_holder_and_how_long_it_held(local, tmp_path):
     assert len(audit_of(at)["tenures"]) == 2, "kept, and no more of them"
 
 
-def test_a_holder_that_was_stopped_past_its_lease_shows_as_an_overlap(tmp_path):
+def test_holder_that_was_stopped_past_its_lease_shows_as_an_overlap(tmp_path):
     for attempt in range(5):  # the machine may stand still at the wrong moment
         at = At(str(tmp_path / f"table-{attempt}"))
         if stop_past_the_lease(at, tmp_path):
@@ -700,7 +700,7 @@ def test_audit_reads_the_records_of_jvm_hudi(local):
     ]
 
 
-def test_the_audit_takes_only_the_files_written_last(local):
+def test_audit_takes_only_the_files_written_last(local):
     command("audit", "--enable", *local.words, code=0)
     for _ in range(3):
         command("run", *local.words, "--", "true", code=0)
@@ -733,7 +733,7 @@ def test_every_command_has_its_exit_codes_in_its_help():
     assert "exit codes:" in command("--help", code=0).stdout
 
 
-def test_a_command_whose_extra_is_missing_says_what_to_install():
+def test_command_whose_extra_is_missing_says_what_to_install():
     code = "import sys; sys.modules['pyarrow'] = None; from lockprovider.cli import main; main(['table', 'info', 'x'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 2

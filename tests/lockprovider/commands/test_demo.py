@@ -30,14 +30,14 @@ def test_demo_that_cannot_start_prints_one_sentence(words, capsys):
     assert capsys.readouterr().err.startswith("lockprovider: ")
 
 
-def test_a_run_is_good_only_if_all_finished_and_the_proof_holds():
+def test_run_is_good_only_if_all_finished_and_the_proof_holds():
     assert report().ok
     assert not report(OTHER).ok
     assert not report(None).ok
     assert not report(deaths=(Death("protect", -9, 0, ()),)).ok
 
 
-def test_the_report_names_the_first_difference_and_the_dead():
+def test_report_names_the_first_difference_and_the_dead():
     words = report(OTHER, (Death("protect", 1, 0, ("boom",)),)).text()
     assert "PROOF FAILED" in words
     assert "    expected ('a', 3)\n    found    ('a', 4)" in words
@@ -45,19 +45,19 @@ def test_the_report_names_the_first_difference_and_the_dead():
     assert "boom" in words
 
 
-def test_an_unreadable_table_is_a_failed_proof():
+def test_unreadable_table_is_a_failed_proof():
     assert "PROOF FAILED: hudi-rs cannot read the table: no such file" in report(None).text()
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/table", "s3://", "s3:///t", "memory://t"])
-def test_a_bad_url_is_refused_in_one_sentence(url):
+def test_bad_url_is_refused_in_one_sentence(url):
     with pytest.raises(CasError) as refusal:
         check_target(url, {})
     assert "\n" not in str(refusal.value)
     assert url.split("/")[0] in str(refusal.value)
 
 
-def test_a_folder_that_holds_a_table_or_anything_else_is_refused_and_left_alone(tmp_path):
+def test_nonempty_folder_is_refused_and_left_alone(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious.txt").write_text("x")
     (tmp_path / "table" / ".hoodie").mkdir(parents=True)
@@ -69,20 +69,20 @@ def test_a_folder_that_holds_a_table_or_anything_else_is_refused_and_left_alone(
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["precious.txt"]
 
 
-def test_a_new_or_empty_folder_is_fine_and_not_made_by_looking(tmp_path):
+def test_new_or_empty_folder_is_fine_and_not_made_by_looking(tmp_path):
     check_target(str(tmp_path), {})
     check_target(str(tmp_path / "new" / "table"), {})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_line_loads_nothing_heavy():
+def test_command_line_loads_nothing_heavy():
     code = "import lockprovider.cli, sys; lockprovider.cli.parser(); print(*sorted(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"pyspark", "pandas", "pyarrow", "botocore", "aiohttp", "rich", "hudi"}
     assert heavy & set(run.stdout.split()) == set()
 
 
-def test_a_missing_extra_is_named_with_what_to_install():
+def test_missing_extra_is_named_with_what_to_install():
     code = "import sys; sys.modules['hudi'] = None; from lockprovider import cli; sys.exit(cli.main(['demo']))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 2
@@ -97,7 +97,7 @@ with s3_server() as (url, options):
 """
 
 
-def test_a_server_that_is_kept_can_be_asked_until_ctrl_c_and_is_gone_then():
+def test_server_that_is_kept_can_be_asked_until_ctrl_c_and_is_gone_then():
     with subprocess.Popen([sys.executable, "-c", SERVED], stderr=subprocess.PIPE, text=True) as keeps:
         said = keeps.stderr.readline()
         assert said.startswith(

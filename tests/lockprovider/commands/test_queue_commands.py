@@ -99,7 +99,7 @@ def test_stopped_worker_finishes_its_claimed_message(url, tmp_path) -> None:
     assert stat.ready in (0, 1)  # the second, if it was claimed before the signal was seen
 
 
-def test_a_command_whose_claim_is_lost_is_ended(url, tmp_path) -> None:
+def test_command_whose_claim_is_lost_is_ended(url, tmp_path) -> None:
     opened = Queue.create(url)
     opened.put("a")
     script = f"echo $$ > {tmp_path}/pid; sleep 600"

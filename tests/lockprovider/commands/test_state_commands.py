@@ -73,7 +73,7 @@ def test_rollback_restores_empty_state_and_null_is_refused(url) -> None:
     assert b"UNCHANGED" not in said
 
 
-def test_an_older_fence_is_refused(url) -> None:
+def test_older_fence_is_refused(url) -> None:
     state("put", url, "--fence", 7, stdin=b"{}")
     assert b"epoch 6 is over" in state("put", url, "--fence", 6, stdin=b"{}", code=1).stderr
 

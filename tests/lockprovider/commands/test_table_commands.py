@@ -82,7 +82,7 @@ def commits(folder: Path) -> list[str]:
     return [commit.instant for commit in Table.open(str(folder)).history()]
 
 
-def test_a_table_is_made_from_columns_and_from_a_parquet_file(tmp_path: Path, run: Any) -> None:
+def test_table_is_made_from_columns_and_from_a_parquet_file(tmp_path: Path, run: Any) -> None:
     words = ["--column", "id:int64", "--column", "part:string", "--column", "value:int64", "--key", "id"]
     nine = ("--table-version", "9")
     made = run("create", tmp_path / "one", *words, "--partition-by", "part", "--url-encode", "--json", *nine)
@@ -262,7 +262,7 @@ def test_doctor_exit_code_tells_whether_anything_is_wrong(folder: Path, run: Any
     assert "WRONG" in run("doctor", folder).out
 
 
-def test_the_timeline_is_drawn(folder: Path, run: Any) -> None:
+def test_timeline_is_drawn(folder: Path, run: Any) -> None:
     svg = folder.parent / "t.svg"
     Table.open(str(folder), settings=SETTINGS).savepoint()
     assert run("timeline", folder, "--svg", svg, "--json").said["svg"] == str(svg)

@@ -36,7 +36,7 @@ def test_differing_row_is_shown_as_found_and_as_expected(found, surplus, missing
     assert (result.surplus, result.missing) == ((surplus,), (missing,))
 
 
-def test_a_lost_row_a_surplus_row_and_a_repeated_row_are_found():
+def test_lost_row_a_surplus_row_and_a_repeated_row_are_found():
     row = ("a", 1, "x")
     lost = compare(having().slice(1), EXPECTED)
     assert (lost.missing, lost.surplus, lost.equal) == ((row,), (), False)
@@ -46,7 +46,7 @@ def test_a_lost_row_a_surplus_row_and_a_repeated_row_are_found():
     assert (twice.surplus, twice.equal) == ((row,), False)
 
 
-def test_a_missing_column_is_an_error_and_not_a_difference():
+def test_missing_column_is_an_error_and_not_a_difference():
     with pytest.raises(KeyError):
         compare(having().drop_columns(["s"]), EXPECTED)
 

@@ -70,23 +70,23 @@ def test_commits_conflicts_retries_and_lock_waits_are_counted():
     assert ingest.step == Step(0, 2, "late-3")
 
 
-def test_a_clock_that_steps_back_makes_no_negative_wait():
+def test_clock_that_steps_back_makes_no_negative_wait():
     stepped = [message("lock_wait", "ingest", 50), message("lock_held", "ingest", 20)]
     assert tracks(stepped)["ingest"].waits_ms == [0]
 
 
 @pytest.mark.parametrize(("waits", "median", "longest"), [([], 0, 0), ([5], 5, 5), ([9, 1, 4, 2], 2, 9)])
-def test_the_median_of_the_lock_waits_is_the_lower_one(waits, median, longest):
+def test_median_of_the_lock_waits_is_the_lower_one(waits, median, longest):
     said = Track("ingest", waits_ms=waits).to_json()
     assert (said["lock_wait_median_ms"], said["lock_wait_max_ms"]) == (median, longest)
 
 
-def test_the_columns_of_the_summary_line_up():
+def test_columns_of_the_summary_line_up():
     rows = Report("t", (Track("ingest"), Track("backfill", waits_ms=[100])), (), None, "", "", 0.0).text().split("\n")
     assert len({len(row) for row in rows[:3]}) == 1
 
 
-def test_an_attempt_knows_its_end_and_the_commit_it_lost_to():
+def test_attempt_knows_its_end_and_the_commit_it_lost_to():
     found = tracks(RUN)
     first, lost, second = (
         found[role].attempts[i] for role, i in (("ingest", "i1"), ("protect", "p1"), ("protect", "p2"))
@@ -96,7 +96,7 @@ def test_an_attempt_knows_its_end_and_the_commit_it_lost_to():
     assert second.end == "was left open"
 
 
-def test_the_rollback_of_a_dead_writers_instant_reaches_its_attempt():
+def test_rollback_of_a_dead_writers_instant_reaches_its_attempt():
     found = tracks([*RUN, message("rolled_back", "", 9000, "p2")])
     assert found["protect"].attempts["p2"].rolled_back_ms == 1_009_000
 
@@ -108,7 +108,7 @@ def test_waits_and_holdings_of_the_lock_are_drawn():
     assert not any(title.startswith("protect waits") for title in titles if title)
 
 
-def test_the_picture_is_well_formed_and_needs_nothing_from_elsewhere():
+def test_picture_is_well_formed_and_needs_nothing_from_elsewhere():
     svg = drawn(RUN, title="Flights & more <3", died={"protect": 1_001_500})
     assert "href" not in svg
     assert "<script" not in svg
@@ -119,7 +119,7 @@ def test_the_picture_is_well_formed_and_needs_nothing_from_elsewhere():
 
 
 @pytest.mark.parametrize("detail", [{"others": ["i1"]}, {"lost_to": "i1_900.commit"}, {"others": ["x9"]}])
-def test_a_conflict_is_linked_to_the_commit_it_lost_to(detail):
+def test_conflict_is_linked_to_the_commit_it_lost_to(detail):
     run = [
         message("conflict", "protect", 1010, "p1", **detail) if one[1].at_ms == 1_001_010 else one for one in RUN[1:]
     ]
@@ -127,7 +127,7 @@ def test_a_conflict_is_linked_to_the_commit_it_lost_to(detail):
     assert len(links) == ("x9" not in str(detail))
 
 
-def test_a_compaction_has_lanes_of_its_own_and_is_no_commit_of_the_pipelines():
+def test_compaction_has_its_own_lanes_and_is_no_commit_of_a_pipeline():
     one = tracks([*RUN, *COMPACTION], COMPACT)[COMPACT].attempts["c1"]
     assert (one.end, one.doing, one.end_ms - one.begin_ms) == ("committed", "merges 4 log files", 90)
     with_it, without = drawn([*RUN, *COMPACTION], COMPACT), drawn(RUN)
@@ -146,5 +146,5 @@ def test_nothing_is_drawn_outside_the_picture():
         assert x + width <= WIDTH
 
 
-def test_a_run_without_a_single_message_still_makes_a_picture():
+def test_run_without_a_single_message_still_makes_a_picture():
     assert marks(drawn([], title="nothing"), "svg")

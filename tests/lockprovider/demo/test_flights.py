@@ -19,12 +19,12 @@ def keys(table: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*(table[key].to_pylist() for key in proof.KEYS), strict=True))
 
 
-def test_the_late_corrections_of_a_month_follow_the_next_months_main_delivery():
+def test_late_corrections_follow_the_main_delivery_of_the_next_month():
     names = [f"{kind}-{month}" for kind, month in plan((1, 2, 3))]
     assert names == ["main-1", "main-2", "late-1", "main-3", "late-2", "late-3"]
 
 
-def test_the_real_flights_are_all_there_with_whole_numbers_and_distinct_keys(real):
+def test_real_flights_are_complete_with_whole_numbers_and_distinct_keys(real):
     assert real.num_rows == 336_776
     assert real.schema == proof.SCHEMA
     assert len(set(keys(real))) == real.num_rows
@@ -48,7 +48,7 @@ def test_late_corrections_overlap_the_main_delivery_and_add_rows(real):
     assert len(set(late) - both) > 200
 
 
-def test_the_main_delivery_alone_is_not_the_truth(real):
+def test_main_delivery_alone_is_not_the_truth(real):
     february = real.filter(pc.equal(real["month"], 2))
     main = delivery(real, "main", 2)
     assert main["air_time"].null_count > february["air_time"].null_count + 1000

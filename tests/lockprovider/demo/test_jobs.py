@@ -23,7 +23,7 @@ def frame(*rows: dict[str, object]) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("values", "median"), [([3], 3), ([4, 1], 1), ([9, 1, 5], 5), ([4, 1, 3, 2], 2), ([7, 7, 1, 1], 1)]
 )
-def test_the_lower_median_is_the_lower_of_the_two_in_the_middle(values, median):
+def test_lower_median_is_the_lower_of_the_two_in_the_middle(values, median):
     assert proof.lower_median(pd.Series(values)) == median
 
 
@@ -34,7 +34,7 @@ def test_copies_of_a_lower_median_do_not_move_it(values):
         assert proof.lower_median(pd.Series(values + [median] * copies)) == median
 
 
-def test_a_missing_air_time_and_the_delay_at_arrival_come_from_the_route():
+def test_missing_air_time_and_the_delay_at_arrival_come_from_the_route():
     made = frame(
         {"air_time": 40, "arr_delay": 5, "dep_delay": 10},  # planned 45
         {"air_time": 50, "arr_delay": 0, "dep_delay": 4},  # planned 54
@@ -46,7 +46,7 @@ def test_a_missing_air_time_and_the_delay_at_arrival_come_from_the_route():
     assert filled["arr_delay"].tolist() == [5, 0, 20, 7 + 50 - 45]
 
 
-def test_a_flight_of_another_route_or_month_says_nothing():
+def test_flight_of_another_route_or_month_says_nothing():
     made = frame(
         {"air_time": 40, "arr_delay": 5, "dest": "SFO"},
         {"air_time": 40, "arr_delay": 5, "month": 2},
@@ -55,7 +55,7 @@ def test_a_flight_of_another_route_or_month_says_nothing():
     assert proof.backfill(made)["air_time"].isna().tolist() == [False, False, True]
 
 
-def test_a_cancelled_flight_is_deleted_and_never_filled():
+def test_cancelled_flight_is_deleted_and_never_filled():
     made = frame({"air_time": 40, "arr_delay": 5}, {"dep_time": None, "dep_delay": None})
     assert proof.backfill(made)["air_time"].isna().tolist() == [False, True]
     assert len(proof.delete_cancelled(made)) == 1
@@ -79,13 +79,13 @@ def test_every_order_of_protect_backfill_and_delete_ends_in_the_same_rows():
         pd.testing.assert_frame_equal(end, ends[0])
 
 
-def test_a_pseudonym_is_the_keyed_hash_that_openssl_computes():
+def test_pseudonym_is_the_keyed_hash_that_openssl_computes():
     command = ["openssl", "dgst", "-sha256", "-r"]
     answer = subprocess.run(command, input=b"lockprovider demo" + b"N14228", capture_output=True, check=True)
     assert proof.pseudonym("N14228") == "anon-" + answer.stdout.decode()[:16]
 
 
-def test_a_pseudonym_is_its_own_pseudonym_and_a_missing_tail_number_stays_missing():
+def test_pseudonym_maps_to_itself_and_missing_tail_number_stays_missing():
     once = proof.protect(frame({"tailnum": "N14228"}, {"tailnum": None}))
     twice = proof.protect(once)
     assert once["tailnum"].tolist() == ["anon-2abfeb2e76584cbf", None]

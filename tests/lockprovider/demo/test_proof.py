@@ -18,7 +18,7 @@ def test_key_secret_endpoint_and_region_are_renamed():
     }
 
 
-def test_an_endpoint_in_the_options_wins_over_the_environment():
+def test_endpoint_in_the_options_wins_over_the_environment():
     environ = {"AWS_ENDPOINT_URL": "https://from.environ"}
     assert reader_options("s3://b/t", {}, environ) == {"aws_endpoint": "https://from.environ"}
     nested = {"client_kwargs": {"endpoint_url": "https://nested"}}
@@ -29,5 +29,5 @@ def test_plain_http_is_allowed_only_where_it_was_asked_for():
     assert "aws_allow_http" not in reader_options("s3://b/t", {"endpoint_url": "https://x"}, {})
 
 
-def test_a_local_folder_needs_no_options():
+def test_local_folder_needs_no_options():
     assert reader_options("/data/t", {"auto_mkdir": True}, {"AWS_ENDPOINT_URL": "x"}) == {}

@@ -39,7 +39,7 @@ def test_three_pipelines_share_a_table_and_no_row_is_lost(tmp_path: Path) -> Non
     assert picture.read_text().startswith("<svg")
 
 
-def test_a_compaction_service_runs_beside_them_and_no_log_file_is_left(tmp_path: Path) -> None:
+def test_compaction_service_runs_beside_them_and_no_log_file_is_left(tmp_path: Path) -> None:
     picture, url = tmp_path / "run.svg", str(tmp_path / "table")
     done = start("--json", "--merge-on-read", "--url", url, "--out", str(picture))
     out, err = done.communicate(timeout=DEADLINE_S)
@@ -69,7 +69,7 @@ def wait_until_it_writes(url: str, conductor: subprocess.Popen[str]) -> None:
     raise AssertionError("nothing was written")
 
 
-def test_a_killed_pipeline_leaves_a_table_that_the_others_keep_writing(tmp_path: Path) -> None:
+def test_killed_pipeline_leaves_a_table_that_the_others_keep_writing(tmp_path: Path) -> None:
     url = str(tmp_path / "table")
     conductor = start("--url", url)
     assert conductor.stderr is not None

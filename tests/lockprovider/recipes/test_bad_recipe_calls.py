@@ -256,7 +256,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 
 @pytest.mark.parametrize("case", [*OPENED, *QUEUES, *LOGS, *STATES, *ELECTIONS])
-def test_a_bad_call_of_a_recipe_is_one_typed_error_and_changes_nothing(made: Made, case: Case) -> None:
+def test_bad_call_of_a_recipe_is_one_typed_error_and_changes_nothing(made: Made, case: Case) -> None:
     call, kind, parts = case
     before = made.queue.stat().ready, *made.seen()[1:]
     with pytest.raises(kind) as refused:

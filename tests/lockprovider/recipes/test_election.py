@@ -446,7 +446,7 @@ def test_invalid_election_object_is_refused_and_not_overwritten(store, data) -> 
     assert store.read(PATH).data == data
 
 
-def test_a_newer_format_is_refused_and_unknown_fields_are_kept(store) -> None:
+def test_newer_format_is_refused_and_unknown_fields_are_kept(store) -> None:
     Election(store, PATH, **SOON).lead(timeout=0).resign()
     fields = json.loads(store.read(PATH).data)
     store.update(PATH, lambda _: json.dumps({**fields, "colour": "red"}).encode())
@@ -466,7 +466,7 @@ def test_two_threads_of_one_candidate_lead_one_after_the_other(store) -> None:
     assert election.lead(timeout=0).epoch == term.epoch + 1
 
 
-def test_a_term_belongs_to_its_process(store) -> None:
+def test_term_belongs_to_its_process(store) -> None:
     election = Election(store, PATH, **SOON)
     term = election.lead()
     for one in (term, election):
@@ -557,7 +557,7 @@ def test_bad_calls_are_refused(store) -> None:
         Election("memory://x", PATH)
 
 
-def test_a_silent_store_is_asked_until_the_timeout(backend, monkeypatch) -> None:
+def test_silent_store_is_asked_until_the_timeout(backend, monkeypatch) -> None:
     monkeypatch.setattr(candidate_module, "_REQUEST_S", 0.01)
     store = Store(Faulty(backend, {"get": [LoseRequest()] * 10_000}), "/x")
     with pytest.raises(Unavailable):
@@ -586,7 +586,7 @@ def test_tasks_lead_and_are_cancelled_when_deposed(store) -> None:
     asyncio.run(story())
 
 
-def test_a_cancelled_run_cancels_its_work_and_resigns(store) -> None:
+def test_cancelled_run_cancels_its_work_and_resigns(store) -> None:
     async def story() -> None:
         began, ended = asyncio.Event(), asyncio.Event()
 

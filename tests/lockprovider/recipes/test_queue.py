@@ -396,7 +396,7 @@ def ctrl_c() -> None:
     raise KeyboardInterrupt
 
 
-def test_a_message_is_not_delivered_before_its_time(store) -> None:
+def test_message_is_not_delivered_before_its_time(store) -> None:
     clock = ManualClock()
     made(store)
     queue = Queue(store, PATH, world=clock)
@@ -478,7 +478,7 @@ def test_full_queue_raises_and_puts_nothing(store) -> None:
     assert [one.again for one in queue.put_many(["x" * 1000] * 3, producer="p", key=lambda body: body[0])] == [True] * 3
 
 
-def test_an_older_fence_is_refused(store) -> None:
+def test_older_fence_is_refused(store) -> None:
     queue = made(store)
     queue.put(1, fence=7)
     queue.put(2)
@@ -487,7 +487,7 @@ def test_an_older_fence_is_refused(store) -> None:
     assert queue.stat().ready == 2
 
 
-def test_a_job_is_a_fence_for_a_state(store) -> None:
+def test_job_is_a_fence_for_a_state(store) -> None:
     from lockprovider.state import Fenced as StateFenced
     from lockprovider.state import State
 
@@ -612,7 +612,7 @@ def test_waiting_worker_is_woken_by_a_put_of_its_process_and_can_be_stopped(stor
         assert working.result().acked == 3
 
 
-def test_an_error_of_the_queue_ends_the_work(store) -> None:
+def test_error_of_the_queue_ends_the_work(store) -> None:
     queue = made(store)
     queue.put(1)
 
@@ -685,7 +685,7 @@ def test_put_many_raises_for_a_bad_message_after_the_earlier_ones_ended(store) -
     assert queue.stat().ready == 1
 
 
-def test_a_forked_child_holds_no_claims(store, tmp_path) -> None:
+def test_forked_child_holds_no_claims(store, tmp_path) -> None:
     queue = lockprovider.queue.create(f"file://{tmp_path}/q.json", visible_s=600)
     queue.put("a")
     job = queue.claim()

@@ -74,7 +74,7 @@ def test_segment_takes_one_put_when_written_and_one_get_and_delete_later(store, 
 @pytest.mark.parametrize(
     "faults", [*product(FAULTS, repeat=3)], ids=lambda faults: "-".join(type(one).__name__ for one in faults)
 )
-def test_each_triple_of_faults_of_puts_loses_and_doubles_nothing_in_segments(store, small, faults) -> None:
+def test_each_triple_of_faults_of_puts_with_segments_loses_nothing(store, small, faults) -> None:
     made(store).put_many(range(5), producer="p")
     queue, faulty = again(store, {"put": [*faults]})
     queue.put(5, producer="p", seq=6)
@@ -85,7 +85,7 @@ def test_each_triple_of_faults_of_puts_loses_and_doubles_nothing_in_segments(sto
     assert segments(store) == []
 
 
-def test_a_store_that_refuses_the_segment_has_put_nothing(store, small) -> None:
+def test_store_that_refuses_the_segment_has_put_nothing(store, small) -> None:
     made(store).put_many(range(4))
     queue, faulty = again(store, {"put": [Refuse()] * 500})
     queue._writer.segments._timeout_s = 2
@@ -196,7 +196,7 @@ def test_urgent_message_precedes_segments_and_segments_precede_less_urgent(store
     assert drained(queue) == ["first", *range(8), "last"]
 
 
-def test_a_purge_removes_segments_too(store, small) -> None:
+def test_purge_removes_segments_too(store, small) -> None:
     queue = made(store)
     queue.put_many(range(9))
     assert queue.purge(expected=queue.stat().rev) == 9

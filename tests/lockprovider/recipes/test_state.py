@@ -74,7 +74,7 @@ def added(n: int):
     return lambda value: [*value, n]
 
 
-def test_a_state_is_read_updated_and_left_as_it_is(store) -> None:
+def test_state_is_read_updated_and_left_as_it_is(store) -> None:
     state = State(store, PATH, default=dict)
     nothing = state.read()
     assert (nothing.serial, nothing.value) == (0, {})
@@ -193,7 +193,7 @@ class Meanwhile(Faulty):
 
 
 @pytest.mark.parametrize(("others", "keep"), [(0, 5), (1, 5), (10, 20)])
-def test_a_lost_answer_is_settled_also_after_others_have_written_ten_times(store, others, keep) -> None:
+def test_lost_answer_is_settled_also_after_others_have_written_ten_times(store, others, keep) -> None:
     other = State(store, PATH, default=list, keep=keep)
     clock = ManualClock()
     way = Meanwhile(store.backend, lambda: [other.update(added(100 + n)) for n in range(others)], clock)
@@ -254,7 +254,7 @@ def test_trimmed_history_reports_the_removed_serials(store) -> None:
             state.at(serial)
 
 
-def test_a_rollback_is_the_next_serial(store) -> None:
+def test_rollback_is_the_next_serial(store) -> None:
     state = State(store, PATH)
     for n in range(3):
         state.put(n)
@@ -263,7 +263,7 @@ def test_a_rollback_is_the_next_serial(store) -> None:
     assert [one.value for one in state.history()] == [0, 2, 1, 0]
 
 
-def test_a_state_that_was_removed_and_made_anew_is_another_lineage(store) -> None:
+def test_state_that_was_removed_and_made_anew_is_another_lineage(store) -> None:
     old = State(store, PATH).put("old")
     store.delete(PATH)
     anew = State(store, PATH)
@@ -281,7 +281,7 @@ def test_put_with_expected_serial_refuses_another_serial(store) -> None:
     assert state.put("b", expected=1).serial == 2
 
 
-def test_an_older_fence_is_refused(store) -> None:
+def test_older_fence_is_refused(store) -> None:
     state = State(store, PATH, default=list)
     state.update(added(1), fence=5)
     assert state.update(added(2)).epoch == 5
@@ -308,7 +308,7 @@ def test_lease_works_as_a_fence(store) -> None:
         state.update(added(3), fence=older)
 
 
-def test_an_edit_writes_at_its_end_and_nothing_after_an_exception(store) -> None:
+def test_edit_writes_at_its_end_and_nothing_after_an_exception(store) -> None:
     state = State(store, PATH, default=dict)
     with state.edit(reason="migration 12") as doc:
         doc["schema"] = 12
@@ -349,7 +349,7 @@ def test_overtaken_advisory_edit_raises(store) -> None:
     assert state.read().value == {"a": 1}
 
 
-def test_a_holder_that_was_paused_overwrites_nothing(store) -> None:
+def test_holder_that_was_paused_overwrites_nothing(store) -> None:
     """The lease lapses, another edits; then the first one goes on."""
     clock = ManualClock()
     short = LockSettings(validity=10, renew=1)

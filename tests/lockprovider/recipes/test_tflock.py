@@ -107,7 +107,7 @@ def test_acquire_on_silent_store_is_unknown_and_can_be_unlocked(store) -> None:
         TfLock("s3://bucket", KEY)  # type: ignore[arg-type]
 
 
-def test_an_interrupted_wait_leaves_nothing_locked(store) -> None:
+def test_interrupted_wait_leaves_nothing_locked(store) -> None:
     lock, _ = again(store, put=[Interrupt()])
     with pytest.raises(KeyboardInterrupt):
         lock.acquire()

@@ -616,7 +616,7 @@ def test_no_append_of_an_older_epoch_follows_lead(store) -> None:
     assert records(log) == [b"plain", b"first", b"second", b"after"]
 
 
-def test_a_leader_that_fails_lets_others_append(store) -> None:
+def test_leader_that_fails_lets_others_append(store) -> None:
     log = made(store)
     with pytest.raises(ZeroDivisionError), log.lead(producer="p") as out:
         out.append(b"1", seq=1 // (out.append(b"1", seq=1).position is None))
@@ -762,7 +762,7 @@ def test_racing_clients_in_a_small_ring_lose_and_double_nothing(store) -> None:
     assert sorted(seen) == sorted(b"%d.%d" % (one, n) for one in range(3) for n in range(1, 13))
 
 
-def test_a_forked_child_is_a_client_of_its_own(tmp_path) -> None:
+def test_forked_child_is_a_client_of_its_own(tmp_path) -> None:
     log = lockprovider.wal.create(f"file://{tmp_path}/orders", storage_options={"auto_mkdir": True})
     log.append(b"a")
     if (child := os.fork()) == 0:
@@ -835,7 +835,7 @@ def test_sealed_log_refuses_appends_and_readers_learn_of_the_end(store, slots) -
     assert [batch.sealed for batch in log.read()] == [True]
 
 
-def test_a_named_reader_commits_the_end_of_a_sealed_log(store) -> None:
+def test_named_reader_commits_the_end_of_a_sealed_log(store) -> None:
     log = made(store, 2, retain="readers")
     reader = log.reader("r")
     log.append(b"a")

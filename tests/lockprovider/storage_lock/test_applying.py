@@ -156,7 +156,7 @@ def test_publish_written_after_the_deadline_is_not_taken_for_applied(store: Stor
     assert backend.asked == ["put a"]
 
 
-def test_unordered_publish_after_a_slow_one_is_reported_once_the_slow_one_is(store: Store, backend: Slow) -> None:
+def test_unordered_publish_after_a_slow_one_is_reported_after_it(store: Store, backend: Slow) -> None:
     if backend.blocking:
         pytest.skip("one thread puts one after the other")
     go, begun = threading.Event(), threading.Event()

@@ -128,7 +128,7 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 # -- as with threads ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_lock_is_held_inside_the_block_and_released_after_it(store: Store) -> None:
+async def test_lock_is_held_inside_the_block_and_released_after_it(store: Store) -> None:
     lock = AsyncLock(store, settings=LONG)
     async with lock.acquire() as lease:
         lease.check()
@@ -236,7 +236,7 @@ async def test_loss_is_reported_on_the_event_loop(store: Store) -> None:
         pass
 
 
-async def test_a_staged_publish_works_as_with_threads(store: Store) -> None:
+async def test_staged_publish_works_as_with_threads(store: Store) -> None:
     lock = AsyncLock(store, settings=LONG)
     kept, dropped = await lock.stage("state/1", b"done"), await lock.stage("state/2", b"never")
     await lock.unstage(dropped)
@@ -246,7 +246,7 @@ async def test_a_staged_publish_works_as_with_threads(store: Store) -> None:
     assert [entry.path for entry in store.list(".hoodie/.locks/")] == [HUDI_LOCK_PATH]
 
 
-async def test_a_url_is_enough(tmp_path: Path) -> None:
+async def test_url_is_enough(tmp_path: Path) -> None:
     async with lockprovider.async_lock(f"file://{tmp_path}?on=a/lock.json&timeout=0") as lease:
         assert json.loads((tmp_path / "a/lock.json").read_bytes())["owner"] == lease.owner
         with pytest.raises(NotAcquired):
@@ -313,7 +313,7 @@ async def stopped_and_cancelled(gate: Gate, point: int, work: Callable[[], Any])
     gate.go.set()
 
 
-async def test_an_acquisition_that_is_cancelled_at_any_request_leaves_no_lock(
+async def test_acquisition_that_is_cancelled_at_any_request_leaves_no_lock(
     gated: tuple[Store, Store, Gate],
 ) -> None:
     store, way, gate = gated
@@ -376,7 +376,7 @@ async def test_lock_acquired_for_a_cancelled_task_is_released(store: Store, hops
         pass
 
 
-async def test_a_waiting_acquisition_is_cancelled_at_once_and_never_takes_the_lock_later(
+async def test_cancelled_acquisition_ends_at_once_and_never_takes_the_lock(
     gated: tuple[Store, Store, Gate],
 ) -> None:
     store, way, gate = gated
@@ -422,7 +422,7 @@ async def test_release_cancelled_at_any_request_completes_before_the_next_task(
         assert record(store).expired
 
 
-async def test_a_block_that_is_cancelled_is_left_with_the_lock_released(gated: tuple[Store, Store, Gate]) -> None:
+async def test_block_that_is_cancelled_is_left_with_the_lock_released(gated: tuple[Store, Store, Gate]) -> None:
     store, way, _ = gated
     inside = asyncio.Event()
 
@@ -472,7 +472,7 @@ async def test_task_cancelled_at_its_turn_passes_the_turn_on(store: Store) -> No
     await (await asyncio.wait_for(second, SOON_S)).release()
 
 
-def test_a_loop_that_ends_in_the_middle_of_an_acquisition_leaves_no_lock(gated: tuple[Store, Store, Gate]) -> None:
+def test_loop_that_ends_in_the_middle_of_an_acquisition_leaves_no_lock(gated: tuple[Store, Store, Gate]) -> None:
     store, way, gate = gated
     gate.arm(3)
 

@@ -261,7 +261,7 @@ def test_every_tenure_and_overlap_can_be_pointed_at() -> None:
     assert sum(title.startswith("overlap: <a> and b") for title in found) == 1
 
 
-def test_a_bar_is_as_long_as_its_tenure() -> None:
+def test_bar_is_as_long_as_its_tenure() -> None:
     picture = drawn(seen(200, told("a", "START 0 30", "END 30 30"), told("b", "START 30 90", "END 90 90")))
     bars = {
         title.text.partition(":")[0]: float(bar.get("width") or 0)
@@ -392,7 +392,7 @@ def test_every_holding_has_a_file_of_its_own_and_they_fit_together(store: Store)
     assert len(read_files(store, FOLDER, 2, timeout_s=10)) == 2
 
 
-def test_a_loss_is_an_end_that_was_not_held(store: Store) -> None:
+def test_loss_is_an_end_that_was_not_held(store: Store) -> None:
     enable(store)
     log = AuditLog(store)
     lease = Lock(store, settings=SETTINGS, audit=log).acquire()
@@ -404,7 +404,7 @@ def test_a_loss_is_an_end_that_was_not_held(store: Store) -> None:
     assert (start.held, end.step, end.held) == (True, "END", False)
 
 
-def test_a_release_that_finds_another_holder_is_a_loss(store: Store) -> None:
+def test_release_that_finds_another_holder_is_a_loss(store: Store) -> None:
     enable(store)
     log = AuditLog(store)
     lease = Lock(store, settings=SETTINGS, audit=log).acquire()
@@ -429,7 +429,7 @@ def test_lock_does_not_wait_for_its_audit(store: Store, backend: Slow) -> None:
     assert len([what for what in backend.asked if what.startswith("put") and "jsonl" in what]) == 1
 
 
-def test_the_lock_does_not_fail_with_its_audit(store: Store, backend: Slow, caplog: pytest.LogCaptureFixture) -> None:
+def test_lock_does_not_fail_with_its_audit(store: Store, backend: Slow, caplog: pytest.LogCaptureFixture) -> None:
     enable(store)
     backend.down = True
     log = AuditLog(store)
@@ -445,7 +445,7 @@ def test_the_lock_does_not_fail_with_its_audit(store: Store, backend: Slow, capl
     assert [[record.step for record in page] for page in written(store)] == [["START", "END"]]
 
 
-def test_the_switch_is_asked_once_a_minute_and_costs_the_lock_nothing(store: Store, backend: Slow) -> None:
+def test_switch_is_asked_once_a_minute_and_costs_the_lock_nothing(store: Store, backend: Slow) -> None:
     world = ManualClock()
     log = AuditLog(store, world=world)
     lock = Lock(store, settings=SETTINGS, audit=log)
@@ -470,7 +470,7 @@ def test_the_switch_is_asked_once_a_minute_and_costs_the_lock_nothing(store: Sto
     assert len(written(store)) == 1
 
 
-def test_a_file_that_was_cleaned_up_in_between_comes_back_whole(store: Store) -> None:
+def test_file_that_was_cleaned_up_in_between_comes_back_whole(store: Store) -> None:
     enable(store)
     log = AuditLog(store)
     with Lock(store, settings=SETTINGS, audit=log).acquire():
@@ -549,7 +549,7 @@ def test_no_thread_is_left_when_all_is_written(store: Store) -> None:
 
 
 @pytest.mark.parametrize("ending", ["pass", "lease.release()", "sys.exit(3)", "raise ValueError"])
-def test_the_last_record_of_a_process_is_written(tmp_path: Path, ending: str) -> None:
+def test_last_record_of_a_process_is_written(tmp_path: Path, ending: str) -> None:
     store = Store.from_url(str(tmp_path))
     enable(store)
     code = f"""
@@ -566,7 +566,7 @@ lease = Lock(store, audit=AuditLog(store, exit_s=100)).acquire()
     assert LockRecord.decode(store.read(HUDI_LOCK_PATH).data).expired
 
 
-def test_a_forked_process_keeps_an_audit_of_its_own(tmp_path: Path) -> None:
+def test_forked_process_keeps_an_audit_of_its_own(tmp_path: Path) -> None:
     store = Store.from_url(str(tmp_path))
     enable(store)
     code = """
@@ -649,7 +649,7 @@ def test_pickled_audit_starts_anew_in_another_process(tmp_path: Path) -> None:
     assert [record.step for record in written(store)[0]] == ["START", "END"]
 
 
-def test_a_stale_holder_shows_as_an_overlap(store: Store) -> None:
+def test_stale_holder_shows_as_an_overlap(store: Store) -> None:
     """Two clients with clocks of their own, as in two processes: taken over, and noticed two seconds later."""
     enable(store)
     one, two, here, there = AuditLog(store), AuditLog(store), ManualClock(), ManualClock(_ids=1000)

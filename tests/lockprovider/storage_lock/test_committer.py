@@ -594,7 +594,7 @@ def test_slower_of_two_colliding_writers_leads_the_batch(store: Store, elsewhere
     assert record(store).expired
 
 
-def test_an_intent_whose_log_has_ended_is_void(store: Store, clock: ManualClock) -> None:
+def test_intent_whose_log_has_ended_is_void(store: Store, clock: ManualClock) -> None:
     on_duty(store)
     publishing = started(client(store, clock), wanted(store, "mine"))
     until(lambda: posted(store))
@@ -678,7 +678,7 @@ def test_one_of_several_conflicting_intents_is_decided(store: Store, tmp_path: P
 # -- another process ---------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_of_the_lock_is_another_client(store: Store, tmp_path: Path) -> None:
+def test_copy_of_the_lock_is_another_client(store: Store, tmp_path: Path) -> None:
     lock = Lock(Store.from_url(str(tmp_path)), settings=PATIENT)
     commit(lock, "second")
     again = pickle.loads(pickle.dumps(lock))
@@ -707,7 +707,7 @@ commit(lock, "fourth")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_is_another_client(store: Store, backend: Watched, tmp_path: Path) -> None:
+def test_forked_child_is_another_client(store: Store, backend: Watched, tmp_path: Path) -> None:
     program = [sys.executable, "-c", FORKED, str(tmp_path), str(backend.blocking)]
     tests = str(Path(__file__).parents[2])
     env = os.environ | {"PYTHONPATH": tests}

@@ -171,7 +171,7 @@ def test_every_lock_error_names_lock_holder_times_and_next_step(kind):
     assert (type(again), str(again), again.url, again.holder) == (kind, str(error), error.url, HOLDER)
 
 
-def test_a_lock_that_was_given_back_names_no_holder():
+def test_lock_that_was_given_back_names_no_holder():
     error = LockError("no")
     say_all(error, "s3://b/t.json", LockRecord("o-1", 1, expired=True, holder=HOLDER), 2)
     assert (str(error), error.holder) == ("no; the lock is s3://b/t.json", None)
@@ -203,11 +203,11 @@ def test_record_has_user_and_command_in_a_field_that_hudi_drops():
         (["x" * 100], "x" * 60),
     ],
 )
-def test_a_command_is_a_name_without_its_arguments(monkeypatch, argv, named):
+def test_command_is_a_name_without_its_arguments(monkeypatch, argv, named):
     monkeypatch.setattr("sys.argv", argv)
     assert client.command() == named
 
 
-def test_a_user_without_a_name_is_a_number(monkeypatch):
+def test_user_without_a_name_is_a_number(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 7)
     assert client.user() == str(2**31 - 7)

@@ -58,7 +58,7 @@ def test_never_acquired_lock_is_absent(store: Store) -> None:
     assert status_fields(seen)["owner"] is None
 
 
-def test_a_holder_is_named_with_host_pid_and_epoch(store: Store) -> None:
+def test_holder_is_named_with_host_pid_and_epoch(store: Store) -> None:
     with Lock(store, settings=SHORT).acquire() as lease:
         said = status_fields(see(store))
         assert (said["state"], said["owner"], said["epoch"]) == ("held", lease.owner, lease.epoch)
@@ -140,7 +140,7 @@ def test_holder_of_a_broken_lock_is_notified(store: Store) -> None:
     assert loss.value.reason is LossReason.BROKEN
 
 
-def test_a_record_that_changed_since_it_was_shown_is_not_broken(store: Store) -> None:
+def test_record_that_changed_since_it_was_shown_is_not_broken(store: Store) -> None:
     with Lock(store, settings=SHORT).acquire() as lease:
         shown = see(store)
         assert lease.renew()
@@ -163,7 +163,7 @@ def test_waiter_that_joins_before_the_break_does_not_prevent_it(store: Store) ->
     assert left.freed_ms == shown.own_ms, "so that those in the line are given their turn"
 
 
-def test_a_record_that_was_removed_since_it_was_shown_is_not_broken(store: Store) -> None:
+def test_record_that_was_removed_since_it_was_shown_is_not_broken(store: Store) -> None:
     store.put_if_absent(HUDI_LOCK_PATH, HELD.encode()).unwrap()
     shown = see(store)
     store.delete(HUDI_LOCK_PATH)
@@ -171,7 +171,7 @@ def test_a_record_that_was_removed_since_it_was_shown_is_not_broken(store: Store
     assert store.list("") == []
 
 
-def test_a_decided_publish_survives_the_break_and_is_finished_by_the_next_holder(store: Store) -> None:
+def test_decided_publish_survives_a_break_and_next_holder_applies_it(store: Store) -> None:
     lock = Lock(store, settings=SHORT)
     pending = lock.stage("log/1", b"decided")
     record = replace(HELD, valid_until_ms=Machine().now_ms() + 60_000, pending=pending)
@@ -218,7 +218,7 @@ def test_events_between_two_reads_are_reported(
 
 
 @pytest.mark.parametrize(("now_ms", "state"), [(20_500, "held"), (20_501, "lapsed")])
-def test_a_lease_has_lapsed_after_hudis_grace(now_ms: int, state: str) -> None:
+def test_lease_has_lapsed_after_hudis_grace(now_ms: int, state: str) -> None:
     assert state_at(HELD, now_ms) == state
     assert state_at(replace(HELD, expired=True), now_ms) == "released"
 

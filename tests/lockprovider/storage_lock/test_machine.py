@@ -77,7 +77,7 @@ def test_client_acquires_by_a_write_at_the_version_it_read() -> None:
         assert put.record.line == ("a", "b"), "who waits from then on is said by whoever takes it"
 
 
-def test_an_absent_record_is_created() -> None:
+def test_absent_record_is_created() -> None:
     state, put = taking(None)
     assert isinstance(state, Writing)
     assert put.condition == ABSENT
@@ -184,7 +184,7 @@ def test_publish_applied_during_a_doubtful_renewal_is_not_applied_again(*, lande
     assert isinstance(state, Held)
 
 
-def test_an_older_copy_of_a_publish_that_landed_late_is_the_publish() -> None:
+def test_older_copy_of_a_publish_that_landed_late_is_the_publish() -> None:
     mine = Held(replace(WAITED_FOR, log=Log("old")), V1, NOW_S + 80, 0)
     writing, first = step(ME, mine, Commit(PENDING, at("n2")))
     checking, _ = step(ME, writing, PutFailed())
@@ -260,7 +260,7 @@ def test_release_that_finds_record_of_another_is_done(seen: LockRecord | None) -
 # -- holding -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_release_is_a_tombstone_that_keeps_the_epoch() -> None:
+def test_release_is_a_tombstone_that_keeps_the_epoch() -> None:
     writing, put = step(ME, held(), Release(at("n2")))
     assert put.condition == V1
     assert (put.record.expired, put.record.epoch, put.record.pending) == (True, NOW_MS, None)
@@ -277,7 +277,7 @@ def test_record_keeps_unapplied_publishes_and_drops_applied_ones(event: object) 
 
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("then", ["acquired", "committed"])
-def test_a_renewal_while_something_is_applied_is_only_a_renewal(then: str, answered: bool) -> None:
+def test_renewal_while_something_is_applied_is_only_a_renewal(then: str, answered: bool) -> None:
     writing, put = step(ME, Rolling(held(PENDING), then), Renew(at("n2", s=10)))
     if answered:
         state, done = step(ME, writing, PutWon(V2))
@@ -309,7 +309,7 @@ def test_forward_clock_step_does_not_move_the_own_deadline() -> None:
 
 @pytest.mark.parametrize(("now_s", "lost"), [(NOW_S + 89.9, False), (NOW_S + 90, True)])
 @pytest.mark.parametrize("rolling", [False, True])
-def test_a_lease_is_lost_at_its_deadline_though_nobody_took_it(now_s: float, lost: bool, rolling: bool) -> None:
+def test_lease_is_lost_at_its_deadline_though_nobody_took_it(now_s: float, lost: bool, rolling: bool) -> None:
     before = Rolling(held(PENDING), "acquired") if rolling else held()
     state, effect = step(ME, before, Tick(now_s))
     assert isinstance(state, Lost) == isinstance(effect, Ended) == lost
@@ -374,13 +374,13 @@ MINE = LockRecord("me", NOW_MS, expired=False, epoch=9, nonce="a")
         (MINE, None, "unknown"),
     ],
 )
-def test_a_commit_in_doubt_is_settled_by_the_record_and_the_object(
+def test_commit_in_doubt_is_settled_by_the_record_and_the_object(
     seen: LockRecord | None, there: str | None, verdict: str
 ) -> None:
     assert settle_commit(PENDING, "me", 9, seen, there) == verdict
 
 
-def test_a_write_is_only_ever_sent_under_a_condition() -> None:
+def test_write_is_only_ever_sent_under_a_condition() -> None:
     effects = [taking(None)[1], taking(replace(OTHERS, expired=True))[1]]
     effects += [step(ME, held(), event)[1] for event in (Renew(at()), Release(at()), Commit(PENDING, at()))]
     assert all(isinstance(put, PutRecord) for put in effects)
@@ -401,7 +401,7 @@ def test_client_that_releases_and_returns_is_last_of_the_waiters() -> None:
     assert (put.record.line, put.record.freed_ms) == ((), 0)
 
 
-def test_a_holder_finds_its_lease_under_the_version_that_a_joining_waiter_made() -> None:
+def test_holder_finds_its_lease_at_the_version_of_a_joining_waiter() -> None:
     holds = held()
     there = joined(holds.record, "b")
     assert there.apart_from_line() == holds.record
@@ -432,7 +432,7 @@ def took_turn(record: LockRecord) -> PutRecord:
     return put
 
 
-def test_the_length_of_a_turn_is_a_running_mean_over_turns_that_were_waited_for() -> None:
+def test_turn_length_is_a_running_mean_over_awaited_turns() -> None:
     took = replace(FREED, line=("p", "a"), holder=Holder("h", 1, NOW_MS - 80))
     assert took_turn(took).record.turn_ms == 80
     assert took_turn(replace(took, turn_ms=48)).record.turn_ms == 50
@@ -579,7 +579,7 @@ def after_a_jvm_writer() -> LockRecord:
     return replace(take.record, line=("next",))
 
 
-def test_a_jvm_writer_that_was_seen_is_remembered_for_an_hour() -> None:
+def test_jvm_writer_that_was_seen_is_remembered_for_an_hour() -> None:
     taken = after_a_jvm_writer()
     assert taken.guest_ms == NOW_MS
     freed = replace(taken, expired=True, line=())

@@ -68,7 +68,7 @@ def town() -> Town:
     return Town()
 
 
-def test_a_cycle_is_one_attempt_one_success_one_release_and_its_times(town: Town) -> None:
+def test_cycle_is_one_attempt_one_success_one_release_and_its_times(town: Town) -> None:
     lock, counters, _ = town.lock()
     with lock.acquire() as lease:
         assert counters.values == {
@@ -140,7 +140,7 @@ def test_an_own_write_that_landed_late_is_no_dangling_lock(town: Town) -> None:
     ],
     ids=["broken", "taken over"],
 )
-def test_a_release_that_comes_too_late_is_a_failure(
+def test_release_that_comes_too_late_is_a_failure(
     town: Town, change: dict[str, object], expected: dict[str, int]
 ) -> None:
     lock, counters, _ = town.lock()
@@ -150,7 +150,7 @@ def test_a_release_that_comes_too_late_is_a_failure(
     assert {name: n for name, n in counters.values.items() if name in expected or "release" in name} == expected
 
 
-def test_a_release_whose_answer_was_lost_is_a_success(town: Town) -> None:
+def test_release_whose_answer_was_lost_is_a_success(town: Town) -> None:
     lock, counters, faulty = town.lock()
     lease = lock.acquire()
     faulty._plan["put"] = deque([LoseAnswer()])
@@ -159,7 +159,7 @@ def test_a_release_whose_answer_was_lost_is_a_success(town: Town) -> None:
     assert counters.values["lock.release.success"] == 1
 
 
-def test_a_release_that_does_not_reach_the_store_is_a_failure(town: Town) -> None:
+def test_release_that_does_not_reach_the_store_is_a_failure(town: Town) -> None:
     lock, counters, faulty = town.lock()
     lease = lock.acquire()
     for operation in ("put", "get", "head"):
@@ -171,7 +171,7 @@ def test_a_release_that_does_not_reach_the_store_is_a_failure(town: Town) -> Non
     assert counters.timings["lock.acquire.duration"].count == 1
 
 
-def test_a_store_that_does_not_answer_leaves_the_state_unknown(town: Town) -> None:
+def test_store_that_does_not_answer_leaves_the_state_unknown(town: Town) -> None:
     lock, counters, _ = town.lock({"get": SILENCE})
     with pytest.raises(CasError):
         lock.acquire()
@@ -218,7 +218,7 @@ def test_garbage_at_the_path_and_a_heartbeat_that_cannot_start_are_fatal(
     assert counters.values["lock.acquire.failure"] == 2
 
 
-def test_a_store_that_ignores_conditions_is_fatal(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_ignores_conditions_is_fatal(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, counters, _ = town.lock()
 
     def unsafe(_timeout: float | None = None) -> None:
@@ -230,7 +230,7 @@ def test_a_store_that_ignores_conditions_is_fatal(town: Town, monkeypatch: pytes
     assert counters.values["lock.provider.fatal.error"] == 1
 
 
-def test_a_ctrl_c_while_waiting_is_an_interruption(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_waiting_is_an_interruption(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     holder, _, _ = town.lock()
     lock, counters, _ = town.lock()
 
@@ -245,7 +245,7 @@ def test_a_ctrl_c_while_waiting_is_an_interruption(town: Town, monkeypatch: pyte
     assert counters.values == {"lock.acquire.attempts": 1, "lock.acquire.failure": 1, "lock.interrupted": 1}
 
 
-async def test_a_task_that_is_cancelled_while_waiting_is_an_interruption() -> None:
+async def test_task_that_is_cancelled_while_waiting_is_an_interruption() -> None:
     store, counters = Store.from_url(f"memory://{uuid.uuid4().hex}"), Counters()
     with Lock(store).acquire():
         lock = AsyncLock(store, settings=LockSettings(timeout=60, poll=30), on_metric=counters)
@@ -258,7 +258,7 @@ async def test_a_task_that_is_cancelled_while_waiting_is_an_interruption() -> No
     assert counters.values["lock.release.success"] == 1
 
 
-def test_a_callback_that_fails_costs_a_warning_and_no_lock(town: Town) -> None:
+def test_callback_that_fails_costs_a_warning_and_no_lock(town: Town) -> None:
     def fail(_: Measure) -> None:
         raise ZeroDivisionError
 

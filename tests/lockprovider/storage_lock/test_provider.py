@@ -142,7 +142,7 @@ def test_options_may_stand_behind_a_url() -> None:
     assert lockprovider.lock("memory://t/able?check_store=true").settings == LockSettings()
 
 
-def test_a_url_without_options_has_the_defaults() -> None:
+def test_url_without_options_has_the_defaults() -> None:
     for url in ("memory://t/able", "memory://t/able?"):
         assert (lockprovider.lock(url).settings, lockprovider.lock(url).path) == (LockSettings(), HUDI_LOCK_PATH)
 
@@ -175,7 +175,7 @@ def test_plain_path_with_apparent_options_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_url_and_the_arguments_may_not_contradict_each_other() -> None:
+def test_url_and_the_arguments_may_not_contradict_each_other() -> None:
     with pytest.raises(InvalidSettings, match="contradicts"):
         lockprovider.lock("memory://t/able?validity=60&renew=5", settings=LockSettings())
     with pytest.raises(InvalidSettings, match=r"'a.json'.*'b.json'"):
@@ -202,12 +202,12 @@ def test_any_path_can_be_the_lock_and_publishes_go_below_the_url(tmp_path: Path,
 
 
 @pytest.mark.parametrize("on", ["", "/lock.json", "a//b.json", "folder/", "../lock.json", "a/./b"])
-def test_a_path_that_is_no_object_below_the_url_is_refused(on: str) -> None:
+def test_path_that_is_no_object_below_the_url_is_refused(on: str) -> None:
     with pytest.raises(InvalidSettings, match="below the URL"):
         lockprovider.lock("memory://t/able", on=on)
 
 
-def test_a_lock_at_the_root_of_a_bucket_publishes_on_a_real_server(seaweedfs) -> None:
+def test_lock_at_the_root_of_a_bucket_publishes_on_a_real_server(seaweedfs) -> None:
     url, options = seaweedfs.new_prefix(), seaweedfs.storage_options
     with lockprovider.lock(url, on="lock.json", storage_options=options) as lease:
         lease.publish("state/1", b"done")
@@ -258,7 +258,7 @@ def test_get_lock_is_the_record_in_the_store_while_it_is_held(provider: LockProv
     assert provider.get_lock() is None
 
 
-def test_an_inner_unlock_does_not_free_the_outer_try_lock(provider: LockProvider, tmp_path: Path) -> None:
+def test_inner_unlock_does_not_free_the_outer_try_lock(provider: LockProvider, tmp_path: Path) -> None:
     assert provider.try_lock()
     assert provider.try_lock()
     provider.unlock()
@@ -329,7 +329,7 @@ def test_garbage_at_the_lock_path_is_an_error_and_not_a_held_lock(provider: Lock
         provider.try_lock()
 
 
-def test_a_url_that_cannot_be_opened_is_an_error_of_the_store() -> None:
+def test_url_that_cannot_be_opened_is_an_error_of_the_store() -> None:
     with pytest.raises(CasError):
         LockProvider.from_url("ftp://a/b")
 
@@ -408,7 +408,7 @@ def test_store_that_ignores_conditions_is_refused_before_locking(negative_s3) ->
     assert negative_s3.raw_head(f"{url}/{HUDI_LOCK_PATH}").status == 404
 
 
-def test_the_check_can_be_left_out(negative_s3) -> None:
+def test_check_can_be_left_out(negative_s3) -> None:
     url, options = negative_s3.new_prefix(), negative_s3.storage_options
     with lockprovider.lock(f"{url}?check_store=false", storage_options=options):
         assert negative_s3.raw_head(f"{url}/{HUDI_LOCK_PATH}").status == 200
@@ -422,7 +422,7 @@ def test_no_table_is_made_in_a_store_that_ignores_conditions(negative_s3) -> Non
     assert negative_s3.raw_head(f"{url}/.hoodie/hoodie.properties").status == 404
 
 
-def test_a_table_is_checked_before_its_first_transaction_and_not_again(seaweedfs, bucket: str) -> None:
+def test_table_is_checked_before_its_first_transaction_and_not_again(seaweedfs, bucket: str) -> None:
     schema = pa.schema([("id", pa.int64())])
     options = seaweedfs.storage_options
     Table.create(f"{bucket}/made", TableSpec("t", schema, record_keys=("id",)), storage_options=options)
@@ -467,7 +467,7 @@ def test_memory_and_local_disk_are_not_checked(kind: str, tmp_path: Path) -> Non
 # -- other processes ---------------------------------------------------------------------------------------------------
 
 
-def test_a_pickled_lock_or_provider_is_another_client_of_the_same_lock(tmp_path: Path) -> None:
+def test_pickled_lock_or_provider_is_another_client_of_the_same_lock(tmp_path: Path) -> None:
     lock = lockprovider.lock(f"file://{tmp_path}?validity=60&renew=5&on=a/lock.json")
     provider = LockProvider.from_config({"hoodie.base.path": str(tmp_path)})
     for _ in range(2):  # fresh, and used and given back

@@ -33,7 +33,7 @@ records = st.builds(
 
 
 @given(records)
-def test_a_record_reads_back_as_it_was_written(record: LockRecord) -> None:
+def test_record_reads_back_as_it_was_written(record: LockRecord) -> None:
     assert LockRecord.decode(record.encode()) == record
 
 

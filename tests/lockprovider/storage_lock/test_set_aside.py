@@ -94,7 +94,7 @@ def test_batched_publish_with_a_taken_path_blocks_no_client(store: Store) -> Non
     assert store.read("state1.1").data == FOREIGN
 
 
-def test_bytes_that_are_not_those_of_the_publish_are_refused_before_it_is_decided(store: Store) -> None:
+def test_wrong_bytes_of_a_publish_are_refused_before_it_is_decided(store: Store) -> None:
     lock = of_another_process(store)
     pending = lock.stage("state1", b"mine")
     with lock.acquire() as lease:

@@ -67,7 +67,7 @@ def test_applying_through_a_bad_network_ends_with_the_object_there_once(
     assert store.read("state/7").data == b"data"
 
 
-def test_a_foreign_object_at_the_path_is_an_error_that_says_so_and_stays(store: Store) -> None:
+def test_foreign_object_at_the_path_is_an_error_that_says_so_and_stays(store: Store) -> None:
     pending = staged(store)
     store.put_if_absent("state/7", b"foreign").unwrap()
     with pytest.raises(LockError, match="its path holds an object with digest .*; a program changed it"):

@@ -81,7 +81,7 @@ DEEP = pa.schema(
         ("more", "more", "string"),
     ],
 )
-def test_a_path_adds_one_field_inside_a_column(path: str, column: str, kind: str) -> None:
+def test_path_adds_one_field_inside_a_column(path: str, column: str, kind: str) -> None:
     found = with_columns(DEEP, pa.schema([(path, pa.large_string())]))
     assert str(found.field(column).type) == kind
     assert outline(found) != outline(DEEP)
@@ -89,7 +89,7 @@ def test_a_path_adds_one_field_inside_a_column(path: str, column: str, kind: str
     assert all(found.field(one.name) == one for one in DEEP if one.name != column)
 
 
-def test_a_wider_struct_adds_what_is_new_at_the_end() -> None:
+def test_wider_struct_adds_what_is_new_at_the_end() -> None:
     wider = pa.struct([("y", pa.string()), ("x", pa.int32()), ("in", pa.struct([("a", pa.int8())]))])
     found = with_columns(DEEP, pa.schema([("st", wider), ("id", pa.int32())]))
     assert str(found.field("st").type) == "struct<x: int64, y: string, in: struct<a: int32>>"

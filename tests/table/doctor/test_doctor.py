@@ -72,7 +72,7 @@ def reword(folder: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_a_healthy_table_has_no_findings_whatever_was_done_to_it(folder: Path) -> None:
+def test_healthy_table_has_no_findings_whatever_was_done_to_it(folder: Path) -> None:
     table = Table.open(str(folder), settings=SETTINGS)
     overwrite(table, ["b"], (5, "b", 5))
     table.savepoint()
@@ -333,7 +333,7 @@ def archived_table(tmp_path: Path) -> Path:
     return tmp_path / "a"
 
 
-def test_an_archive_that_lost_a_file_or_has_a_torn_manifest_is_wrong(tmp_path: Path) -> None:
+def test_archive_that_lost_a_file_or_has_a_torn_manifest_is_wrong(tmp_path: Path) -> None:
     folder = archived_table(tmp_path)
     assert findings(folder) == findings(folder, "note") == []
     history = folder / ".hoodie" / "timeline" / "history"
@@ -346,7 +346,7 @@ def test_an_archive_that_lost_a_file_or_has_a_torn_manifest_is_wrong(tmp_path: P
     assert (rule, "manifest_1 cannot be understood" in what) == ("archive", True)
 
 
-def test_an_archival_that_was_not_finished_and_a_long_timeline_are_noted(
+def test_archival_that_was_not_finished_and_a_long_timeline_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = archived_table(tmp_path)

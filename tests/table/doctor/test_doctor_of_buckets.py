@@ -28,7 +28,7 @@ def said(table: Table, state: str = "wrong") -> list[tuple[str, str]]:
     return findings(Path(table.url), state)
 
 
-def test_a_healthy_table_has_no_findings(table: Table) -> None:
+def test_healthy_table_has_no_findings(table: Table) -> None:
     overwrite(table, ["a"], (1, "a", 1), (2, "a", 2))
     upsert(table, (2, "a", 20), (3, "a", 3))
     table.delete(rows((1, "b", 1)))

@@ -34,6 +34,6 @@ def test_dask_writes_and_services_are_fenced_as_their_table_is(tmp_path: Path) -
         table.under(7).append(rows((4, "d", 4)))
 
 
-def test_a_table_that_is_sent_elsewhere_keeps_its_fence(tmp_path: Path) -> None:
+def test_table_that_is_sent_elsewhere_keeps_its_fence(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC).under(("loader", 7))
     assert pickle.loads(pickle.dumps(table)).fence == table.fence

@@ -35,7 +35,7 @@ def test_missing_java_error_says_what_was_found_and_what_to_do(old_java, monkeyp
     assert "the extra 'spark'" in str(nothing.value)
 
 
-def test_the_wheels_java_drops_the_one_argument_and_keeps_all_others():
+def test_wheels_java_drops_the_one_argument_and_keeps_all_others():
     home = java.find_java({"PATH": "/nowhere"}).home
     command = [
         home / "bin" / "java",
@@ -48,7 +48,7 @@ def test_the_wheels_java_drops_the_one_argument_and_keeps_all_others():
     assert "a = b c" in run.stderr
 
 
-def test_the_folder_of_the_wheels_java_is_private():
+def test_folder_of_the_wheels_java_is_private():
     home = java.find_java({"PATH": "/nowhere"}).home
     assert home.stat().st_mode & 0o077 == 0
 

@@ -51,7 +51,7 @@ def as_hudi_rs_reads(table: Table) -> list[dict[str, Any]]:
 # -- pandas ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_frame_is_appended_upserted_and_deleted(table: Table) -> None:
+def test_frame_is_appended_upserted_and_deleted(table: Table) -> None:
     first = table.append(frame((1, "a", 1), (2, "a", 2), (3, "b", 3)), extra={"batch": "7"})
     second = table.upsert(frame((2, "a", 20), (4, "b", 4)), retries=3)
     third = table.delete(frame((3, "b", 0), (99, "b", 0)))
@@ -64,13 +64,13 @@ def test_a_frame_is_appended_upserted_and_deleted(table: Table) -> None:
     assert [commit.instant for commit in history] == [first.instant, second.instant, third.instant]
 
 
-def test_a_key_in_both_rows_and_deletes_is_deleted(table: Table) -> None:
+def test_key_in_both_rows_and_deletes_is_deleted(table: Table) -> None:
     table.append(frame((1, "a", 1), (2, "a", 2)))
     table.upsert(frame((1, "a", 10), (3, "a", 3)), deletes=frame((1, "a", 0)))
     assert content(table) == by_hudi_rs(table.url) == {(2, "a", 2), (3, "a", 3)}
 
 
-def test_the_index_is_dropped_whatever_it_is(table: Table) -> None:
+def test_index_is_dropped_whatever_it_is(table: Table) -> None:
     table.append(frame((1, "a", 1), (2, "b", 2), index=pd.Index(["x", "y"], name="value_too")))
     table.upsert(frame((3, "b", 3), index=pd.MultiIndex.from_tuples([(1, 2)])))
     assert table.to_arrow().column_names == STEPS
@@ -132,7 +132,7 @@ def test_read_frame_equals_the_written_frame(tmp_path: Path) -> None:
     ],
     ids=["timedelta", "mixed", "dict", "text", "time", "complex", "period", "uint64"],
 )
-def test_a_column_of_the_wrong_type_is_named_and_nothing_is_written(table: Table, column: Any, sentence: str) -> None:
+def test_column_of_the_wrong_type_is_named_and_nothing_is_written(table: Table, column: Any, sentence: str) -> None:
     bad = pd.DataFrame({"id": [1, 2], "part": ["a", "b"], "value": column})
     before = data_files(Path(table.url))
     for call in (table.append, table.upsert):
@@ -193,7 +193,7 @@ def test_missing_column_is_null_in_append_and_refused_in_upsert(table: Table) ->
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "a", None)}
 
 
-def test_a_delete_needs_key_and_partition_and_nothing_else(table: Table) -> None:
+def test_delete_needs_key_and_partition_and_nothing_else(table: Table) -> None:
     table.append(frame((1, "a", 1), (2, "a", 2)))
     with pytest.raises(InvalidRecords, match="^part is missing"):
         table.delete(pd.DataFrame({"id": [1]}))
@@ -204,7 +204,7 @@ def test_a_delete_needs_key_and_partition_and_nothing_else(table: Table) -> None
     assert content(table) == by_hudi_rs(table.url) == {(2, "a", 2)}
 
 
-def test_a_conflict_of_a_frame_is_retried_or_raised(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conflict_of_a_frame_is_retried_or_raised(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.append(frame((1, "a", 0)))
     real = arrow.write
     left = [3]
@@ -254,7 +254,7 @@ def test_duplicate_key_across_files_of_one_append_is_found(table: Table, monkeyp
     assert orphans(Path(table.url)) == set()
 
 
-def test_a_reader_can_be_upserted_and_has_no_second_try_when_appended(table: Table) -> None:
+def test_reader_can_be_upserted_and_has_no_second_try_when_appended(table: Table) -> None:
     def reader() -> pa.RecordBatchReader:
         return rows((1, "a", 1), (2, "b", 2)).to_reader()
 
@@ -265,7 +265,7 @@ def test_a_reader_can_be_upserted_and_has_no_second_try_when_appended(table: Tab
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
 
 
-def test_a_reader_that_fails_leaves_nothing(table: Table) -> None:
+def test_reader_that_fails_leaves_nothing(table: Table) -> None:
     def batches() -> Any:
         yield rows((1, "a", 1)).to_batches()[0]
         raise ZeroDivisionError
@@ -355,7 +355,7 @@ def test_dask_read_is_lazy_with_one_partition_per_file_and_one_snapshot(table: T
         old.compute()
 
 
-def test_an_empty_table_is_a_dask_frame_without_rows(table: Table) -> None:
+def test_empty_table_is_a_dask_frame_without_rows(table: Table) -> None:
     found = on_dask.read(table)
     assert list(found.columns) == STEPS
     assert len(found) == 0
@@ -369,7 +369,7 @@ def explode(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.soak)], indirect=True)
-def test_a_task_that_fails_leaves_nothing(table: Table, scheduler: str) -> None:
+def test_task_that_fails_leaves_nothing(table: Table, scheduler: str) -> None:
     table.append(frame((1, "a", 1)))
     before = data_files(Path(table.url))
     lucky = parted(5, *((n, "ab"[n % 2], n) for n in range(20)))
@@ -396,7 +396,7 @@ def test_last_of_equal_keys_in_several_dask_partitions_wins(table: Table) -> Non
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 3)}
 
 
-def test_a_conflict_of_dask_writers_is_retried(table: Table) -> None:
+def test_conflict_of_dask_writers_is_retried(table: Table) -> None:
     table.append(frame((1, "a", 0)))
     tries = [0]
 
@@ -410,7 +410,7 @@ def test_a_conflict_of_dask_writers_is_retried(table: Table) -> None:
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
 
 
-def test_a_task_that_is_run_again_writes_no_second_file(table: Table) -> None:
+def test_task_that_is_run_again_writes_no_second_file(table: Table) -> None:
     """As a cluster does when it has lost a worker: the same task, the same rows, both attempts run to their end."""
     txn = Transaction(table)
     writer = start_for_tasks(txn, table.schema())
@@ -447,7 +447,7 @@ class Intruder(LocalBackend):
 
 
 @pytest.mark.parametrize("moment", [".inflight", ".commit.requested", "nothing"])
-def test_a_task_that_outlives_its_transaction_leaves_no_file(table: Table, moment: str) -> None:
+def test_task_that_outlives_its_transaction_leaves_no_file(table: Table, moment: str) -> None:
     """It sees that its instant was rolled back, or the rollback sees its file."""
     late: list[Any] = []
 

@@ -43,7 +43,7 @@ def read_base_file(source: Any, columns: list[str] | None = None) -> pa.Table:
 # --- base files -----------------------------------------------------------------------------------------------------
 
 
-def test_a_base_file_has_hudis_columns_and_footer() -> None:
+def test_base_file_has_hudis_columns_and_footer() -> None:
     data = write(ROWS, 7)
     assert read_base_file(data).to_pydict() == {
         "_hoodie_commit_time": [BASE.begin] * 2,
@@ -62,7 +62,7 @@ def test_a_base_file_has_hudis_columns_and_footer() -> None:
 
 
 @given(st.sets(st.integers(0, 10**9 - 1)))
-def test_a_row_s_number_in_its_file_ends_its_sequence_number(places: set[int]) -> None:
+def test_row_s_number_in_its_file_ends_its_sequence_number(places: set[int]) -> None:
     rows = pa.table({"v": pa.nulls(len(places), pa.int64())})
     found = write_base_file.fresh(rows, BASE, np.array(sorted(places), dtype=np.int64))
     assert found["_hoodie_commit_seqno"].to_pylist() == [f"{BASE.begin}_3_{place}" for place in sorted(places)]
@@ -79,7 +79,7 @@ def test_equal_input_gives_equal_bytes() -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_our_footer_has_every_hudi_key_of_the_jvms(table: str) -> None:
+def test_footer_has_every_hudi_key_of_the_jvms(table: str) -> None:
     path = next(path for path in contents(table) if path.endswith(".parquet"))
     theirs = pq.ParquetFile(io.BytesIO(contents(table)[path])).metadata.metadata
     hudis = {key for key in theirs if b"hoodie" in key or b"hudi" in key}
@@ -88,7 +88,7 @@ def test_our_footer_has_every_hudi_key_of_the_jvms(table: str) -> None:
 
 
 @pytest.mark.parametrize(("table", "path"), base_files())
-def test_a_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
+def test_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
     config = parse_properties(contents(table)[".hoodie/hoodie.properties"])
     old = read_base_file(contents(table)[path])
     target = schema.from_avro(config.schema_json or "")
@@ -122,11 +122,11 @@ def test_parts_of_a_file_are_read() -> None:
     assert read_base_file(io.BytesIO(data), ["id"]).num_rows == 2
 
 
-def test_an_empty_file_group_can_be_written() -> None:
+def test_empty_file_group_can_be_written() -> None:
     assert base_file.keys_of(base_file.open_base_file(write(ROWS[:0]))).to_pylist() == []
 
 
-def test_a_torn_file_is_corrupt() -> None:
+def test_torn_file_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="base file of 100 bytes"):
         read_base_file(write(ROWS)[:100])
 
@@ -182,24 +182,24 @@ def test_paths_of_many_rows_are_the_paths_of_each(
         assert base_file.partition_paths(pa.Table.from_pylist(rows, KINDS), style).to_pylist() == wanted
 
 
-def test_a_null_key_is_refused_with_its_row() -> None:
+def test_null_key_is_refused_with_its_row() -> None:
     table = pa.table({"id": ["a", None, "", "d"]})
     with pytest.raises(InvalidRecords, match="in 2 rows, the first is row 1"):
         base_file.record_keys(table, ["id"])
 
 
-def test_a_missing_or_unfit_key_column_is_named() -> None:
+def test_missing_or_unfit_key_column_is_named() -> None:
     with pytest.raises(InvalidRecords, match="'id' is missing"):
         base_file.record_keys(pa.table({"x": [1]}), ["id"])
     with pytest.raises(InvalidRecords, match="'x' of type double"):
         base_file.record_keys(pa.table({"x": [1.5]}), ["x"])
 
 
-def test_a_single_key_can_carry_its_name() -> None:
+def test_single_key_can_carry_its_name() -> None:
     assert base_file.record_keys(ROWS, ["id"], named=True).to_pylist() == ["id:a", "id:b"]
 
 
-def test_a_categorical_key_is_its_value() -> None:
+def test_categorical_key_is_its_value() -> None:
     assert base_file.record_keys(
         pa.table({"id": pa.array(["b", "a", "b"]).dictionary_encode()}), ["id"]
     ).to_pylist() == [
@@ -209,7 +209,7 @@ def test_a_categorical_key_is_its_value() -> None:
     ]
 
 
-def test_an_old_value_that_no_promotion_makes_is_corrupt() -> None:
+def test_old_value_that_no_promotion_makes_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="an old file does not fit the table: a: string does not fit int32"):
         read_as(pa.table({"a": ["1"]}), pa.schema([("a", pa.int32())]))
     assert read_as(pa.table({"a": [1]}), pa.schema([("b", pa.int8())])).to_pydict() == {"b": [None]}
@@ -289,7 +289,7 @@ def seen(done: Merged) -> tuple[dict[str, Change], int, int, int]:
 
 @settings(max_examples=40)
 @given(changes, changes, st.sets(keys_of, max_size=3), st.booleans(), st.integers(1, 3))
-def test_a_merge_is_what_a_dict_would_do(
+def test_merge_is_what_a_dict_would_do(
     old: list[Change], new: list[Change], deleted: set[str], ordered: bool, rows: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:  # parts and row groups of a few rows
@@ -332,7 +332,7 @@ def test_rows_left_alone_keep_their_commit_and_changed_ones_get_the_new() -> Non
     ]
 
 
-def test_a_merge_brings_new_columns_and_refuses_to_lose_any() -> None:
+def test_merge_brings_new_columns_and_refuses_to_lose_any() -> None:
     more = pa.table({"id": ["c"], "ts": pa.array([1], pa.int64()), "v": ["z"], "w": pa.array([5], pa.int32())})
     none = pa.array([], pa.string())
     assert merged(write(ROWS), more, none).file["w"].to_pylist() == [None, None, 5]

@@ -43,7 +43,7 @@ def operation(
     return ConcurrentOperation(instant, name, frozenset((part, one) for one in ids))
 
 
-def test_an_index_is_written_as_jvm_writers_read_it_and_read_back() -> None:
+def test_index_is_written_as_jvm_writers_read_it_and_read_back() -> None:
     lines = encode_properties(CONFIG).decode().splitlines()
     assert [line for line in lines if "index" in line] == [
         "hoodie.bucket.index.hash.field=id",
@@ -74,7 +74,7 @@ def test_missing_index_setting_has_the_default_of_hudi() -> None:
         ("hoodie.index.type", "hoodie.bucket.index.partition.expressions=a,1\nhoodie.index.type", "expressions=a,1"),
     ],
 )
-def test_an_index_that_cannot_be_kept_is_read_but_not_written(old: str, new: str, said: str) -> None:
+def test_index_that_cannot_be_kept_is_read_but_not_written(old: str, new: str, said: str) -> None:
     config = reworded(old, new)
     check_readable(config)
     with pytest.raises(UnsupportedTable, match=said):
@@ -82,7 +82,7 @@ def test_an_index_that_cannot_be_kept_is_read_but_not_written(old: str, new: str
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "100000000", "many"])
-def test_an_impossible_number_of_buckets_is_a_damaged_file(count: str) -> None:
+def test_impossible_number_of_buckets_is_a_damaged_file(count: str) -> None:
     with pytest.raises(Corrupt, match=f"num.buckets='?{count}"):
         reworded("num.buckets=8", f"num.buckets={count}")
 
@@ -106,7 +106,7 @@ def test_partition_conflict_also_counts_with_buckets() -> None:
     assert overlap.file_groups == (("p", file_id(1, THEIRS)), ("p", file_id(2, THEIRS)))
 
 
-def test_a_planned_service_of_no_bucket_stands_for_itself() -> None:
+def test_planned_service_of_no_bucket_stands_for_itself() -> None:
     planned = operation(MINE, state=InstantState.REQUESTED, name="CLUSTER")
     assert by_bucket(by_file_group)(operation(file_id(3, MINE), state=InstantState.INFLIGHT), [planned]) is None
     assert by_bucket(by_file_group)(operation(MINE, state=InstantState.INFLIGHT), [planned]) is not None

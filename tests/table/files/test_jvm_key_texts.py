@@ -74,7 +74,7 @@ def test_key_texts_of_all_releases_and_types_are_stored() -> None:
 
 
 @pytest.mark.parametrize("shape", ["composite key", "simple key"])
-def test_a_key_has_the_text_of_all_releases_or_is_refused(shape: str) -> None:
+def test_key_has_the_text_of_all_releases_or_is_refused(shape: str) -> None:
     refused = set()
     for name, texts, _ in groups(shape):
         ours = {label: our_key(name, label, others=shape == "composite key") for label in texts}
@@ -88,14 +88,14 @@ def test_a_key_has_the_text_of_all_releases_or_is_refused(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", ["composite key", "simple key"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_time_in_a_key_has_the_text_that_upsert_gives_it(shape: str, version: str) -> None:
+def test_time_in_a_key_has_the_text_that_upsert_gives_it(shape: str, version: str) -> None:
     for name, texts, by in groups(shape):
         if name in TWO_SPELLINGS and "upsert" in by.get(version, ()):
             assert {label: our_key(name, label, others=shape == "composite key") for label in texts} == texts
 
 
 @pytest.mark.parametrize("shape", ["composite partition", "simple partition"])
-def test_a_partition_has_the_path_of_all_releases_or_is_refused(shape: str) -> None:
+def test_partition_has_the_path_of_all_releases_or_is_refused(shape: str) -> None:
     refused = set()
     for name, texts, _ in groups(shape):
         ours = {label: our_partition(name, label) for label in texts}
@@ -106,7 +106,7 @@ def test_a_partition_has_the_path_of_all_releases_or_is_refused(shape: str) -> N
     assert refused <= {"float", "double", "bytes", *TWO_SPELLINGS, EMPTY}
 
 
-def test_an_encoded_partition_has_the_path_of_all_releases() -> None:
+def test_encoded_partition_has_the_path_of_all_releases() -> None:
     ours = {label: PartitionStyle(("p",), url_encode=True).folder_for("p", text)[2:] for label, text in TEXTS.items()}
     assert [group["texts"] for group in STORED["encoded partition"]] == [ours]
 
@@ -144,7 +144,7 @@ def others() -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "label", "text"), others())
-def test_a_table_with_another_spelling_of_a_time_is_refused_for_writing(
+def test_table_with_another_spelling_of_a_time_is_refused_for_writing(
     tmp_path: Path, name: str, label: str, text: str
 ) -> None:
     kind = KINDS[name]

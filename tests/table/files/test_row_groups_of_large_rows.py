@@ -101,7 +101,7 @@ else:
 """
 
 
-def test_upsert_of_one_row_beside_large_rows_holds_less_than_three_row_groups(tmp_path: Path) -> None:
+def test_upsert_next_to_large_rows_holds_less_than_three_row_groups(tmp_path: Path) -> None:
     def run(step: str) -> Any:
         command = [sys.executable, "-c", SCRIPT, str(tmp_path / "t"), step]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout

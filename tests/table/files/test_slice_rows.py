@@ -53,7 +53,7 @@ def peak(table: Table) -> tuple[int, int]:
         pa.set_memory_pool(before)
 
 
-def test_the_logs_of_a_slice_need_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_of_a_slice_need_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = TableSpec("t", COLUMNS, ("id",), ordering="ts", table_type="merge_on_read", buckets=1)
     table = Table.create(str(tmp_path / "t"), spec)
     count, texts = 40_000, np.random.default_rng(1)

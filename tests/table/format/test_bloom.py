@@ -102,7 +102,7 @@ def test_filters_made_together_are_those_of_each(counts: list[int]) -> None:
     assert list(bloom.encode_filters(groups)) == [bloom.encode_filter(keys) for keys in groups]
 
 
-def test_a_key_put_in_is_found_and_others_hardly_ever() -> None:
+def test_key_put_in_is_found_and_others_hardly_ever() -> None:
     keys = [f"2013-01-01:UA:{number}" for number in range(2_000)]
     found = bloom.BloomFilter.parse(bloom.encode_filter(keys))
     assert found.might_contain_each(keys[::50]).all()
@@ -110,7 +110,7 @@ def test_a_key_put_in_is_found_and_others_hardly_ever() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 1000, 1025, 32_768, 40_000])
-def test_a_filter_fits_its_keys_and_keeps_its_rate(count: int) -> None:
+def test_filter_fits_its_keys_and_keeps_its_rate(count: int) -> None:
     keys, others = (pa.array([f"{prefix}{n}" for n in range(max(1, count))]) for prefix in ("key-", "other-"))
     text = bloom.encode_filter(keys[:count])
     found = bloom.BloomFilter.parse(text)
@@ -142,7 +142,7 @@ def test_filter_of_many_keys_is_as_large_as_the_jvms_and_better(count: int, hash
     ("first", "count"),
     [(0, 0), (0, 7), (7, 7), (5, 16), (16, 17), (17, 30), (5, 60_001), (60_000, 60_003), (120_005, 120_007)],
 )
-def test_a_filter_that_grows_is_the_filter_of_all_its_keys(first: int, count: int) -> None:
+def test_filter_that_grows_is_the_filter_of_all_its_keys(first: int, count: int) -> None:
     keys = pa.array(np.arange(count)).cast(pa.string())
     known = bloom.KnownFilter(bloom.encode_filter(keys[:first]), first)
     assert bloom.encode_filter(keys, known) == bloom.encode_filter(keys)
@@ -166,6 +166,6 @@ def test_filter_of_other_keys_is_detected_and_another_form_is_not_used() -> None
 
 
 @pytest.mark.parametrize("text", ["", "AAAA", "%%%", bloom.encode_filter(["a"])[:-8]])
-def test_a_broken_filter_is_named_corrupt(text: str) -> None:
+def test_broken_filter_is_named_corrupt(text: str) -> None:
     with pytest.raises(Corrupt, match="bloom filter"):
         bloom.BloomFilter.parse(text)

@@ -102,7 +102,7 @@ def test_many_keys_at_once_are_hashed_as_each_alone() -> None:
 
 
 @pytest.mark.parametrize(("fields", "key"), HANGS)
-def test_a_key_that_the_jvm_hashes_forever_has_a_bucket(fields: str, key: str) -> None:
+def test_key_that_the_jvm_hashes_forever_has_a_bucket(fields: str, key: str) -> None:
     assert 0 <= buckets(fields, [key], key_fields(fields, key), 16)[0] < 16
 
 
@@ -116,7 +116,7 @@ def java_hash(text: str) -> int:
 
 
 @given(st.lists(st.none() | ANY))
-def test_a_hash_is_a_polynomial_over_utf16(texts: list[str | None]) -> None:
+def test_hash_is_a_polynomial_over_utf16(texts: list[str | None]) -> None:
     assert java_hashes(pa.array(texts, pa.string())).tolist() == [java_hash(text or "") for text in texts]
 
 
@@ -133,7 +133,7 @@ def test_whole_columns_of_composite_keys_are_hashed_as_one_by_one(values: list[t
         assert buckets(fields, keys, ("a", "b"), 1009) == expected
 
 
-def test_a_file_id_names_its_bucket_in_eight_digits() -> None:
+def test_file_id_names_its_bucket_in_eight_digits() -> None:
     made = file_id(7, "f81d4fae-7dec-11d0-a765-00a0c91e6bf6-0")
     assert made == "00000007-7dec-11d0-a765-00a0c91e6bf6-0"
     assert (bucket_of(made), prefix(7)) == (7, "00000007")

@@ -20,7 +20,7 @@ FILES = hfiles()
 ONE = next(path for path in FILES if "/files/" in path and ".log." in path)
 
 
-def test_there_are_hfiles_of_all_kinds_to_read() -> None:
+def test_stored_hfiles_of_all_kinds_exist() -> None:
     assert len(FILES) >= 30
     assert {path.split("/")[3] for path in FILES} == {"files", "column_stats", "partition_stats", "record_index"}
     assert any(path.endswith(".hfile") for path in FILES)
@@ -68,7 +68,7 @@ def test_another_version_or_compression_is_refused_with_the_next_step() -> None:
         decode_hfile(data[: codec + 1] + b"\4" + data[codec + 2 :], ONE)
 
 
-def test_the_records_of_a_commit_name_its_partitions_and_files() -> None:
+def test_records_of_a_commit_name_its_partitions_and_files() -> None:
     found = decode_hfile(FILES[ONE], ONE)
     everything, *partitions = decode_files(found, found.info["schema"].decode(), ONE)
     assert everything.key == "__all_partitions__"
@@ -131,7 +131,7 @@ def test_written_hfile_has_the_blocks_of_the_jvm_except_for_compression(path: st
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.endswith(".hfile") and "/files/" in path])
-def test_a_base_file_has_the_blocks_of_the_jvm(path: str) -> None:
+def test_base_file_has_the_blocks_of_the_jvm(path: str) -> None:
     theirs = decode_hfile(FILES[path], path)
     made_ms = struct.unpack(">q", theirs.info["hfile.CREATE_TIME_TS"])[0]
     (_, bloom), *_ = (block for block in blocks_of(FILES[path]) if block[0] == b"METABLKc")

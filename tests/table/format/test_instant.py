@@ -23,7 +23,7 @@ def test_every_name_the_jvm_wrote_is_read_and_written_back(table: str) -> None:
         assert instant.is_completed == ("_" in name)
 
 
-def test_a_commit_in_flight_has_no_action_in_its_name() -> None:
+def test_commit_in_flight_has_no_action_in_its_name() -> None:
     assert Instant("20250713010535797", Action.COMMIT, InstantState.INFLIGHT).file_name == "20250713010535797.inflight"
     assert parse_instant("20250713010535797.commit.inflight") is None
     assert parse_instant("20250713010535797.requested") is None
@@ -37,7 +37,7 @@ def test_a_commit_in_flight_has_no_action_in_its_name() -> None:
         (Action.LOGCOMPACTION, Action.DELTACOMMIT),
     ],
 )
-def test_a_completed_service_is_filed_under_its_effect(action: Action, kept: Action) -> None:
+def test_completed_service_is_filed_under_its_effect(action: Action, kept: Action) -> None:
     name = Instant("20250713010535797", action, InstantState.COMPLETED, "20250713010535799").file_name
     assert name == f"20250713010535797_20250713010535799.{kept.value}"
     assert parse_instant(name) == Instant("20250713010535797", kept, InstantState.COMPLETED, "20250713010535799")

@@ -54,7 +54,7 @@ def test_marker_paths_survive_a_round_trip(partition: str, name: str, kind: Mark
     assert layout.parse_marker(f"bucket/table/{path}") == Marker(BEGIN, partition, f"{name}.parquet", kind)
 
 
-def test_a_marker_is_where_the_jvm_looks_for_it() -> None:
+def test_marker_is_where_the_jvm_looks_for_it() -> None:
     path = layout.marker_path(BEGIN, "city=x", "f-0_0-1-2_9.parquet", MarkerKind.MERGE)
     assert path == f".hoodie/.temp/{BEGIN}/city=x/f-0_0-1-2_9.parquet.marker.MERGE"
     found = layout.parse_marker(path)

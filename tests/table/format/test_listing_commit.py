@@ -46,7 +46,7 @@ def records(block: LogBlock) -> tuple[FilesRecord, ...]:
 
 
 @pytest.mark.parametrize(("begin", "metadata", "block", "completed"), COMMITS)
-def test_the_records_of_a_commit_are_those_of_the_jvm(
+def test_records_of_a_commit_are_those_of_the_jvm(
     begin: str, metadata: CommitMetadata, block: LogBlock, completed: bytes
 ) -> None:
     del begin, completed
@@ -84,14 +84,14 @@ def test_mutant_with_a_smaller_schema_is_caught() -> None:
     assert decode_hfile(small, "").info["schema"].decode() != metadata_schema()
 
 
-def test_a_file_without_bytes_is_not_listed() -> None:
+def test_file_without_bytes_is_not_listed() -> None:
     stat = WriteStat("f", "a/f", "a", file_size=1)
     assert written_files(CommitMetadata({"a": (stat,)}, "UPSERT"))[1].files["f"].size == 1
     with pytest.raises(InvalidRecords, match="a/f"):
         written_files(CommitMetadata({"a": (replace(stat, file_size=0),)}, "UPSERT"))
 
 
-def test_a_commit_without_files_names_no_partition() -> None:
+def test_commit_without_files_names_no_partition() -> None:
     (record,) = written_files(CommitMetadata({}, "DELETE_PARTITION", replaced={"a": ("f",)}))
     assert (record.key, record.files) == ("__all_partitions__", {})
     (block,) = decode_blocks(ListingCommit.of("20260101000000000", [record]).log, "")
@@ -99,7 +99,7 @@ def test_a_commit_without_files_names_no_partition() -> None:
     assert records(block) == (record,)
 
 
-def test_the_table_root_is_a_dot() -> None:
+def test_table_root_is_a_dot() -> None:
     stat = WriteStat("f", "f", "", file_size=1)
     everything, root = written_files(CommitMetadata({"": (stat,)}, "UPSERT"))
     assert list(everything.files) == [root.key] == ["."]

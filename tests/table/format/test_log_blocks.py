@@ -39,7 +39,7 @@ def a_block(instant: str = BEGIN, content: bytes = b"rows", kind: BlockKind = Bl
     return LogBlock(kind, {Header.INSTANT_TIME: instant, **{Header[key]: text for key, text in more.items()}}, content)
 
 
-def test_there_are_log_files_of_all_kinds_to_read() -> None:
+def test_stored_log_files_of_all_kinds_exist() -> None:
     kinds = {block.kind for name, path in LOGS for block in decode_blocks(log_files(name)[path], path)}
     assert kinds == {BlockKind.AVRO, BlockKind.PARQUET, BlockKind.DELETE}
     assert len(NAMES) >= 13
@@ -121,7 +121,7 @@ def test_blocks_survive_a_round_trip(given_blocks: list[tuple[int, dict[int, str
 
 
 @given(st.data())
-def test_a_torn_tail_reads_as_if_it_were_not_there(data: st.DataObject) -> None:
+def test_torn_tail_reads_as_if_it_were_not_there(data: st.DataObject) -> None:
     whole = encode_blocks([a_block(content=b"one"), a_block(content=b"two")])
     torn = encode_blocks([a_block(content=b"three")])
     cut = data.draw(st.integers(0, len(torn) - 1))
@@ -135,7 +135,7 @@ def test_block_appended_after_a_torn_one_is_read(cut: int) -> None:
     assert [one.content for one in decode_blocks(torn + after, "log")] == [b"alive"]
 
 
-def test_an_empty_log_file_has_no_blocks() -> None:
+def test_empty_log_file_has_no_blocks() -> None:
     assert decode_blocks(b"", "log") == ()
 
 
@@ -144,7 +144,7 @@ def test_invalid_log_file_is_refused_by_name() -> None:
         decode_blocks(b"PAR1 and more", "some.log")
 
 
-def test_a_block_of_an_unknown_kind_is_refused_with_the_next_step() -> None:
+def test_block_of_an_unknown_kind_is_refused_with_the_next_step() -> None:
     data = encode_blocks([a_block()])
     unknown = data.replace((1).to_bytes(4, "big") + (3).to_bytes(4, "big"), (1).to_bytes(4, "big") + b"\0\0\0\x09", 1)
     with pytest.raises(UnsupportedTable, match="kind 9.*compact"):
@@ -163,7 +163,7 @@ def test_rollback_block_removes_earlier_blocks_of_its_target() -> None:
         effective([LogBlock(BlockKind.COMMAND, {Header.COMMAND_BLOCK_TYPE: "7"})])
 
 
-def test_a_log_compaction_stands_where_the_newest_of_its_instants_was() -> None:
+def test_log_compaction_stands_where_the_newest_of_its_instants_was() -> None:
     one, two, three = (a_block(str(number), bytes([number])) for number in (1, 2, 3))
     compacted = a_block("4", b"1+2", COMPACTED_BLOCK_TIMES="1,2")
     assert effective([one, two, three, compacted]) == (compacted, three)
@@ -217,7 +217,7 @@ def test_rows_of_all_types_survive_a_round_trip(rows: list[dict[str, object]]) -
     assert back.cast(COLUMNS).equals(there)
 
 
-def test_a_time_beyond_the_years_that_python_knows_is_read() -> None:
+def test_time_beyond_the_years_that_python_knows_is_read() -> None:
     columns = pa.schema([("t", pa.timestamp("us", "UTC"))])
     there = pa.table([pa.array([10_000 * 366 * DAY], pa.timestamp("us", "UTC"))], schema=columns)
     text = schema.to_avro(columns, "t")
@@ -250,7 +250,7 @@ def test_rows_that_do_not_fit_their_schema_are_refused_by_name() -> None:
         (pa.timestamp("us", "UTC"), [DAY], "LongWrapper", datetime(1970, 1, 2, tzinfo=timezone.utc)),  # likewise
     ],
 )
-def test_m5_a_delete_has_the_ordering_type_that_all_readers_take(
+def test_m5_delete_has_the_ordering_type_that_all_readers_take(
     kind: pa.DataType, values: list[object], wrapper: str, found: object
 ) -> None:
     assert wrapper_of(kind) == wrapper
@@ -298,7 +298,7 @@ def test_jvm_delete_has_a_value_for_each_ordering_column() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.decimal128(20, 2), pa.decimal128(20, 16), pa.binary()])
-def test_a_column_that_cannot_order_deletes_is_refused(kind: pa.DataType) -> None:
+def test_column_that_cannot_order_deletes_is_refused(kind: pa.DataType) -> None:
     with pytest.raises(UnsupportedSchema, match=re.escape(str(kind))):
         wrapper_of(kind)
 

@@ -52,7 +52,7 @@ def test_every_commit_of_the_jvm_is_read_and_written_back(table: str, name: str)
 
 
 @pytest.mark.parametrize(("table", "name"), COMMITS)
-def test_the_stats_name_files_that_are_there(table: str, name: str) -> None:
+def test_stats_name_files_that_are_there(table: str, name: str) -> None:
     found = metadata.decode_commit(timeline(table)[name], name)
     for partition, written in found.stats.items():
         for stat in written:
@@ -71,13 +71,13 @@ def test_the_stats_name_files_that_are_there(table: str, name: str) -> None:
         (metadata.encode_rollback("1", Victim("0", "commit"), ()), "HoodieRollbackMetadata"),
     ],
 )
-def test_the_record_is_of_hudis_own_kind_and_uncompressed(data: bytes, kind: str) -> None:
+def test_record_is_of_hudis_own_kind_and_uncompressed(data: bytes, kind: str) -> None:
     reader = fastavro.reader(BytesIO(data))
     assert reader.writer_schema["name"] == f"org.apache.hudi.avro.model.{kind}"
     assert reader.codec == "null"
 
 
-def test_the_schema_in_a_commit_is_the_one_the_jvm_puts_there() -> None:
+def test_schema_in_a_commit_is_the_one_the_jvm_puts_there() -> None:
     name = next(name for table, name in COMMITS if table == "cow_v8_nonpartitioned")
     theirs = fastavro.reader(BytesIO(timeline("cow_v8_nonpartitioned")[name])).writer_schema
     ours = fastavro.reader(BytesIO(metadata.encode_commit(CommitMetadata({}, "UPSERT")))).writer_schema
@@ -163,7 +163,7 @@ def test_touched_groups_of_a_commit_are_those_written_or_replaced() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -1])
-def test_a_torn_or_foreign_file_is_corrupt_and_named(cut: int) -> None:
+def test_torn_or_foreign_file_is_corrupt_and_named(cut: int) -> None:
     whole = metadata.encode_commit(CommitMetadata({}, "UPSERT"))
     with pytest.raises(Corrupt, match=r"20250713010535797_1\.commit"):
         metadata.decode_commit(whole[:cut], "20250713010535797_1.commit")

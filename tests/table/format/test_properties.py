@@ -31,7 +31,7 @@ def jvm_file(table: str) -> bytes:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_the_checksum_is_the_jvms(table: str) -> None:
+def test_checksum_is_the_jvms(table: str) -> None:
     config = parse_properties(jvm_file(table))
     assert str(checksum(config.name, config.database)) == config.raw["hoodie.table.checksum"]
 
@@ -52,7 +52,7 @@ def test_values_are_escaped_as_the_jvm_escapes_them(table: str) -> None:
     assert ours == lines
 
 
-def test_a_wrong_checksum_is_corrupt() -> None:
+def test_wrong_checksum_is_corrupt() -> None:
     broken = encode_properties(GOOD).replace(b"hoodie.table.name=t", b"hoodie.table.name=u")
     with pytest.raises(Corrupt, match=r"hoodie\.table\.checksum"):
         parse_properties(broken)
@@ -64,7 +64,7 @@ def test_half_a_file_is_corrupt(data: bytes) -> None:
         parse_properties(data)
 
 
-def test_a_new_table_is_written_and_read() -> None:
+def test_new_table_is_written_and_read() -> None:
     found = parse_properties(encode_properties(GOOD))
     assert replace(found, raw={}, merge_mode=None, keygenerator="") == GOOD
     assert encode_properties(found) == encode_properties(GOOD)
@@ -79,7 +79,7 @@ def test_new_table_of_version_8_has_all_properties_of_the_jvm() -> None:
     assert set(jvm) <= set(parse_properties(encode_properties(config)).raw)
 
 
-def test_a_new_table_of_version_9_uses_its_own_names() -> None:
+def test_new_table_of_version_9_uses_its_own_names() -> None:
     found = parse_properties(encode_properties(replace(GOOD, version=9))).raw
     assert found["hoodie.table.ordering.fields"] == "ts"
     assert found["hoodie.table.format"] == "native"
@@ -158,7 +158,7 @@ def test_tables_that_a_write_would_damage_can_still_be_read(config: TableConfig,
         (("a",), ("p", "q"), "COMPLEX", True),
     ],
 )
-def test_the_key_generator_is_inferred_as_the_jvm_does(
+def test_key_generator_is_inferred_as_the_jvm_does(
     keys: tuple[str, ...], partitions: tuple[str, ...], kind: str, named: object
 ) -> None:
     config = TableConfig("t", keys, partitions)

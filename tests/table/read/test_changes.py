@@ -115,7 +115,7 @@ def test_overwritten_partition_is_reported_row_by_row(table: Table) -> None:
     assert content(table) == by_hudi_rs(table.url) == {(2, "a", 20), (5, "a", 5), (3, "b", 3)}
 
 
-def test_a_scan_of_changes_is_read_partition_by_partition(table: Table) -> None:
+def test_scan_of_changes_is_read_partition_by_partition(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2), (3, "c", 3))
     found = table.changes()
     assert [set(batch["part"].to_pylist()) for batch in found.to_reader()] == [{"a"}, {"b"}, {"c"}]
@@ -222,7 +222,7 @@ def test_files_cleaned_before_they_are_listed_are_not_skipped(table: Table) -> N
     assert told(table.changes(found.checkpoint)) == set()
 
 
-def test_a_checkpoint_before_a_restore_is_refused(table: Table) -> None:
+def test_checkpoint_before_a_restore_is_refused(table: Table) -> None:
     upsert(table, (1, "a", 1))
     start = table.changes().checkpoint
     time = table.timeline().next_time(0)
@@ -412,7 +412,7 @@ def test_change_feed_refuses_another_table_at_its_path(tmp_path: Path, order: Or
         upsert(back, (4, "a", 4))
 
 
-def test_a_checkpoint_of_the_future_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_the_future_is_refused(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))
     with pytest.raises(HistoryGone, match="20990101000000000 is no commit"):

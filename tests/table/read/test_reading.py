@@ -100,7 +100,7 @@ def test_single_text_is_refused_as_a_list_of_partitions(table: Table) -> None:
 
 
 @pytest.mark.parametrize("bad", [pc.field("nothing") == 1, pc.field("id") == "text", [("id", "~", 1)]])
-def test_a_filter_that_does_not_fit_is_refused_even_on_an_empty_table(table: Table, bad: Any) -> None:
+def test_filter_that_does_not_fit_is_refused_even_on_an_empty_table(table: Table, bad: Any) -> None:
     with pytest.raises(InvalidInput, match="does not fit the table"):
         table.to_arrow(filter=bad)
 
@@ -161,7 +161,7 @@ def test_row_groups_without_matching_rows_are_not_decoded(tmp_path: Path, monkey
         table.to_arrow(filter=pc.field("value") < 50)
 
 
-def test_a_scan_holds_one_row_group_and_not_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan_holds_one_row_group_and_not_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockprovider.table.files.base_file.ROW_GROUP_ROWS", 1 << 13)
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     count, parts = 1 << 17, 4
@@ -186,7 +186,7 @@ def test_a_scan_holds_one_row_group_and_not_the_table(tmp_path: Path, monkeypatc
     assert whole.num_rows == seen
 
 
-def test_a_scan_opens_a_file_when_it_is_reached(table: Table) -> None:
+def test_scan_opens_a_file_when_it_is_reached(table: Table) -> None:
     upsert(table, (1, "a", 10), (2, "b", 20), (3, "c", 30))
     seeing, seen = watched(table)
     reader = seeing.scan().to_reader()
@@ -196,7 +196,7 @@ def test_a_scan_opens_a_file_when_it_is_reached(table: Table) -> None:
     assert reader.schema == SCHEMA.with_metadata(None)
 
 
-def test_a_large_file_in_an_object_store_is_read_in_ranges(seaweedfs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_in_an_object_store_is_read_in_ranges(seaweedfs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockprovider.table.files.place.WHOLE_BYTES", 0)
     url, options = f"{seaweedfs.new_prefix()}/t", seaweedfs.storage_options
     table = Table.create(url, SPEC, storage_options=options, settings=SETTINGS)
@@ -210,7 +210,7 @@ def test_a_large_file_in_an_object_store_is_read_in_ranges(seaweedfs: Any, monke
     assert ranged[1] == {(1, "a", 10), (2, "b", 20)}
 
 
-def test_an_empty_table_reads_as_no_rows_with_its_columns(table: Table) -> None:
+def test_empty_table_reads_as_no_rows_with_its_columns(table: Table) -> None:
     assert table.to_arrow().schema.names == table.scan().to_reader().schema.names == SCHEMA.names
     assert table.scan(["id"], filter=pc.field("value") > 1).to_reader().read_all().num_rows == 0
 
@@ -313,7 +313,7 @@ def test_read_during_commits_is_of_one_snapshot(table: Table) -> None:
     assert sums == {100}
 
 
-def test_a_planned_scan_can_be_sent_to_another_process(table: Table) -> None:
+def test_planned_scan_can_be_sent_to_another_process(table: Table) -> None:
     upsert(table, (1, "a", 10), (2, "b", 20))
     seen = table.snapshot()
     scan = plan_scan(seen, table.schema(), table.config(), columns=["id"], where=pc.field("value") > 10)
@@ -321,7 +321,7 @@ def test_a_planned_scan_can_be_sent_to_another_process(table: Table) -> None:
     assert [read_slice(table.place, sent, one).to_pylist() for one in sent.slices] == [[], [{"id": 2}]]
 
 
-def test_a_table_in_memory_is_read_the_same_way() -> None:
+def test_table_in_memory_is_read_the_same_way() -> None:
     table = Table.create("memory://reading/in-memory", SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 10), (2, "b", 20))
     assert triples(table.scan(["id", "part", "value"], filter=pc.field("id") == 2).to_reader()) == {(2, "b", 20)}

@@ -65,7 +65,7 @@ def test_time_before_the_rename_can_be_read(tmp_path: Path) -> None:
     assert sorted(tuple(row.values()) for row in found) == BY_JVM
 
 
-def test_a_commit_keeps_the_schema_of_jvm_readers_and_its_history(tmp_path: Path) -> None:
+def test_commit_keeps_the_schema_of_jvm_readers_and_its_history(tmp_path: Path) -> None:
     table = opened(tmp_path, "typed")
     before = table.history()[-1].extra["latest_schema"]
     row = table.to_arrow(filter="id = 1").set_column(1, "fare", pa.array([9.0]))

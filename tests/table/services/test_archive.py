@@ -297,7 +297,7 @@ def test_batch_archived_during_its_retry_is_found(table: Table) -> None:
         batch(table, "orders", 0)
 
 
-def test_a_writer_that_saw_all_that_was_archived_since_goes_on(table: Table) -> None:
+def test_writer_that_saw_all_that_was_archived_since_goes_on(table: Table) -> None:
     other = Table.open(table.url, settings=FEW)
     for number in range(8):
         upsert(other, (1, "a", number))
@@ -333,7 +333,7 @@ def test_writer_gets_conflict_with_a_commit_archived_since(table: Table) -> None
     assert (1, "a", 1) in content(table)
 
 
-def test_long_timelines_are_archived_in_rounds_and_ten_small_files_become_one(
+def test_long_timelines_are_archived_in_rounds_and_files_are_merged(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lockprovider.table.services.archive._ROUND", 2)
@@ -447,7 +447,7 @@ def test_two_archivers_at_once_do_no_harm(table: Table) -> None:
     assert content(Table.open(table.url)) == by_hudi_rs(table.url) == {(1, "a", 29)}
 
 
-def test_a_reader_whose_listing_has_a_hole_lists_again(table: Table) -> None:
+def test_reader_whose_listing_has_a_hole_lists_again(table: Table) -> None:
     for number in range(8):
         upsert(table, (number, "ab"[number % 2], number))
     reader, torn = Table.open(table.url, settings=FEW), table.timeline()
@@ -460,7 +460,7 @@ def test_a_reader_whose_listing_has_a_hole_lists_again(table: Table) -> None:
     assert not listings
 
 
-def test_a_writer_whose_listing_has_a_hole_gives_way(table: Table) -> None:
+def test_writer_whose_listing_has_a_hole_gives_way(table: Table) -> None:
     """It would take the rows behind the hole for new ones."""
     for number in range(8):
         upsert(table, (number, "ab"[number % 2], number))

@@ -121,7 +121,7 @@ def test_archival_killed_at_any_request_is_finished_by_the_next(
     assert die_at_every_step(tmp_path, made, applied=applied) > 30
 
 
-def test_an_archiver_that_removes_completed_files_first_is_caught(
+def test_archiver_that_removes_completed_files_first_is_caught(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def remove(table: Table, _lease: Lease, actions: Iterable[Archivable]) -> None:
@@ -134,9 +134,7 @@ def test_an_archiver_that_removes_completed_files_first_is_caught(
         die_at_every_step(tmp_path, made, applied=False)
 
 
-def test_a_decided_archival_is_finished_by_a_restore(
-    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decided_archival_is_finished_by_a_restore(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it was going to archive is archived then, and no restore can take it back."""
     folder = tmp_path / "t"
     shutil.copytree(made, folder)
@@ -158,7 +156,7 @@ def test_a_decided_archival_is_finished_by_a_restore(
     assert by_hudi_rs(str(folder)) == content(other) == by_hudi_rs(str(made))
 
 
-def test_an_archiver_that_was_paused_before_it_decided_does_nothing_more(
+def test_archiver_paused_before_its_decision_does_nothing_more(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "t"
@@ -183,7 +181,7 @@ def test_an_archiver_that_was_paused_before_it_decided_does_nothing_more(
     assert not taken_back & names_in_archive(folder, seen)
 
 
-def test_an_archiver_that_was_paused_after_it_decided_finds_that_others_have_gone_on(
+def test_archiver_paused_after_its_decision_finds_that_others_went_on(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "t"

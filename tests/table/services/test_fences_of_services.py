@@ -68,7 +68,7 @@ def done(table: Table) -> tuple[set[str], set[Any]]:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_of_an_older_epoch_is_refused_and_changes_nothing(request, name: str) -> None:
+def test_service_of_an_older_epoch_is_refused_and_changes_nothing(request, name: str) -> None:
     table: Table = request.getfixturevalue("logs" if "compact" in name else "table")
     before = done(table)
     with pytest.raises(Fenced, match="epoch 6 is over: 7 has written since") as caught:

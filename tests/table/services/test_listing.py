@@ -180,7 +180,7 @@ def test_listing_is_complete_after_clustering_dies_at_any_request(tmp_path: Path
         pytest.fail("the clustering never ended")
 
 
-def test_a_commit_with_a_savepoint_is_restored_and_the_listing_ends(folder: Path) -> None:
+def test_commit_with_a_savepoint_is_restored_and_the_listing_ends(folder: Path) -> None:
     table = open_(folder)
     kept = table.savepoint()
     table.upsert(rows((1, "a", "mine", 5)))
@@ -263,7 +263,7 @@ def test_clean_killed_at_any_request_is_finished_by_the_next(tmp_path: Path, app
     assert listings >= 1
 
 
-def test_a_refused_write_leaves_nothing_in_it(folder: Path) -> None:
+def test_refused_write_leaves_nothing_in_it(folder: Path) -> None:
     one, other = open_(folder), open_(folder)
     txn = Transaction(one)
     engine.write(txn, upserts=rows((1, "a", "late", 9)))

@@ -78,7 +78,7 @@ def test_clustered_files_are_listed(tmp_path: Path) -> None:
     assert agreed(table) == before
 
 
-def test_a_write_that_is_rolled_back_is_not_listed(tmp_path: Path) -> None:
+def test_write_that_is_rolled_back_is_not_listed(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     txn = Transaction(table)
     engine.write(txn, upserts=rows((1, "a", "late", 9)))

@@ -136,7 +136,7 @@ def test_d6_keys_not_in_byte_order_are_not_found(
     assert found <= BEFORE | new
 
 
-def test_d7_a_write_token_with_letters_hides_the_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_d7_write_token_with_letters_hides_the_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_table, "_WRITER", "a-b-c")
     open_(folder).append(rows(NEW))
     with pytest.raises(AssertionError):
@@ -218,7 +218,7 @@ def test_d9_files_written_after_a_rollback_are_removed_by_their_writer(
     assert (listed(folder) == sizes_there(folder)) == removes, "archival would make it visible, and only to some"
 
 
-def test_d11_a_smaller_schema_fails_hudi_rs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_d11_smaller_schema_fails_hudi_rs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = json.loads(metadata_schema())
     kept = [one for one in whole["fields"] if one["name"] in ("key", "type", "filesystemMetadata")]
     small = json.dumps({**whole, "fields": kept})

@@ -32,7 +32,7 @@ def plan_as_they_do(table: Table, victim: str, *, behind_ms: int = 0) -> str:
     return planned
 
 
-def test_rollback_that_began_before_its_victim_is_completed_and_not_planned_again(tmp_path: Path) -> None:
+def test_rollback_begun_before_its_target_is_completed_not_replanned(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
     victim = Transaction(table)
     engine.write(victim, upserts=rows((1, "a", -1)))
@@ -87,7 +87,7 @@ def test_writer_leaves_its_instant_to_a_running_rollback(tmp_path: Path) -> None
     assert content(table) == by_hudi_rs(str(tmp_path)) == {(1, "a", 1)}
 
 
-def test_a_writer_that_gives_up_beats_until_its_instant_is_gone(tmp_path: Path) -> None:
+def test_writer_that_gives_up_beats_until_its_instant_is_gone(tmp_path: Path) -> None:
     """A JVM cleaner takes a pending instant without a heartbeat for dead at once, and fails when it vanishes."""
     Table.create(str(tmp_path), SPEC, settings=SETTINGS)
     backend = Recording()

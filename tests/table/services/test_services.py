@@ -59,7 +59,7 @@ def same(table: Table) -> set[tuple[int, str, int]]:
 # --- overwrites -----------------------------------------------------------------------------------------------------
 
 
-def test_an_overwrite_replaces_the_rows_of_its_partitions_and_no_others(table: Table, folder: Path) -> None:
+def test_overwrite_replaces_the_rows_of_its_partitions_and_no_others(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1), (2, "a", 2), (3, "b", 3))
     result = overwrite(table, ["a"], (9, "a", 9))
     assert same(table) == {(9, "a", 9), (3, "b", 3)}
@@ -69,14 +69,14 @@ def test_an_overwrite_replaces_the_rows_of_its_partitions_and_no_others(table: T
     assert same(table) == {(9, "a", 10), (1, "a", 1), (3, "b", 3)}
 
 
-def test_an_overwrite_without_rows_empties_its_partitions(table: Table) -> None:
+def test_overwrite_without_rows_empties_its_partitions(table: Table) -> None:
     upsert(table, (1, "a", 1), (3, "b", 3))
     overwrite(table, ["a", "none such"])
     assert same(table) == {(3, "b", 3)}
     assert table.history()[-1].operation == "DELETE_PARTITION"
 
 
-def test_an_overwrite_lists_what_it_replaced_as_hudi_does(table: Table, folder: Path) -> None:
+def test_overwrite_lists_what_it_replaced_as_hudi_does(table: Table, folder: Path) -> None:
     old = upsert(table, (1, "a", 1)).file_groups
     result = overwrite(table, ["a"], (2, "a", 2))
     name = f"{result.instant}_{result.completion}.replacecommit"
@@ -134,7 +134,7 @@ def test_overwrite_replaces_file_groups_before_inserting(table: Table) -> None:
     assert same(table) == {(1, "a", 1)}
 
 
-def test_a_dead_overwrite_is_rolled_back_as_one(table: Table, folder: Path) -> None:
+def test_dead_overwrite_is_rolled_back_as_one(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
     dead = Transaction(table)
     dead.end_partitions(["a"])
@@ -175,7 +175,7 @@ def plan_clustering(folder: Path, begin: str, *groups: tuple[str, str]) -> None:
     (timeline / f"{begin}.clustering.inflight").touch()
 
 
-def test_a_planned_clustering_wins_over_an_update_of_its_file_groups(table: Table, folder: Path) -> None:
+def test_planned_clustering_wins_over_an_update_of_its_file_groups(table: Table, folder: Path) -> None:
     groups = upsert(table, (1, "a", 1), (2, "b", 2)).file_groups
     late = Transaction(table)
     engine.write(late, upserts=rows((1, "a", 100)))
@@ -202,7 +202,7 @@ def test_writers_may_be_preferred_over_a_planned_clustering(table: Table, folder
 # --- modes ----------------------------------------------------------------------------------------------------------
 
 
-def test_eager_single_writer_rolls_back_all_pending_and_lazy_one_spares_live(table: Table) -> None:
+def test_eager_writer_rolls_back_all_pending_and_lazy_one_spares_live(table: Table) -> None:
     upsert(table, (1, "a", 1))
     living = Transaction(table)
     engine.write(living, upserts=rows((2, "b", 2)))
@@ -298,7 +298,7 @@ def test_clean_removes_unneeded_files_and_records_it_as_hudi_does(table: Table, 
     assert not list((folder / ".hoodie" / ".heartbeat").iterdir())
 
 
-def test_a_clean_with_nothing_to_do_leaves_nothing(table: Table, folder: Path) -> None:
+def test_clean_with_nothing_to_do_leaves_nothing(table: Table, folder: Path) -> None:
     old_and_new(table)
     names = timeline_names(folder)
     assert table.clean(KeepCommits(50)) == ()
@@ -308,7 +308,7 @@ def test_a_clean_with_nothing_to_do_leaves_nothing(table: Table, folder: Path) -
     assert timeline_names(folder) == names
 
 
-def test_a_policy_that_keeps_nothing_is_refused(table: Table, folder: Path) -> None:
+def test_policy_that_keeps_nothing_is_refused(table: Table, folder: Path) -> None:
     old_and_new(table)
     before = data_files(folder)
     for policy in (KeepCommits(0), KeepVersions(0)):
@@ -326,7 +326,7 @@ def test_table_can_be_read_as_of_each_retained_commit(table: Table) -> None:
         table.to_arrow(as_of=table.history()[1].completion)
 
 
-def test_a_clean_takes_the_files_of_overwritten_partitions(table: Table, folder: Path) -> None:
+def test_clean_takes_the_files_of_overwritten_partitions(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
     overwrite(table, ["a"], (3, "a", 3))
     assert len(data_files(folder)) == 3
@@ -455,7 +455,7 @@ class Meanwhile(LocalBackend):
         return await super().list_page(prefix, *args, **kwargs)
 
 
-def test_a_reader_whose_files_are_cleaned_while_it_lists_them_reads_again(table: Table, folder: Path) -> None:
+def test_reader_whose_files_are_cleaned_while_it_lists_them_reads_again(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
 
     def overtake() -> None:
@@ -494,7 +494,7 @@ def test_clock_ahead_does_not_shorten_the_retention_hours(table: Table, folder: 
 # --- savepoints -----------------------------------------------------------------------------------------------------
 
 
-def test_a_savepoint_keeps_its_commit_readable_until_it_is_deleted(table: Table, folder: Path) -> None:
+def test_savepoint_keeps_its_commit_readable_until_it_is_deleted(table: Table, folder: Path) -> None:
     begins = old_and_new(table)
     assert table.savepoint(begins[1], user="me", comment="before the move") == begins[1]
     table.clean(KeepVersions(1))
@@ -526,7 +526,7 @@ def test_savepoint_of_a_cleaned_or_unknown_commit_is_refused(table: Table, folde
     assert len(table.savepoints()) == 1
 
 
-def test_a_savepoint_that_needs_files_of_a_planned_clean_is_refused(
+def test_savepoint_that_needs_files_of_a_planned_clean_is_refused(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begins = old_and_new(table)
@@ -575,7 +575,7 @@ def test_writer_that_read_restored_away_commits_gives_way(table: Table) -> None:
     assert same(table) == {(1, "a", 0), (2, "b", 0)}
 
 
-def test_a_writer_that_was_pending_is_rolled_back_with_the_rest(table: Table, folder: Path) -> None:
+def test_writer_that_was_pending_is_rolled_back_with_the_rest(table: Table, folder: Path) -> None:
     begins = old_and_new(table)
     writer = Transaction(table)
     engine.write(writer, upserts=rows((9, "c", 9)))
@@ -587,7 +587,7 @@ def test_a_writer_that_was_pending_is_rolled_back_with_the_rest(table: Table, fo
     assert orphans(folder) == set()
 
 
-def test_a_restore_that_cannot_be_had_changes_nothing(table: Table, folder: Path) -> None:
+def test_restore_that_cannot_be_had_changes_nothing(table: Table, folder: Path) -> None:
     begins = old_and_new(table)
     table.savepoint(begins[2])
     with pytest.raises(HistoryGone, match="savepoints; delete those"):
@@ -606,7 +606,7 @@ def test_a_restore_that_cannot_be_had_changes_nothing(table: Table, folder: Path
 # --- the metadata table of JVM writers --------------------------------------------------------------------------------
 
 
-def test_a_metadata_table_is_refused_until_it_is_retired(table: Table, folder: Path) -> None:
+def test_metadata_table_is_refused_until_it_is_retired(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
     kept = {"hoodie.parquet.setting=of theirs\n", "hoodie.table.metadata.partitions=files\n"}
     properties = folder / ".hoodie" / "hoodie.properties"

@@ -52,7 +52,7 @@ def findings(table: Table) -> list[tuple[str, str, str]]:
     return [(one.rule, one.state, f"{one.what}; {one.mend}") for _, _, found in diagnose(table) for one in found]
 
 
-def test_a_new_table_is_shared(table: Table, folder: Path) -> None:
+def test_new_table_is_shared(table: Table, folder: Path) -> None:
     assert MEANT.items() <= said(folder).items()
     assert table.share() == table.share(dry_run=True) == ()
     upsert(table, (1, "a", 1))
@@ -60,7 +60,7 @@ def test_a_new_table_is_shared(table: Table, folder: Path) -> None:
     assert findings(table) == []
 
 
-def test_an_older_table_is_shared_when_asked_and_not_by_a_dry_run(table: Table, folder: Path) -> None:
+def test_older_table_is_shared_when_asked_and_not_by_a_dry_run(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
     edit(folder, **dict.fromkeys(MEANT), **{"hoodie.parquet.setting": "theirs"})
     (folder / ".hoodie" / ".hoodie.properties.crc").write_bytes(b"Hadoop's")
@@ -143,7 +143,7 @@ def test_retire_records_that_no_metadata_table_is_to_be_made(table: Table, folde
     assert "hoodie.table.metadata.partitions" not in said(folder)
 
 
-def test_a_metadata_table_is_not_retired_while_a_writer_may_build_it(table: Table, folder: Path) -> None:
+def test_metadata_table_is_not_retired_while_a_writer_may_build_it(table: Table, folder: Path) -> None:
     pending = table.transaction()
     engine.write(pending, upserts=rows((1, "a", 1)))
     edit(folder, **{"hoodie.table.metadata.partitions": "files"})
@@ -159,7 +159,7 @@ def made_by_the_jvm(folder: Path) -> Table:
     return Table.open(str(unpacked("mdt_v9_default", folder)), settings=replace(SETTINGS, write_metadata=True))
 
 
-def test_a_metadata_table_stays_if_it_is_kept_without_its_statistics(folder: Path) -> None:
+def test_metadata_table_stays_if_it_is_kept_without_its_statistics(folder: Path) -> None:
     table = made_by_the_jvm(folder)
     metadata = folder / ".hoodie" / "metadata"
     changed = table.share(dry_run=True)

@@ -61,7 +61,7 @@ def test_live_writer_is_not_rolled_back_when_the_clock_steps(
     assert content(table) == {(1, "a", 1), (2, "a", 2), (3, "b", 3)}
 
 
-def test_dead_writer_whose_heartbeat_lies_in_the_future_is_rolled_back_alone(table: Table) -> None:
+def test_only_dead_writer_with_future_heartbeat_is_rolled_back(table: Table) -> None:
     dead = begun(table, (2, "a", 2))
     dead.leave()
     ahead_s = time_ns() // 10**9 + 10 * HOUR_S
@@ -109,7 +109,7 @@ def test_empty_heartbeat_is_judged_by_its_file_time(data: bytes) -> None:
     assert SeenBeat.decode(data) is None
 
 
-def test_a_heartbeat_outlives_its_instant_beside_jvm_writers(table: Table) -> None:
+def test_heartbeat_outlives_its_instant_beside_jvm_writers(table: Table) -> None:
     """S10: a JVM job failed when we removed a heartbeat between its look whether it is there and how old it is."""
     beats = Path(table.url, ".hoodie", ".heartbeat")
     taken_by_jvm(table)

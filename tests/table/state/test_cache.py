@@ -217,7 +217,7 @@ def test_restore_applied_after_a_new_log_stops_earlier_writers(table: Table) -> 
 # -- what others do, and the log does not tell -------------------------------------------------------------------------
 
 
-def test_a_snapshot_by_the_log_that_was_archived_since_is_a_conflict(table: Table) -> None:
+def test_snapshot_by_the_log_that_was_archived_since_is_a_conflict(table: Table) -> None:
     """What others had pending is not in a log, so that nobody can tell which of them was among the archived."""
     mine, other = another(table), Transaction(another(table))
     mine.now()
@@ -244,7 +244,7 @@ def archive_up_to(table: Table, begin: str) -> None:
                 path.unlink()
 
 
-def test_a_commit_that_was_made_without_the_lock_is_seen_by_an_open_reader(table: Table) -> None:
+def test_commit_that_was_made_without_the_lock_is_seen_by_an_open_reader(table: Table) -> None:
     reader = another(table)
     assert content(reader) == {(1, "a", 1)}
     before = record(table.store)

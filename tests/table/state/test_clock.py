@@ -65,7 +65,7 @@ def test_retention_hours_follow_the_store_clock_also_in_a_dry_run(table: Table, 
     assert hourly.archive(keep, dry_run=True).instants == hourly.archive(keep).instants == ()
 
 
-def test_a_wrong_clock_is_logged_once_and_named_by_doctor(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_clock_is_logged_once_and_named_by_doctor(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     clock._warned.clear()
     for by_ms, said in ((-90_000, "90.0 s behind the store's"), (8_000, "8.0 s ahead of the store's")):
         wrong = with_clock(table, by_ms)

@@ -89,7 +89,7 @@ def test_write_is_refused_when_timestamp_keys_are_those_of_the_row_writer(tmp_pa
         Table.open(url).upsert(MOMENTS)
 
 
-def test_write_is_refused_when_earlier_rows_of_another_spelling_have_no_time(tmp_path: Path) -> None:
+def test_write_is_refused_when_rows_of_another_spelling_have_no_time(tmp_path: Path) -> None:
     url, times = f"{tmp_path}/t", [None, MOMENTS["at"][0].as_py()]
     rows = pa.table({"id": [1, 2], "at": pa.array(times, pa.timestamp("us", "UTC"))})
     Table.create(url, TableSpec("t", rows.schema, ("id", "at"))).append(rows)

@@ -47,7 +47,7 @@ def never(self: current.CurrentState) -> Timeline:
     raise AssertionError("all of the timeline is listed")
 
 
-def test_the_first_commit_of_a_handle_lists_neither_the_timeline_nor_the_files(
+def test_first_commit_of_a_handle_lists_neither_timeline_nor_files(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grown(table)
@@ -60,7 +60,7 @@ def test_the_first_commit_of_a_handle_lists_neither_the_timeline_nor_the_files(
     assert content(another(table)) == by_hudi_rs(table.url) >= {(1, "b", 100)}
 
 
-def test_a_dead_writer_that_began_before_the_last_commits_is_found_by_its_heartbeat(table: Table) -> None:
+def test_old_dead_writer_is_found_by_its_heartbeat(table: Table) -> None:
     grown(table, 3)
     dead = left(another(table))
     grown(table)
@@ -83,7 +83,7 @@ def test_dead_writer_without_heartbeat_is_found_among_the_last_commits(table: Ta
     assert dead.begin not in table.listed_timeline().pending_writes
 
 
-def test_a_live_writer_that_began_before_the_last_commits_goes_on(table: Table) -> None:
+def test_live_writer_that_began_before_the_last_commits_goes_on(table: Table) -> None:
     grown(table, 3)
     slow = Transaction(another(table))
     engine.write(slow, upserts=rows((77, "z", 7)))

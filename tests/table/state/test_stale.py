@@ -59,12 +59,12 @@ def increment(table: Table, read: Read, meanwhile: Callable[[Table], None], *, r
     return tries
 
 
-def test_a_file_that_was_cleaned_before_it_was_read_is_a_conflict(table: Table) -> None:
+def test_file_that_was_cleaned_before_it_was_read_is_a_conflict(table: Table) -> None:
     assert increment(table, value_by_arrow, clean_away, retries=1) == 2
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 11)}
 
 
-def test_a_file_that_was_cleaned_before_it_was_rewritten_is_a_conflict(table: Table) -> None:
+def test_file_that_was_cleaned_before_it_was_rewritten_is_a_conflict(table: Table) -> None:
     assert increment(table, lambda _txn: 20, clean_away, retries=1) == 2
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 21)}
 
@@ -84,7 +84,7 @@ def test_missing_file_that_was_not_cleaned_is_an_error_at_once(table: Table) -> 
         increment(table, value_by_arrow, lose, retries=5)
 
 
-def test_a_transaction_whose_snapshots_commits_were_archived_runs_again(table: Table) -> None:
+def test_transaction_whose_snapshots_commits_were_archived_runs_again(table: Table) -> None:
     """It has not read their metadata when it begins to write."""
     others = Table.open(table.url, settings=SETTINGS)
     mine = Table.open(table.url, settings=SETTINGS)
@@ -102,7 +102,7 @@ def test_a_transaction_whose_snapshots_commits_were_archived_runs_again(table: T
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 11), (2, "b", 2)}
 
 
-def test_a_spark_job_that_meets_a_cleaned_file_is_run_again(spark: Any, table: Table) -> None:
+def test_spark_job_that_meets_a_cleaned_file_is_run_again(spark: Any, table: Table) -> None:
     """Also where the job is the caller's own, and Spark hands on no more than text."""
 
     def value(txn: Transaction) -> int:

@@ -76,7 +76,7 @@ def test_write_archived_before_it_was_compared_is_noticed() -> None:
     assert not archived_since(Timeline.of(savepoint), Timeline.of(mine_pending)), "archival leaves savepoints behind"
 
 
-def test_the_first_commit_that_touched_a_group_of_mine_is_named() -> None:
+def test_first_commit_that_touched_a_group_of_mine_is_named() -> None:
     others = [completed(("p", "x")), completed(("p", "f"), ("q", "g"), begin=B), completed(("p", "f"), begin=C)]
     overlap = by_file_group(mine(("q", "g"), ("p", "f")), others)
     assert overlap is not None
@@ -84,7 +84,7 @@ def test_the_first_commit_that_touched_a_group_of_mine_is_named() -> None:
     assert overlap.file_groups == (("p", "f"), ("q", "g"))
 
 
-def test_a_group_that_was_retired_conflicts_too() -> None:
+def test_group_that_was_retired_conflicts_too() -> None:
     assert by_file_group(mine(("p", "f")), [completed(retired={"p": ("f",)})]) is not None
 
 
@@ -131,19 +131,19 @@ def test_overlap_exists_exactly_when_a_file_group_is_shared(my_groups: Groups, o
     assert (found is not None) == any(my_groups & groups for groups in others)
 
 
-def test_a_conflict_with_a_restore_says_so_and_can_be_pickled() -> None:
+def test_conflict_with_a_restore_says_so_and_can_be_pickled() -> None:
     error = WriteConflict(A, f"{B}_{C}.restore", ())
     assert "took back what it had read" in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_a_writer_is_dead_when_its_beat_is_older_than_the_tolerance_or_missing() -> None:
+def test_writer_is_dead_when_its_heartbeat_is_old_or_missing() -> None:
     settings = HeartbeatSettings(interval_s=60, misses=2)
     beats = {A: 1_000_000, B: 1_000_000 - 119_000, C: 1_000_000 - 121_000}
     assert dead([A, B, C, D], beats, 1_000_000, settings) == (C, D)
 
 
-def test_the_settings_of_a_jvm_writer_are_understood() -> None:
+def test_settings_of_a_jvm_writer_are_understood() -> None:
     settings = TableSettings.from_hudi(
         {
             "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",

@@ -110,7 +110,7 @@ def test_exactly_the_inserted_changed_and_deleted_rows_are_reported() -> None:
     assert told(old, new) == {("update", "changed", 20), ("delete", "gone", 3), ("insert", "new", 4)}
 
 
-def test_a_rewrite_is_no_change_and_neither_is_another_order() -> None:
+def test_rewrite_is_no_change_and_neither_is_another_order() -> None:
     old = rows(("a", "1_0_0", 1), ("b", "1_0_1", 2))
     assert told(old, rows(("b", "1_0_1", 2), ("a", "1_0_0", 1))) == set()
 

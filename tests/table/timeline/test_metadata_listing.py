@@ -37,7 +37,7 @@ def test_block_counts_when_its_write_is_completed_or_not_pending_elsewhere() -> 
     assert [is_valid(TIMELINE, Timeline())(begin) for begin in (A, B, C)] == [True, False, False]
 
 
-def test_the_making_of_its_partitions_counts() -> None:
+def test_making_of_its_partitions_counts() -> None:
     assert is_valid(Timeline(), Timeline())("00000000000000002")
 
 
@@ -46,7 +46,7 @@ def test_concurrent_writes_are_no_difference() -> None:
     assert differences(listing(C), [entry(A)], [entry(C)], TIMELINE) == ListingDifferences()
 
 
-def test_a_file_of_a_pending_write_need_not_be_listed() -> None:
+def test_file_of_a_pending_write_need_not_be_listed() -> None:
     there = [entry(A), entry(B)]
     assert differences(listing(A), there, there, TIMELINE) == ListingDifferences()
 

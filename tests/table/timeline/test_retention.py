@@ -85,7 +85,7 @@ def test_each_policy_removes_slices_older_than_it_keeps(policy: Policy, gone: se
     assert clean(policy, COMMITS, SLICES, now=6) == {base("f", at(n)) for n in gone}
 
 
-def test_the_only_slice_of_a_group_stays_however_old_it_is() -> None:
+def test_only_slice_of_a_group_stays_however_old_it_is() -> None:
     assert clean(KeepVersions(1), COMMITS, {base("g", at(1)), base("f", at(5))}) == set()
     assert clean(KeepCommits(1), COMMITS, {base("g", at(1)), base("f", at(5))}) == set()
 
@@ -102,7 +102,7 @@ def test_latest_slice_at_the_begin_of_a_pending_write_stays(policy: Policy) -> N
     assert clean(policy, COMMITS + pending, {*SLICES, base("g", at(2.7))}) == {base("f", at(1))}
 
 
-def test_a_replaced_group_goes_once_its_end_is_older_than_what_is_kept() -> None:
+def test_replaced_group_goes_once_its_end_is_older_than_what_is_kept() -> None:
     names = [*COMMITS, f"{at(2.6)}_{at(2.7)}.replacecommit"]
     replaced = {("p", "r"): at(2.6)}
     paths = {base("r", at(1)), base("r", at(2))}
@@ -120,7 +120,7 @@ def test_files_of_no_instant_go_unless_archival_may_have_taken_the_instant() -> 
 
 
 @pytest.mark.parametrize("policy", [KeepCommits(2), KeepHours(1.6), KeepVersions(3)])
-def test_a_file_of_no_instant_does_not_stand_in_for_a_slice(policy: Policy) -> None:
+def test_file_of_no_instant_does_not_stand_in_for_a_slice(policy: Policy) -> None:
     """Else the slice at 3 would go for it, and with that the table as it was until 4.5."""
     orphan = base("f", at(3.7))
     expected = clean(policy, COMMITS, SLICES, now=6) | {orphan}
@@ -129,7 +129,7 @@ def test_a_file_of_no_instant_does_not_stand_in_for_a_slice(policy: Policy) -> N
 
 
 @pytest.mark.parametrize("state", ["commit.requested", "inflight", "replacecommit.inflight", "deltacommit.inflight"])
-def test_a_file_of_a_pending_write_is_no_version(state: str) -> None:
+def test_file_of_a_pending_write_is_no_version(state: str) -> None:
     for begin in (4.2, 5.7):
         names, paths = [*COMMITS, f"{at(begin)}.{state}"], {*SLICES, base("f", at(begin))}
         assert clean(KeepVersions(3), names, paths) == {base("f", at(n)) for n in (1, 2)}
@@ -249,7 +249,7 @@ def test_files_that_no_reader_sees_change_nothing_for_those_that_are_seen(
         assert with_them - unseen == without
 
 
-def test_the_check_of_random_histories_can_fail() -> None:
+def test_check_of_random_histories_can_fail() -> None:
     """The wrong twin: a clean that also takes the slice before the oldest retained commit."""
     instants = [Instant(at(n), Action.COMMIT, InstantState.COMPLETED, at(n + 0.5)) for n in (1, 2)]
     now, paths = Timeline(tuple(instants)), {base("f", at(1)), base("g", at(2))}

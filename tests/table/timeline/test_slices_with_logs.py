@@ -55,21 +55,21 @@ def test_logs_are_merged_in_the_order_of_begin_times_not_of_completion() -> None
     assert [found.path for found in found.logs] == [log(B, 1), log(B, 1, written_by="9-9-9"), log(B, 2), log(C)]
 
 
-def test_a_group_of_logs_alone_is_one_slice() -> None:
+def test_group_of_logs_alone_is_one_slice() -> None:
     found = only(seen([f"{A}_{B}.deltacommit", f"{C}_{D}.deltacommit"], log(C), log(A)))
     assert (found.begin, found.path, found.base, begins(found)) == (A, "", "", [A, C])
     assert found.paths == (log(A), log(C))
     assert seen([f"{A}_{B}.deltacommit"], log(A)).read_optimized.slices == ()
 
 
-def test_m1_a_group_whose_first_log_is_pending_shows_its_completed_logs() -> None:
+def test_m1_group_whose_first_log_is_pending_shows_its_completed_logs() -> None:
     """The JVM takes the pending one for where the slice begins, and shows nothing; hudi-rs and we show the rows."""
     timeline = [f"{A}_{A}.commit", f"{B}.deltacommit.requested", f"{B}.deltacommit.inflight", f"{C}_{D}.deltacommit"]
     found = only(seen(timeline, log(B), log(C)))
     assert (found.begin, begins(found)) == (C, [C])
 
 
-def test_m7_a_file_with_letters_in_its_token_is_no_log() -> None:
+def test_m7_file_with_letters_in_its_token_is_no_log() -> None:
     timeline = [f"{A}_{A}.deltacommit", f"{B}_{C}.deltacommit"]
     assert begins(only(seen(timeline, base(A), log(B, written_by="a-0-0")))) == []
 
@@ -80,7 +80,7 @@ def test_m9_logs_of_a_group_that_a_clustering_replaced_are_not_seen() -> None:
 
 
 @pytest.mark.parametrize("action", ["compaction", "logcompaction", "clustering"])
-def test_a_pending_service_leaves_the_slice_as_it_is(action: str) -> None:
+def test_pending_service_leaves_the_slice_as_it_is(action: str) -> None:
     timeline = [f"{A}_{A}.deltacommit", f"{B}_{C}.deltacommit", f"{D}.{action}.inflight", f"{E}_{F}.deltacommit"]
     found = only(seen(timeline, base(A), log(B), base(D), log(E)))
     assert (found.begin, begins(found)) == (A, [B, E])
@@ -126,7 +126,7 @@ def test_past_slice_without_one_of_its_logs_is_lost() -> None:
     assert lost(seen(then), writes, [compaction]) == {("p", "f-0")}
 
 
-def test_a_past_group_of_logs_alone_is_lost_once_its_compaction_was_cleaned() -> None:
+def test_past_group_of_only_logs_is_lost_once_its_compaction_is_cleaned() -> None:
     writes = [wrote(A, B, (log(A), A))]
     compaction = wrote(C, D, (base(C), None), operation="COMPACT")
     then = [i.file_name for i, _ in writes]

@@ -23,13 +23,13 @@ def test_writes_are_ordered_by_completion_not_by_begin() -> None:
     assert [instant.begin for instant in timeline.writes] == [B, A]
 
 
-def test_a_time_is_above_everything_on_the_timeline_whatever_the_clock_says() -> None:
+def test_new_time_exceeds_all_of_the_timeline_whatever_the_clock_says() -> None:
     timeline = Timeline.of([f"{A}_{D}.commit", f"{B}.commit.requested"])
     assert timeline.next_time(0) == format_ms(4_001)
     assert timeline.next_time(9_000) == format_ms(9_000)
 
 
-def test_an_instant_is_pending_only_while_it_is_inflight_and_not_completed() -> None:
+def test_instant_is_pending_only_while_it_is_inflight_and_not_completed() -> None:
     assert not Timeline.of([f"{A}.commit.requested"]).is_pending(A)
     assert Timeline.of([f"{A}.commit.requested", f"{A}.inflight"]).is_pending(A)
     assert not Timeline.of([f"{A}.commit.requested", f"{A}.inflight", f"{A}_{B}.commit"]).is_pending(A)
@@ -69,7 +69,7 @@ def test_plan_of_the_jvm_is_unfinished_until_it_is_completed(name: str) -> None:
     assert all(map(done.visible, services))
 
 
-def test_a_rollback_of_the_same_time_does_not_make_a_write_completed() -> None:
+def test_rollback_of_the_same_time_does_not_make_a_write_completed() -> None:
     timeline = Timeline.of(
         [
             f"{A}.commit.requested",
@@ -86,13 +86,13 @@ def test_a_rollback_of_the_same_time_does_not_make_a_write_completed() -> None:
     assert timeline.pending_files(A) == (f"{A}.commit.requested", f"{A}.inflight")
 
 
-def test_a_write_of_the_same_time_does_not_make_a_rollback_completed() -> None:
+def test_write_of_the_same_time_does_not_make_a_rollback_completed() -> None:
     timeline = Timeline.of([f"{A}_{B}.commit", f"{A}.rollback.requested", f"{A}.rollback.inflight"])
     assert timeline.pending_rollbacks == (A,)
     assert not timeline.is_alone(timeline.instants[-1])
 
 
-def test_the_inflight_file_comes_last_among_the_pending_ones() -> None:
+def test_inflight_file_comes_last_among_the_pending_ones() -> None:
     assert Timeline.of([f"{A}.inflight", f"{A}.commit.requested"]).pending_files(A) == (
         f"{A}.commit.requested",
         f"{A}.inflight",
@@ -100,7 +100,7 @@ def test_the_inflight_file_comes_last_among_the_pending_ones() -> None:
 
 
 @given(st.lists(st.integers(0, 10**13), min_size=1), st.integers(0, 10**13))
-def test_the_next_time_exceeds_all_times(times: list[int], now_ms: int) -> None:
+def test_next_time_exceeds_all_times(times: list[int], now_ms: int) -> None:
     timeline = Timeline.of(f"{format_ms(ms)}.commit.requested" for ms in times)
     assert timeline.next_time(now_ms) > max(format_ms(ms) for ms in times)
     assert timeline.next_time(now_ms) >= format_ms(now_ms)
@@ -128,7 +128,7 @@ def test_comparing_two_long_timelines_looks_at_each_instant_a_few_times(monkeypa
 
 
 @given(st.lists(st.integers(0, 30), max_size=60), st.integers(1, 7))
-def test_the_parts_between_the_cuts_are_the_whole_and_none_is_long(moments: list[int], size: int) -> None:
+def test_parts_between_the_cuts_are_the_whole_and_none_is_long(moments: list[int], size: int) -> None:
     """Whatever is there when the parts are listed: the cuts are of an earlier listing."""
     endings = (".commit.requested", ".inflight", f"_{D}.commit", f"_{D}.savepoint", ".savepoint.inflight")
     names = sorted({f"{format_ms(one)}{endings[number % len(endings)]}" for number, one in enumerate(moments)})

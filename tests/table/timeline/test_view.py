@@ -17,13 +17,13 @@ def files(*paths: str) -> list[Entry]:
     return [Entry(path, 1, None) for path in paths]
 
 
-def test_the_latest_completed_slice_of_a_group_counts() -> None:
+def test_latest_completed_slice_of_a_group_counts() -> None:
     timeline = Timeline.of([f"{A}_{B}.commit", f"{C}_{D}.commit"])
     seen = snapshot_of(timeline, files(f"p/f-0_0-0-0_{A}.parquet", f"p/f-0_0-0-0_{C}.parquet"))
     assert [s.begin for s in seen.slices] == [C]
 
 
-def test_a_slice_whose_instant_is_pending_is_not_seen() -> None:
+def test_slice_whose_instant_is_pending_is_not_seen() -> None:
     timeline = Timeline.of([f"{A}_{B}.commit", f"{C}.commit.requested", f"{C}.inflight"])
     seen = snapshot_of(
         timeline, files(f"p/f-0_0-0-0_{A}.parquet", f"p/f-0_0-0-0_{C}.parquet", f"q/g-0_0-0-0_{C}.parquet")
@@ -31,7 +31,7 @@ def test_a_slice_whose_instant_is_pending_is_not_seen() -> None:
     assert [(s.partition, s.begin) for s in seen.slices] == [("p", A)]
 
 
-def test_a_pending_first_instant_is_not_taken_for_an_archived_one() -> None:
+def test_pending_first_instant_is_not_taken_for_an_archived_one() -> None:
     timeline = Timeline.of([f"{A}.commit.requested", f"{A}.inflight", f"{B}_{C}.commit"])
     assert snapshot_of(timeline, files(f"p/f-0_0-0-0_{A}.parquet")).slices == ()
 
@@ -46,7 +46,7 @@ def test_pending_writes_and_services_are_not_taken_for_archived(action: str, sta
     assert len(snapshot_of(timeline.plus(Timeline.of([f"{B}_{D}.{done}"]).instants), paths).slices) == 2
 
 
-def test_a_slice_older_than_the_timeline_is_an_archived_commits() -> None:
+def test_slice_older_than_the_timeline_is_an_archived_commits() -> None:
     timeline = Timeline.of([f"{B}_{C}.commit"])
     assert [s.begin for s in snapshot_of(timeline, files(f"p/f-0_0-0-0_{A}.parquet")).slices] == [A]
 
@@ -60,7 +60,7 @@ def test_retired_groups_and_bookkeeping_are_not_seen() -> None:
     assert [s.file_id for s in seen.slices] == ["f-0"]
 
 
-def test_a_view_can_be_narrowed_to_partitions() -> None:
+def test_view_can_be_narrowed_to_partitions() -> None:
     timeline = Timeline.of([f"{A}_{B}.commit"])
     seen = snapshot_of(
         timeline, files(f"p/f-0_0-0-0_{A}.parquet", f"q/r/g-0_0-0-0_{A}.parquet", f"h-0_0-0-0_{A}.parquet")

@@ -148,7 +148,7 @@ def test_intent_still_posted_when_its_writer_gives_up_is_void(table: Table, monk
     txn.leave()
 
 
-def test_commit_that_may_be_decided_is_not_reported_failed_after_lease_loss(
+def test_possibly_decided_commit_is_not_reported_failed_after_lease_loss(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     txn, real, asked = lost(table, monkeypatch), Lock.acquire, []

@@ -105,7 +105,7 @@ def test_extra_metadata_of_other_writers_is_no_batch(text: str) -> None:
     assert "orders" not in batches_by_stream({SINK_KEY: text})
 
 
-def test_an_instant_begun_by_one_process_is_committed_by_another(table: Table) -> None:
+def test_instant_begun_by_one_process_is_committed_by_another(table: Table) -> None:
     begins = Transaction(table)
     writer = start_for_tasks(begins, table.schema())
     plain, keys, _ = writer.keyed(rows((1, "a", 1)))
@@ -118,7 +118,7 @@ def test_an_instant_begun_by_one_process_is_committed_by_another(table: Table) -
         Transaction.resume(table, begins.begin)
 
 
-def test_an_instant_that_others_rolled_back_cannot_be_taken_up(table: Table) -> None:
+def test_instant_that_others_rolled_back_cannot_be_taken_up(table: Table) -> None:
     begins = Transaction(table)
     begins.start()
     begins.rollback()
@@ -126,7 +126,7 @@ def test_an_instant_that_others_rolled_back_cannot_be_taken_up(table: Table) -> 
         Transaction.resume(table, begins.begin)
 
 
-def test_a_process_that_works_for_an_instant_keeps_it_alive_until_it_leaves(table: Table) -> None:
+def test_process_working_for_an_instant_keeps_it_alive_until_it_leaves(table: Table) -> None:
     settings, begin, world = HeartbeatSettings(interval_s=0.1), "20260101000000000", Machine()
     assert claim(table.store, begin) is not None
 

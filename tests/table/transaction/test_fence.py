@@ -58,7 +58,7 @@ def test_each_write_of_an_older_epoch_is_refused_and_leaves_nothing(table: Table
         WRITES[name](table.under(7))
 
 
-def test_a_transaction_of_an_older_epoch_is_refused_at_its_end(table: Table) -> None:
+def test_transaction_of_an_older_epoch_is_refused_at_its_end(table: Table) -> None:
     txn = table.under(3).transaction()
     txn.upsert(rows((1, "a", 1)))
     table.under(4).append(rows((5, "e", 5)))
@@ -100,7 +100,7 @@ def test_epochs_of_different_names_are_not_compared(table: Table) -> None:
     assert len(content(table)) == 3
 
 
-def test_a_batch_of_a_stream_and_a_fence_stand_in_one_commit(table: Table) -> None:
+def test_batch_of_a_stream_and_a_fence_stand_in_one_commit(table: Table) -> None:
     txn = begun(table, ("loader", 3), 1)
     txn.exactly_once(BatchId("orders", 7))
     txn.commit()
@@ -109,7 +109,7 @@ def test_a_batch_of_a_stream_and_a_fence_stand_in_one_commit(table: Table) -> No
     assert [(one.name, one.epoch) for one in fences_in(extra)] == [("loader", 3)]
 
 
-def test_an_epoch_is_found_after_its_commit_was_archived(tmp_path: Path) -> None:
+def test_epoch_is_found_after_its_commit_was_archived(tmp_path: Path) -> None:
     few = replace(SETTINGS, retention=KeepCommits(1), archival=KeepActive(3, 4))
     table = Table.create(str(tmp_path / "t"), SPEC, settings=few)
     table.under(5).upsert(rows((1, "a", 1)))
@@ -122,7 +122,7 @@ def test_an_epoch_is_found_after_its_commit_was_archived(tmp_path: Path) -> None
     assert caught.value.epoch == 5
 
 
-def test_a_leader_that_another_has_followed_is_refused(table: Table) -> None:
+def test_leader_that_another_has_followed_is_refused(table: Table) -> None:
     election = lockprovider.election.open(f"file://{table.url}-election/e.json", storage_options={"auto_mkdir": True})
     with election.lead() as term:
         table.under(term).upsert(rows((1, "a", 1)))

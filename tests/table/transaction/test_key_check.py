@@ -105,7 +105,7 @@ def test_commit_between_first_check_and_lock_is_compared(table: Table, monkeypat
     assert content(table) == {(1, "a", 2)}
 
 
-def test_a_checked_append_refuses_keys_that_are_there(table: Table) -> None:
+def test_checked_append_refuses_keys_that_are_there(table: Table) -> None:
     table.append(rows((1, "a", 1), (2, "b", 2)))
     with pytest.raises(InvalidRecords, match=r"1 record keys are in partition 'a' already, the first is '1'"):
         table.append(rows((1, "a", 5), (3, "a", 3)), retries=5)
@@ -115,7 +115,7 @@ def test_a_checked_append_refuses_keys_that_are_there(table: Table) -> None:
     assert table.timeline().pending_writes == ()
 
 
-def test_a_checked_append_to_buckets_refuses_keys_that_are_there(tmp_path: Path) -> None:
+def test_checked_append_to_buckets_refuses_keys_that_are_there(tmp_path: Path) -> None:
     spec = TableSpec("p", SCHEMA, ("id",), buckets=2)
     table = Table.create(str(tmp_path / "t"), spec, settings=CHECKED)
     table.append(rows((1, "a", 1)))

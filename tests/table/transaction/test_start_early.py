@@ -170,7 +170,7 @@ def test_upsert_waits_for_its_instant_before_it_announces_a_file(table: Table, b
     until(lambda: left(table) == [])
 
 
-def test_append_that_is_given_up_before_its_instant_is_taken_leaves_nothing(table: Table, backend: Meanwhile) -> None:
+def test_append_abandoned_before_its_instant_leaves_nothing(table: Table, backend: Meanwhile) -> None:
     txn = Transaction(table, pinned=False)
     txn.replay = True
     here = txn.start_early(table.schema(), lambda: None)

@@ -50,7 +50,7 @@ def table(url: str) -> Table:
     return Table.create(url, SPEC, settings=SETTINGS)
 
 
-def test_a_table_is_made_once(url: str, table: Table) -> None:
+def test_table_is_made_once(url: str, table: Table) -> None:
     with pytest.raises(TableExists, match="open it with Table.open"):
         Table.create(url, SPEC)
     assert content(Table.open(url)) == set()
@@ -62,7 +62,7 @@ def test_folder_without_a_table_is_not_opened_and_not_changed(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_spec_that_names_no_column_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_spec_that_names_no_column_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(InvalidRecords, match="nowhere"):
         Table.create(str(tmp_path / "t"), TableSpec("t", SCHEMA, record_keys=("nowhere",)))
     assert list(tmp_path.iterdir()) == []
@@ -82,7 +82,7 @@ def test_upserts_replace_insert_and_delete_by_key(table: Table) -> None:
     assert (result.inserted, result.updated, result.deleted) == (1, 1, 1)
 
 
-def test_a_key_that_is_upserted_and_deleted_at_once_is_deleted(table: Table) -> None:
+def test_key_that_is_upserted_and_deleted_at_once_is_deleted(table: Table) -> None:
     upsert(table, (1, "a", 1))
     delete = pa.table({"id": [1, 2], "part": ["a", "a"]})
     transact(table, lambda txn: engine.write(txn, upserts=rows((1, "a", 5), (2, "a", 5), (3, "a", 5)), deletes=delete))
@@ -146,7 +146,7 @@ def test_writers_of_different_file_groups_both_succeed_in_any_order(table: Table
     assert content(table) == {(1, "a", 10), (2, "b", 20)}
 
 
-def test_an_instant_that_began_before_a_finished_one_still_conflicts_with_it(table: Table) -> None:
+def test_instant_begun_before_a_finished_one_conflicts_with_it(table: Table) -> None:
     """The set of completed instants is compared, not begin times."""
     upsert(table, (1, "a", 1))
     early = Transaction(table)
@@ -215,7 +215,7 @@ def test_writer_gives_up_a_begin_time_taken_by_a_rollback(tmp_path: Path) -> Non
     assert not list((folder / ".hoodie" / "timeline").glob(f"{backend.met}.commit*"))
 
 
-def test_a_rollback_does_not_take_the_begin_time_of_a_writer(tmp_path: Path) -> None:
+def test_rollback_does_not_take_the_begin_time_of_a_writer(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     table = Table.create(str(folder), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))
@@ -301,7 +301,7 @@ def test_conflict_is_raised_when_the_retries_are_used_up(table: Table) -> None:
     assert table.timeline().pending_writes == ()
 
 
-def test_a_function_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_function_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))
     before = data_files(tmp_path / "t")
@@ -318,7 +318,7 @@ def test_a_function_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert content(table) == by_hudi_rs(str(tmp_path / "t")) == {(1, "a", 1)}
 
 
-def test_a_writer_that_was_rolled_back_cannot_commit_any_more(table: Table) -> None:
+def test_writer_that_was_rolled_back_cannot_commit_any_more(table: Table) -> None:
     upsert(table, (1, "a", 1))
     slow = Transaction(table)
     engine.write(slow, upserts=rows((1, "a", 100)))
@@ -329,7 +329,7 @@ def test_a_writer_that_was_rolled_back_cannot_commit_any_more(table: Table) -> N
     assert content(table) == {(1, "a", 1), (2, "b", 2)}
 
 
-def test_the_files_of_a_failed_task_attempt_are_not_part_of_the_commit(tmp_path: Path) -> None:
+def test_files_of_a_failed_task_attempt_are_not_part_of_the_commit(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     txn = Transaction(table)
 
@@ -342,7 +342,7 @@ def test_the_files_of_a_failed_task_attempt_are_not_part_of_the_commit(tmp_path:
     assert by_hudi_rs(str(tmp_path / "t")) == {(1, "a", 1)}
 
 
-def test_a_table_of_another_version_is_refused_and_not_touched(tmp_path: Path) -> None:
+def test_table_of_another_version_is_refused_and_not_touched(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
     with table.lock.acquire():

@@ -86,7 +86,7 @@ def test_two_attempts_report_the_same_files_and_write_them_once(table: Table) ->
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 10), (2, "b", 10)}
 
 
-def test_an_attempt_that_comes_after_the_commit_changes_nothing(table: Table) -> None:
+def test_attempt_that_comes_after_the_commit_changes_nothing(table: Table) -> None:
     txn = Transaction(table)
     attempts = Attempts(txn)
     txn.add(attempts.once())
@@ -107,7 +107,7 @@ def test_mutant_that_names_files_by_attempt_shows_a_row_twice(table: Table) -> N
     assert {row for row in by_hudi_rs(table.url) if row[0] == 2} == {(2, "b", 10), (2, "b", 99)}
 
 
-def test_an_attempt_that_comes_after_the_rollback_removes_its_file(table: Table) -> None:
+def test_attempt_that_comes_after_the_rollback_removes_its_file(table: Table) -> None:
     txn = Transaction(table)
     attempts = Attempts(txn)
     txn.rollback()
@@ -118,7 +118,7 @@ def test_an_attempt_that_comes_after_the_rollback_removes_its_file(table: Table)
 
 
 @pytest.mark.parametrize("kind", ["copy_on_write", "merge_on_read"])
-def test_attempt_after_the_archival_of_its_commit_deletes_no_committed_file(tmp_path: Path, kind: str) -> None:
+def test_attempt_after_archival_of_its_commit_deletes_no_committed_file(tmp_path: Path, kind: str) -> None:
     spec = replace(SPEC, table_type=kind, buckets=1)
     table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
     upsert(table, (1, "a", 1), (2, "b", 1))

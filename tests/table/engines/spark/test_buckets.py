@@ -26,7 +26,7 @@ def frame(spark: Any, *triples: tuple[int, str, int]) -> Any:
     return spark_tables.frame(spark, *triples).repartition(3)
 
 
-def test_an_upsert_goes_on_in_the_file_groups_that_are_there(spark: Any, table: Table) -> None:
+def test_upsert_goes_on_in_the_file_groups_that_are_there(spark: Any, table: Table) -> None:
     before = groups(table)
     changes = [(key, "a" if key % 2 else "b", -key) for key in range(50)]
     result = engine.upsert(table, frame(spark, *changes), frame(spark, (2, "a", 0), (77, "a", 0)))
@@ -36,7 +36,7 @@ def test_an_upsert_goes_on_in_the_file_groups_that_are_there(spark: Any, table: 
     in_their_buckets(table)
 
 
-def test_an_append_goes_into_the_buckets_too_and_a_missing_column_is_null(spark: Any, table: Table) -> None:
+def test_append_goes_into_the_buckets_too_and_a_missing_column_is_null(spark: Any, table: Table) -> None:
     before = groups(table)
     engine.append(table, frame(spark, (1, "a", 10), (5, "a", 5)).drop("value"))
     assert content(table) == {(1, "a", None), (5, "a", None), (2, "a", 2), (3, "b", 3), (4, "c", 4)}
@@ -45,7 +45,7 @@ def test_an_append_goes_into_the_buckets_too_and_a_missing_column_is_null(spark:
     in_their_buckets(table)
 
 
-def test_a_merge_and_a_delete_keep_to_the_buckets(spark: Any, table: Table) -> None:
+def test_merge_and_a_delete_keep_to_the_buckets(spark: Any, table: Table) -> None:
     before = groups(table)
     source = spark.createDataFrame(
         [(1, "a", 10, False), (2, "a", 0, True), (9, "b", 90, False)], "id long, part string, more int, gone boolean"
@@ -63,7 +63,7 @@ def test_a_merge_and_a_delete_keep_to_the_buckets(spark: Any, table: Table) -> N
     in_their_buckets(table)
 
 
-def test_an_overwrite_starts_new_file_groups_of_the_same_buckets(spark: Any, table: Table) -> None:
+def test_overwrite_starts_new_file_groups_of_the_same_buckets(spark: Any, table: Table) -> None:
     before = groups(table)
     engine.insert_overwrite(table, frame(spark, (1, "a", 7), (8, "z", 8)))
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 7), (8, "z", 8), (3, "b", 3), (4, "c", 4)}

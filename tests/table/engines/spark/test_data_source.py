@@ -40,7 +40,7 @@ def load(spark: Any, table: Table, **options: str) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in spark.read.format("hudi_cas").options(**options).load(table.url).collect()}
 
 
-def test_a_dataframe_is_appended_in_one_commit(spark: Any, table: Table) -> None:
+def test_dataframe_is_appended_in_one_commit(spark: Any, table: Table) -> None:
     frame = spark.createDataFrame([(n, "ab"[n % 2], n) for n in range(10, 20)], TRIPLE).repartition(3)
     before = len(table.history())
     frame.write.format("hudi_cas").mode("append").save(table.url)
@@ -50,7 +50,7 @@ def test_a_dataframe_is_appended_in_one_commit(spark: Any, table: Table) -> None
     assert table.timeline().pending_writes == ()
 
 
-def test_a_thread_can_write_once_the_session_is_made_its_own(spark: Any, table: Table) -> None:
+def test_thread_can_write_once_the_session_is_made_its_own(spark: Any, table: Table) -> None:
     frame = spark.createDataFrame([(8, "x", 8)], TRIPLE)
 
     def write() -> None:
@@ -106,7 +106,7 @@ def test_sql_reads_and_writes_through_a_view(spark: Any, table: Table) -> None:
     assert table.history()[-1].operation == "INSERT_OVERWRITE_TABLE"
 
 
-def test_a_write_that_fails_leaves_nothing(spark: Any, table: Table) -> None:
+def test_write_that_fails_leaves_nothing(spark: Any, table: Table) -> None:
     frame = spark.createDataFrame([(9, "a", 9), (None, "b", 1)], TRIPLE).repartition(2)
     with pytest.raises(Exception, match="null or empty"):
         frame.write.format("hudi_cas").mode("append").save(table.url)
@@ -119,9 +119,7 @@ def test_a_write_that_fails_leaves_nothing(spark: Any, table: Table) -> None:
     assert content(table) == by_hudi_rs(table.url) == ROWS
 
 
-def test_a_write_that_is_refused_says_so_in_one_sentence_with_its_type(
-    spark: Any, table: Table, tmp_path: Path
-) -> None:
+def test_write_that_is_refused_says_so_in_one_sentence_with_its_type(spark: Any, table: Table, tmp_path: Path) -> None:
     good, bad = (spark.createDataFrame([(key, "b", 1)], TRIPLE) for key in (9, None))
     nowhere = str(tmp_path / "nowhere")
     refused = [

@@ -18,7 +18,7 @@ def run(folder: Path, code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_wheel_has_the_module_where_spark_looks() -> None:
+def test_wheel_has_the_module_where_spark_looks() -> None:
     assert f'"{SOURCE}" = "{PLACE}"' in (ROOT / "pyproject.toml").read_text()
 
 

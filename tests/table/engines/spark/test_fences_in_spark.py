@@ -46,7 +46,7 @@ def test_job_of_an_older_epoch_is_refused_and_the_newest_commits(spark: Any, tmp
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "loader", "loader:-1", "1.5"])
-def test_an_option_that_is_no_epoch_is_refused(text: str) -> None:
+def test_option_that_is_no_epoch_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="fence="):
         SparkOptions.of({"path": "memory://t/able", "fence": text})
 

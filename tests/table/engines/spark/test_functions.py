@@ -29,7 +29,7 @@ def test_append_adds_rows_and_returns_its_result(spark: Any, table: Table) -> No
     assert (table.history()[-1].operation, table.history()[-1].extra["source"]) == ("INSERT", "test")
 
 
-def test_a_delete_rewrites_only_the_groups_that_have_such_rows(spark: Any, table: Table) -> None:
+def test_delete_rewrites_only_the_groups_that_have_such_rows(spark: Any, table: Table) -> None:
     before = data_files(Path(table.url))
     result = engine.delete(spark, table, "value = 2 or part = 'c' or value is null")
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (3, "b", 3)}
@@ -37,7 +37,7 @@ def test_a_delete_rewrites_only_the_groups_that_have_such_rows(spark: Any, table
     assert {path.split("/")[0] for path in data_files(Path(table.url)) - before} == {"a", "c"}
 
 
-def test_an_overwrite_replaces_partitions_and_no_others(spark: Any, table: Table) -> None:
+def test_overwrite_replaces_partitions_and_no_others(spark: Any, table: Table) -> None:
     first = engine.insert_overwrite(table, frame(spark, (7, "a", 7), (8, "z", 8)))
     assert content(table) == by_hudi_rs(table.url) == {(7, "a", 7), (8, "z", 8), (3, "b", 3), (4, "c", 4)}
     assert table.history()[-1].operation == "INSERT_OVERWRITE"
@@ -49,7 +49,7 @@ def test_an_overwrite_replaces_partitions_and_no_others(spark: Any, table: Table
     assert table.timeline().pending_writes == ()
 
 
-def test_a_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Table) -> None:
+def test_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Table) -> None:
     before = data_files(Path(table.url))
     source = spark.createDataFrame(
         [(1, "a", 10, False), (2, "a", 0, True), (9, "b", 90, False), (8, "d", 80, True)],
@@ -151,7 +151,7 @@ def test_threads_write_one_table_and_lose_nothing(spark: Any, table: Table) -> N
     assert {part for id_, part, _ in found if id_ >= 100} == {"x", "y"}
 
 
-def test_a_view_is_registered_by_the_tables_url(spark: Any, table: Table) -> None:
+def test_view_is_registered_by_the_tables_url(spark: Any, table: Table) -> None:
     engine.register(spark, Path(table.url), "trips", ["id", "value"], filter="part = 'a'")
     table.delete("id = 1")
     assert [tuple(row) for row in spark.sql("select sum(value), count(*) from trips").collect()] == [(3, 2)]

@@ -39,10 +39,10 @@ def test_no_key_is_missed_and_few_others_pass() -> None:
     assert 0 < others < 5_000
 
 
-def test_a_sketch_of_other_keys_would_be_found_out() -> None:
+def test_sketch_of_other_keys_would_be_found_out() -> None:
     assert not pc.all(sketch_of(numbers(1, 1_000)).may_have(numbers(0, 1_000))).as_py()
 
 
-def test_the_sketch_of_no_keys_has_none() -> None:
+def test_sketch_of_no_keys_has_none() -> None:
     assert not pc.any(sketch_of().may_have(numbers(0, 1_000))).as_py()
     assert sketch_of(numbers(0, 10)).may_have(pa.array([], pa.string())).to_pylist() == []

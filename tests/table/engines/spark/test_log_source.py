@@ -25,7 +25,7 @@ def append(log: Wal, *triples: tuple[int, str, int]) -> None:
         log.append(json.dumps(dict(zip(("id", "part", "value"), triple, strict=True))).encode())
 
 
-def test_a_log_is_loaded_into_a_table_exactly_once(spark: Any, tmp_path: Path) -> None:
+def test_log_is_loaded_into_a_table_exactly_once(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql.functions import from_json
 
     register_log(spark)

@@ -39,7 +39,7 @@ def test_rows_are_appended_changed_and_deleted_and_read_back(spark: Any, table: 
     assert content(table) == by_hudi_rs(table.url) == read(spark, table) == expected
 
 
-def test_a_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Table) -> None:
+def test_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Table) -> None:
     source = spark.createDataFrame(
         [(1, "a", 10, False), (2, "a", 0, True), (9, "b", 90, False)], "id long, part string, more int, gone boolean"
     )
@@ -54,14 +54,14 @@ def test_a_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Ta
     assert content(table) == by_hudi_rs(table.url) == read(spark, table) == expected
 
 
-def test_an_overwrite_replaces_partitions_and_no_others(spark: Any, table: Table) -> None:
+def test_overwrite_replaces_partitions_and_no_others(spark: Any, table: Table) -> None:
     table.upsert(table.to_arrow().slice(0, 1))
     engine.insert_overwrite(table, frame(spark, (7, "a", 7)))
     expected = {(7, "a", 7), (3, "b", 3), (4, "c", 4)}
     assert content(table) == by_hudi_rs(table.url) == read(spark, table) == expected
 
 
-def test_the_data_source_writes_and_reads_them(spark: Any, tmp_path: Path) -> None:
+def test_data_source_writes_and_reads_them(spark: Any, tmp_path: Path) -> None:
     table = filled(tmp_path / "t", MERGE_ON_READ)
     table.upsert(table.to_arrow().slice(0, 1))  # so that there is a log file
     frame(spark, (8, "d", 8)).write.format("hudi_cas").mode("append").save(table.url)
@@ -105,7 +105,7 @@ def test_base_files_alone_are_read_if_asked_for(spark: Any, table: Table) -> Non
     assert {row["value"] for row in engine.read(spark, table, read_optimized=True).collect()} == {v for _, _, v in now}
 
 
-def test_a_source_gives_each_row_once_across_a_clustering(spark: Any, tmp_path: Path) -> None:
+def test_source_gives_each_row_once_across_a_clustering(spark: Any, tmp_path: Path) -> None:
     table = filled(tmp_path / "t", MERGE_ON_READ)
     engine.append(table, frame(spark, (5, "a", 5)))
     middle = table.history()[-1].completion

@@ -15,7 +15,7 @@ from lockprovider.table import TableNotFound
 from lockprovider.table.engines.spark.data_source import HudiCas
 
 
-def test_a_batch_of_a_stream_does_not_replace_those_before_it(tmp_path: Path) -> None:
+def test_batch_of_a_stream_does_not_replace_those_before_it(tmp_path: Path) -> None:
     for more in ({"hoodie.datasource.write.operation": "insert_overwrite"}, {"if_exists": "error"}):
         with pytest.raises(InvalidInput, match="replace those before|mean nothing for a streaming write"):
             HudiCas({"path": str(tmp_path / "nothing"), **more}).streamWriter(StructType(), False)

@@ -12,7 +12,7 @@ from lockprovider.table import Table
 
 
 @pytest.mark.soak  # a minute of processor time, for three JVMs
-def test_a_speculative_attempt_of_a_slow_task_makes_no_second_file_visible(tmp_path: Path) -> None:
+def test_speculative_attempt_of_a_slow_task_makes_no_second_file_visible(tmp_path: Path) -> None:
     url = str(tmp_path / "t")
     table = Table.create(url, SPEC, settings=SETTINGS)
     seen = told_by("table.engines.spark.speculation_child", url, str(tmp_path), timeout_s=1500)

@@ -37,7 +37,7 @@ def batches_in(table: Table) -> list[int]:
     return [int(number) for note in notes for number in note.values()]
 
 
-def test_a_stream_follows_a_table_and_takes_each_change_once(spark: Any, tmp_path: Path) -> None:
+def test_stream_follows_a_table_and_takes_each_change_once(spark: Any, tmp_path: Path) -> None:
     register(spark)
     source, sink = made(tmp_path / "source"), made(tmp_path / "sink")
     late = source.transaction()  # begins first, finishes last
@@ -152,7 +152,7 @@ def test_stream_fails_when_its_table_gets_a_column_and_goes_on_with_it(
     assert [(row["id"], row["note"]) for row in seen[1:]] == [(9, "new")]
 
 
-def test_reader_of_a_running_stream_refuses_a_new_column_before_its_offset_moves(tmp_path: Path) -> None:
+def test_running_stream_refuses_a_new_column_before_its_offset_moves(tmp_path: Path) -> None:
     source = made(tmp_path / "source")
     upsert(source, (1, "a", 1))
     whole, some = HudiCas({"path": source.url}), HudiCas({"path": source.url, "columns": "id"})
@@ -188,7 +188,7 @@ def test_sink_makes_no_commit_of_a_batch_without_rows(spark: Any, tmp_path: Path
 
 @pytest.mark.soak
 @pytest.mark.parametrize("sink", ["format", "foreach"])
-def test_a_stream_killed_between_its_commit_and_sparks_writes_nothing_twice(tmp_path: Path, sink: str) -> None:
+def test_stream_killed_between_its_commit_and_sparks_writes_once(tmp_path: Path, sink: str) -> None:
     source, table = made(tmp_path / "source"), made(tmp_path / "sink")
     for number in range(2):
         upsert(source, (number, "ab"[number], number))

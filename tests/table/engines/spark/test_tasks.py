@@ -45,7 +45,7 @@ def test_only_the_touched_file_groups_are_rewritten(spark: Any, table: Table) ->
     assert len(added) == len(result.file_groups) == 1
 
 
-def test_a_read_is_of_one_snapshot_and_can_be_narrowed(spark: Any, table: Table) -> None:
+def test_read_is_of_one_snapshot_and_can_be_narrowed(spark: Any, table: Table) -> None:
     upsert(table, frame(spark, (1, "a", 1), (2, "b", 2)))
     old = engine.read(spark, table)
     upsert(table, frame(spark, (1, "a", 10)))
@@ -54,7 +54,7 @@ def test_a_read_is_of_one_snapshot_and_can_be_narrowed(spark: Any, table: Table)
     assert [tuple(row) for row in narrow] == [(10, "1")]
 
 
-def test_an_empty_table_reads_as_no_rows_with_its_columns(spark: Any, table: Table) -> None:
+def test_empty_table_reads_as_no_rows_with_its_columns(spark: Any, table: Table) -> None:
     assert engine.read(spark, table).columns == ["id", "part", "value"]
     assert engine.read(spark, table).count() == 0
 

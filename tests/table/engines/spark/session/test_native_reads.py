@@ -297,7 +297,7 @@ def test_table_on_an_object_store_is_read_by_python_by_default(spark: Any) -> No
     assert engine.read(spark, table).inputFiles() == []
 
 
-def test_a_query_of_a_view_reads_the_columns_and_rows_that_it_needs(
+def test_query_of_a_view_reads_the_columns_and_rows_that_it_needs(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = filled(tmp_path / "t", SPEC)

@@ -111,7 +111,7 @@ def test_save_mode_decides_what_happens_to_an_existing_table(spark: Any, url: st
     assert table.timeline().pending_writes == ()
 
 
-def test_a_table_with_buckets_and_one_with_logs_are_upserted_too(spark: Any, url: str) -> None:
+def test_table_with_buckets_and_one_with_logs_are_upserted_too(spark: Any, url: str) -> None:
     spec = TableSpec("counters", SCHEMA, "id", "part", ordering="value", buckets=2)
     table = Table.create(url, spec, settings=SETTINGS)
     save(frame(spark, (1, "a", 1), (2, "a", 2)), url)
@@ -125,7 +125,7 @@ def test_a_table_with_buckets_and_one_with_logs_are_upserted_too(spark: Any, url
     assert any(one.logs for one in logged.snapshot().slices)
 
 
-def test_a_stream_makes_its_table_and_upserts_each_batch_once(spark: Any, url: str, tmp_path: Path) -> None:
+def test_stream_makes_its_table_and_upserts_each_batch_once(spark: Any, url: str, tmp_path: Path) -> None:
     source = Table.create(str(tmp_path / "source"), SPEC, settings=SETTINGS)
     upsert(source, (1, "a", 1), (2, "b", 2))
 

@@ -40,7 +40,7 @@ def run(spark: Any, table: Table) -> Callable[..., Any]:
     return statement
 
 
-def test_a_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Table, run: Any) -> None:
+def test_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Table, run: Any) -> None:
     late = [(1, "a", 10, False), (2, "a", 0, True), (9, "b", 90, False), (8, "d", 80, True)]
     spark.createDataFrame(late, "trip long, part string, more int, gone boolean").createOrReplaceTempView("late")
     before = len(table.history())
@@ -61,7 +61,7 @@ def test_a_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Ta
     assert content(table) == {(1, "a", 11), (3, "b", 6), (4, "c", 8), (9, "b", 182)}
 
 
-def test_an_update_and_a_delete_rewrite_what_they_touch(table: Table, run: Any) -> None:
+def test_update_and_a_delete_rewrite_what_they_touch(table: Table, run: Any) -> None:
     before = data_files(Path(table.url))
     result = run(
         "update trips as t set value = t.value * 10 + (select max(value) from trips) where part = 'a' and t.id > 1"

@@ -20,7 +20,7 @@ from lockprovider.table.engines.spark.statement import (
 )
 
 
-def test_a_merge_keeps_the_users_own_words() -> None:
+def test_merge_keeps_the_users_own_words() -> None:
     found = parse_statement(
         "MERGE INTO trips AS t USING (select *, ')' as x from late where a in (1, 2)) l\n"
         "ON t.id = l.trip AND l.part = t.part -- the key\n"

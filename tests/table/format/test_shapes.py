@@ -179,7 +179,7 @@ def test_advised_steps_lead_to_writable_tables() -> None:
 
 
 def as_markdown() -> str:
-    """The list as the table of the README."""
+    """The list as the table of the specification."""
     lines = ["| property | what it means here | else refused |", "|---|---|---|"]
     alike: dict[str, list[str]] = {}
     for one in shapes.KNOWN_PROPERTIES:

@@ -33,9 +33,9 @@ _CHUNK_BYTES = 1024 * 1024
 
 _CODES = f"""exit codes:
   0    done; for probe: safe for locks and create-once
-  1    refused: somebody else's version is there, nothing was written; for probe: not safe for locks
-  2    bad input: URL, options, version, credentials, or no such bucket or object
-  3    unknown: the write may have been applied or not; read the object and decide
+  1    refused: the object has another version, nothing was written; for probe: not safe for locks
+  2    bad input: URL, options, version, credentials, or a missing bucket or object
+  3    unknown: the write may have been applied; read the object and decide
   4    unavailable: the store did not answer or kept throttling; nothing was written
   5    not supported by this store or protocol
   130  interrupted before anything was sent
@@ -73,29 +73,43 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text, epilog=_CODES, formatter_class=raw)
         sub.set_defaults(run=run)
         add_storage_options(sub)
-        sub.add_argument("--timeout", type=float, default=30.0, metavar="S", help="for each call (default: 30)")
-        sub.add_argument("--json", action="store_true", help="say it in JSON")
-        sub.add_argument("--debug", action="store_true", help="show where an error came from")
+        sub.add_argument(
+            "--timeout", type=float, default=30.0, metavar="S", help="seconds for each request (default: 30)"
+        )
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.add_argument("--debug", action="store_true", help="print the traceback of an error")
         return sub
 
-    sub = command("probe", _probe, "Try what the store really does, below a fresh prefix that is removed again.")
+    sub = command("probe", _probe, "Test how the store behaves, below a new prefix that is removed afterwards.")
     sub.add_argument("url", metavar="URL", help="a folder, e.g. s3://bucket/scratch")
-    sub.add_argument("--racers", type=int, default=RACERS, metavar="N", help="writers in a race (default: %(default)s)")
-    sub.add_argument("--thorough", action="store_true", help="also list more objects than fit on a page: 2005 of them")
+    sub.add_argument(
+        "--racers", type=int, default=RACERS, metavar="N", help="concurrent writers in each race (default: %(default)s)"
+    )
+    sub.add_argument(
+        "--thorough", action="store_true", help="also list 2005 objects, which are more than fit on one page"
+    )
 
-    sub = command("get", _get, "Read an object and its version out of one response.")
+    sub = command("get", _get, "Read an object and its version by one request.")
     sub.add_argument("url", metavar="URL")
-    sub.add_argument("file", nargs="?", default="-", metavar="FILE", help="where to; the version goes to stdout then")
+    sub.add_argument(
+        "file",
+        nargs="?",
+        default="-",
+        metavar="FILE",
+        help="file for the content; the version then goes to stdout (default: content to stdout, version to stderr)",
+    )
 
-    sub = command("put", _put, "Write an object if it is absent, or still at a version.")
+    sub = command("put", _put, "Write an object only if it is absent, or only if it still has a version.")
     condition = sub.add_mutually_exclusive_group(required=True)
-    condition.add_argument("--if-absent", action="store_true", help="only if nothing is there")
-    condition.add_argument("--if-match", metavar="VERSION", help="only if it still is at this version")
+    condition.add_argument("--if-absent", action="store_true", help="write only if no object exists")
+    condition.add_argument("--if-match", metavar="VERSION", help="write only if the object still has this version")
     sub.add_argument("url", metavar="URL")
-    sub.add_argument("file", nargs="?", default="-", metavar="FILE", help="what to write (default: stdin)")
+    sub.add_argument("file", nargs="?", default="-", metavar="FILE", help="file with the content (default: stdin)")
 
-    sub = command("rm", _rm, "Remove an object if it still is at a version.")
-    sub.add_argument("--if-match", required=True, metavar="VERSION")
+    sub = command("rm", _rm, "Remove an object only if it still has a version.")
+    sub.add_argument(
+        "--if-match", required=True, metavar="VERSION", help="remove only if the object still has this version"
+    )
     sub.add_argument("url", metavar="URL")
     return parser
 
@@ -160,7 +174,7 @@ def _object(arguments: Any) -> tuple[Store, str]:
     fs, path = split_url(arguments.url, storage_options(arguments))
     folder, _, name = path.rpartition("/")
     if not folder and backend_for(fs).name not in ("local", "memory"):
-        raise InvalidInput(f"{arguments.url!r} names a bucket and no object in it: write e.g. s3://bucket/key")
+        raise InvalidInput(f"{arguments.url!r} names a bucket, not an object: write e.g. s3://bucket/key")
     return Store.from_filesystem(fs, folder), name
 
 
@@ -197,7 +211,7 @@ def _show_progress(finding: Finding, number: int, of: int) -> None:
 def _show_report(report: Report) -> None:
     title = f"{report.kind} at {report.root}, {report.racers} racers"
     rows = [(finding.state, finding.name, finding.evidence) for finding in report.findings]
-    show_table(title, ("", "check", "what came back"), rows)
+    show_table(title, ("", "check", "what happened"), rows)
     print(report.verdict)
     for path in report.left_behind:
         print(f"left behind: {path}")

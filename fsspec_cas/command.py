@@ -17,10 +17,10 @@ from fsspec_cas.errors import CasError, InvalidInput, NotSupported, OutcomeUnkno
 DONE, REFUSED, BAD_INPUT, UNKNOWN, UNAVAILABLE, NOT_SUPPORTED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 OPTIONS_HELP = (
-    "Options and credentials are taken as fsspec takes them: from -o and --storage-options, from FSSPEC_* variables\n"
-    "and fsspec's configuration files, and from what the SDK of the store looks for (AWS_*, GOOGLE_*, AZURE_*)."
+    "Options and credentials come from -o and --storage-options, from FSSPEC_* variables and fsspec's configuration\n"
+    "files, and from the variables and files that the store's SDK reads (AWS_*, GOOGLE_*, AZURE_*)."
 )
-_OPTION_HELP = "a storage option; a dot goes one level down: client_kwargs.region_name=eu-west-1"
+_OPTION_HELP = "a storage option, repeatable; a dot names a nested one: client_kwargs.region_name=eu-west-1"
 
 Run = Callable[[Any], int]
 SHELLS = ("bash", "zsh", "fish")
@@ -34,10 +34,8 @@ def add_storage_options(parser: argparse.ArgumentParser) -> None:
 
 def add_general(parser: argparse.ArgumentParser) -> None:
     """Add `--version` and `-v`, which stand before the command."""
-    parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
-    parser.add_argument(
-        "-v", "--verbose", action="count", default=0, help="say on stderr what is done; -vv: each request, too"
-    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="log to stderr; -vv logs each request")
 
 
 class _Version(argparse.Action):
@@ -82,7 +80,9 @@ def storage_options(arguments: Any) -> dict[str, Any]:
     for number, pair in enumerate(arguments.options, 1):
         key, equals, text = pair.partition("=")
         if not key or not equals:
-            raise InvalidInput(f"option {number} of -o is not KEY=VALUE (it is not shown: it may hold a secret)")
+            raise InvalidInput(
+                f"option {number} of -o must be KEY=VALUE (its text is not shown, as it may hold a secret)"
+            )
         _set(options, key.split("."), _value(key, text), key)
     return options
 
@@ -92,7 +92,9 @@ def _set(options: dict[str, Any], steps: Sequence[str], value: Any, key: str) ->
     for step in steps[:-1]:
         place = place.setdefault(step, {})
         if not isinstance(place, dict):
-            raise InvalidInput(f"-o {key}=... goes below {step!r}, which has a value of its own")
+            raise InvalidInput(
+                f"-o {key}=... sets an option below {step!r}, which has a value itself: give only one of them"
+            )
     place[steps[-1]] = value
 
 
@@ -116,7 +118,7 @@ def _value(key: str, text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise InvalidInput(f"-o {key}=... begins like JSON and is none: {error}") from error
+            raise InvalidInput(f"-o {key}=... begins like JSON but is not JSON: {error}") from error
     return text
 
 
@@ -154,7 +156,7 @@ def _failed(program: str, error: Exception, code: int | None) -> int:
             found = BAD_INPUT
         case _:
             found = BAD_INPUT
-            error = CasError(f"unexpected {type(error).__name__}: {error}; --debug shows more")
+            error = CasError(f"unexpected {type(error).__name__}: {error}; add --debug for the traceback")
     complain(program, str(error))
     return found
 
@@ -182,7 +184,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 def add_completion(commands: Any, of: Any) -> None:
     """Add the command `completion SHELL`; `of` returns the whole parser."""
-    text = "Print what completes this command line: eval it in your shell's startup file."
+    text = "Print a completion script for your shell: eval it in the shell's startup file."
     parser = commands.add_parser("completion", help=text, description=text)
     parser.add_argument("shell", choices=SHELLS)
     parser.set_defaults(run=lambda arguments: print(script(of(), arguments.shell)) or 0)

@@ -33,12 +33,12 @@ from lockprovider.recipes.errors import (
 # Name, module and help of commands whose modules are imported only when they run. Such a module has a function
 # `add_<name>`. It adds the command and sets `run` to a function of the parsed arguments that returns the exit code.
 LATE: dict[str, tuple[str, str]] = {
-    "elect": ("lockprovider.commands.election", "run a command while leading an election, again in each term"),
-    "leader": ("lockprovider.commands.election", "say who leads an election"),
-    "table": ("lockprovider.commands.table", "look at a Hudi table, and run its services"),
-    "queue": ("lockprovider.commands.queue", "messages that many put and many work on"),
-    "state": ("lockprovider.commands.state", "a document that many read, change and edit, with a history"),
-    "wal": ("lockprovider.commands.wal", "a log that many append to and many read"),
+    "elect": ("lockprovider.commands.election", "Run a command while this process leads an election."),
+    "leader": ("lockprovider.commands.election", "Show the leader of an election."),
+    "table": ("lockprovider.commands.table", "Show, check and maintain a Hudi table."),
+    "queue": ("lockprovider.commands.queue", "Put messages into a work queue and process them."),
+    "state": ("lockprovider.commands.state", "Read, write and edit a shared document with a history."),
+    "wal": ("lockprovider.commands.wal", "Append to a shared log and read it."),
 }
 
 _RUN_ONE = {"run", "elect"}
@@ -81,7 +81,7 @@ def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
         prog="lockprovider",
         description="Locks and tables on object stores.",
-        epilog=f"{_EXAMPLES}\n\n{CODES}\n\n`lockprovider run --help` and `elect --help` have codes of their own.",
+        epilog=f"{_EXAMPLES}\n\n{CODES}\n\n`run` and `elect` have other exit codes: see `lockprovider run --help`.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_general(root)

@@ -21,25 +21,25 @@ def add(commands: Commands) -> None:
     """Register `demo`."""
     demo: argparse.ArgumentParser = commands.add_parser(
         "demo",
-        help="three PySpark pipelines share one table, with a proof and a picture",
+        help="Run three PySpark pipelines on one table, with a proof and a picture.",
         description="Three PySpark pipelines write one Hudi table of real flights at the same time; then an "
         "independent reader proves that no row was lost, and the run is drawn.",
         epilog="exit codes: 0 done and proved; 1 a row is missing or a pipeline failed; 2 it could not start, nothing "
         "was written; 130 interrupted",
     )
-    demo.add_argument("--url", help="where the table is: a folder, or s3://BUCKET/FOLDER (default: a new folder)")
+    demo.add_argument("--url", help="the table's folder, or s3://BUCKET/FOLDER (default: a new folder)")
     add_storage_options(demo)
     demo.add_argument("--serve", action="store_true", help="start an S3 server on loopback and use it")
-    demo.add_argument("--keep", action="store_true", help="with --serve: let the server run until Ctrl-C")
+    demo.add_argument("--keep", action="store_true", help="with --serve: keep the server running until Ctrl-C")
     demo.add_argument(
         "--merge-on-read",
         action="store_true",
-        help="changes go into log files, and a fourth process compacts them meanwhile",
+        help="write changes into log files, which a fourth process compacts at the same time",
     )
-    demo.add_argument("--fast", action="store_true", help="three months instead of twelve")
-    demo.add_argument("--out", type=Path, metavar="FILE.svg", help="where the picture goes")
+    demo.add_argument("--fast", action="store_true", help="use three months of flights instead of twelve")
+    demo.add_argument("--out", type=Path, metavar="FILE.svg", help="file for the picture")
     demo.add_argument("--json", action="store_true", help="print the report as JSON")
-    demo.add_argument("--debug", action="store_true", help="show where an error came from")
+    demo.add_argument("--debug", action="store_true", help="print the traceback of an error")
     demo.set_defaults(run=_demo)
 
 
@@ -49,16 +49,18 @@ def _demo(chosen: Any) -> int:
     except ImportError as missing:
         return _refuse(f"{missing.name or missing} is not installed: install the extra 'demo' of fsspec-cas")
     except KeyboardInterrupt:
-        complain("lockprovider", "interrupted; everything it had started was ended")
+        complain("lockprovider", "interrupted; all started processes were ended")
         return INTERRUPTED
 
 
 def _run_demo(chosen: Any) -> int:
     """Check the options, run the demo on the chosen store, and print its report; returns the exit code."""
     if chosen.serve and chosen.url:
-        return _refuse("--serve starts a store of its own: leave out --url")
+        return _refuse("--serve starts its own store: leave out --url")
     if chosen.keep and not chosen.serve:
-        return _refuse("--keep lets the server of --serve run: give both; a table elsewhere stays anyway")
+        return _refuse(
+            "--keep needs --serve, whose server it keeps running; a table in a folder or bucket stays anyway"
+        )
     from lockprovider.demo.run import Job, run, s3_server  # noqa: PLC0415 - seconds of import below
     from lockprovider.table.engines.java import NoJava  # noqa: PLC0415
     from lockprovider.table.errors import TableError  # noqa: PLC0415
@@ -80,10 +82,10 @@ def _run_demo(chosen: Any) -> int:
 def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:
     """Report on stderr whether the server ends now, and let it run until Ctrl-C if `keep`."""
     if not keep:
-        complain("lockprovider", f"{url} ended with its server; --serve --keep lets it run until Ctrl-C")
+        complain("lockprovider", f"{url} was removed with its server; --serve --keep keeps it until Ctrl-C")
         return
     command = f"lockprovider table log {url} --storage-options {shlex.quote(json.dumps(options))}"
-    complain("lockprovider", f"the server runs until Ctrl-C; elsewhere: {command}")
+    complain("lockprovider", f"the server runs until Ctrl-C; in another terminal: {command}")
     with suppress(KeyboardInterrupt):
         Event().wait()
 

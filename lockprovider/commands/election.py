@@ -37,27 +37,29 @@ _ELECT_CODES = codes(
     "lost, with --once: the term was lost before the command ended by itself; the command was ended",
     "its election",
 )
-_ELECT_MORE = """The command gets the terminal, the signals (TERM, INT, HUP, QUIT, USR1, USR2) and LOCKPROVIDER_EPOCH: a
-number that rises with every term, a fencing token for what can check one. When the term is lost it gets TERM, and KILL
-after --grace seconds; the default is the margin by which this candidate gives up before others may lead. Then it stands
-again, and the command is started anew in its next term; --once ends instead. When the command ends by itself, the term
-is resigned, and its code is ours. If this process is killed, the command is ended, and the term lapses.
+_ELECT_MORE = """The command gets the terminal, the signals TERM, INT, HUP, QUIT, USR1 and USR2, and the variable
+LOCKPROVIDER_EPOCH: a number that rises with every term, for use as a fencing token.
 
-Not promised: that nobody else leads while this process is stopped, or its machine frozen, beyond the validity."""
+When the term is lost, the command gets TERM, and KILL after --grace seconds. By default that is the margin by which
+this candidate stops before another may lead. Then the candidate stands again, and starts the command anew in its next
+term; with --once it exits instead. When the command ends by itself, this program resigns the term and exits with the
+command's exit code. If this program is killed, the command is ended, and the term lapses.
+
+Not promised: that no other process leads while this process or its machine is paused beyond the validity."""
 
 
 def add_elect(commands: Commands) -> None:
     """Register `elect`."""
-    text = "Run a command while leading an election, again in each term."
+    text = "Run a command while this process leads an election, anew in each of its terms."
     elect = add_command(commands, "elect", _elect, text, _URL, codes=_ELECT_CODES, more=_ELECT_MORE)
     elect.usage = "lockprovider elect URL [options] -- COMMAND [ARGUMENT ...]"
-    elect.add_argument("--name", metavar="NAME", help="what others call this candidate (default: host and process)")
-    elect.add_argument("--value", metavar="JSON", help="what it tells of itself while it leads")
-    elect.add_argument("--timeout", type=float, metavar="S", help="wait so long to be elected (default: for ever)")
-    text = "a term's life without renewal (default: 30)"
+    elect.add_argument("--name", metavar="NAME", help="this candidate's name (default: host and process)")
+    elect.add_argument("--value", metavar="JSON", help="a value to publish while this candidate leads")
+    elect.add_argument("--timeout", type=float, metavar="S", help="seconds to wait to be elected (default: for ever)")
+    text = "seconds that a term lasts without renewal (default: 30)"
     elect.add_argument("--validity", type=float, default=VALIDITY_S, metavar="S", help=text)
     add_grace(elect)
-    elect.add_argument("--once", action="store_true", help="do not stand again when the term is lost")
+    elect.add_argument("--once", action="store_true", help="exit when the term is lost instead of standing again")
 
 
 def _elect(arguments: argparse.Namespace) -> int:
@@ -67,7 +69,7 @@ def _elect(arguments: argparse.Namespace) -> int:
 def _elected(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
     """Stand in the election, run the command while elected, and stand again after a lost term, unless `--once`."""
     if not arguments.words or not arguments.words[0]:
-        raise InvalidInput(f"no command; {form('elect')}")
+        raise InvalidInput(f"no command was given: {form('elect')}")
     election = Election.open(
         arguments.url,
         storage_options=storage_options(arguments),
@@ -81,7 +83,7 @@ def _elected(arguments: argparse.Namespace, said: CommandResult) -> CommandResul
         try:
             election.leader()  # raises for a wrong place before the wait
         except Unavailable as error:
-            complain("lockprovider", f"{error}; trying on")
+            complain("lockprovider", f"{error}; retrying")
         while True:
             try:
                 term = election.lead(arguments.timeout)
@@ -104,22 +106,22 @@ def _value(text: str | None) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidInput(f"--value {text!r} is no JSON ({error}): write text as '\"text\"'") from error
+        raise InvalidInput(f"--value {text!r} is not JSON ({error}): write text as '\"text\"'") from error
 
 
 # -- leader ------------------------------------------------------------------------------------------------------------
 
 
-_LEADER_MORE = """Exit code 1: nobody leads. It only reads. Lapsed or not goes by the store's own clock, where it has
-one; on a local disk one who died is shown as the leader, or, with --watch, until its validity has passed since the
-first look. What came and went between two looks is not seen."""
+_LEADER_MORE = """The exit code is 1 if there is no leader. The command only reads. The store's clock decides whether a
+term has lapsed. A local disk has no such clock: there a dead leader is still shown; with --watch, until its validity
+has passed since the first read. A change that is undone between two reads is not shown."""
 
 
 def add_leader(commands: Commands) -> None:
     """Register `leader`."""
-    leader = add_command(commands, "leader", _leader, "Say who leads an election.", _URL, more=_LEADER_MORE)
-    leader.add_argument("--watch", action="store_true", help="print each change, until Ctrl-C")
-    leader.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between looks (default: 1)")
+    leader = add_command(commands, "leader", _leader, "Show the leader of an election.", _URL, more=_LEADER_MORE)
+    leader.add_argument("--watch", action="store_true", help="print each change until Ctrl-C")
+    leader.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between reads (default: 1)")
 
 
 def _leader(arguments: Any) -> int | None:
@@ -129,7 +131,7 @@ def _leader(arguments: Any) -> int | None:
             what = type(change).__name__.lower()
             say(arguments, {"what": what, **_fields(change.leader)}, f"{what:<9} {_told(change.leader)}")
     leader = election.leader()
-    say(arguments, _fields(leader), "nobody leads" if leader is None else _told(leader))
+    say(arguments, _fields(leader), "no leader" if leader is None else _told(leader))
     return REFUSED if leader is None else None
 
 

@@ -60,47 +60,55 @@ from lockprovider.words import count, moment, span
 
 def add(commands: Commands) -> None:
     """Register the commands."""
-    more = "It only reads. Lapsed or not goes by the store's own clock, where the store says its time."
-    text = "Say who holds the lock, since when, until when, and what is pending."
+    more = (
+        "The command only reads. It judges by the store's clock whether the lease has lapsed, if the store reports it."
+    )
+    text = "Show the holder of the lock, since when, until when, and what is pending."
     _add_timeout(_command(commands, "status", _status, text, more=more))
     text = "Run a command while holding the lock."
     run = _command(commands, "run", _run, text, codes=_RUN_CODES, more=_RUN_MORE)
     run.usage = "lockprovider run URL [options] -- COMMAND [ARGUMENT ...]"
-    text = "wait so long for the lock; 0 asks once (default: 60)"
+    text = "seconds to wait for the lock; 0 tries once (default: 60)"
     run.add_argument("--timeout", type=float, metavar="S", help=text)
-    run.add_argument("--validity", type=float, metavar="S", help="how long a lease lives (default: 300)")
-    text = "how often it is renewed (default: a tenth of --validity)"
+    run.add_argument(
+        "--validity", type=float, metavar="S", help="seconds that a lease lasts without renewal (default: 300)"
+    )
+    text = "seconds between renewals (default: a tenth of --validity)"
     run.add_argument("--renew", type=float, metavar="S", help=text)
     add_grace(run)
-    watch = _command(commands, "watch", _watch, "Print what happens to the lock, as it happens.", more=_WATCH_MORE)
-    watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between looks (default: 1)")
-    watch.add_argument("--for", dest="for_s", type=float, metavar="S", help="end after so many seconds")
+    watch = _command(commands, "watch", _watch, "Print each change of the lock as it happens.", more=_WATCH_MORE)
+    watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between reads (default: 1)")
+    watch.add_argument("--for", dest="for_s", type=float, metavar="S", help="end after S seconds (default: at Ctrl-C)")
     _add_timeout(watch)
-    free = _command(commands, "break", _break, "Release a lock in the place of its holder.", more=_BREAK_MORE)
-    free.add_argument("--yes", action="store_true", help="do not ask")
-    free.add_argument("--if-owner", metavar="OWNER", help="only if the record's owner is this one")
+    free = _command(commands, "break", _break, "Release a lock that another process holds.", more=_BREAK_MORE)
+    free.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    free.add_argument("--if-owner", metavar="OWNER", help="break the lock only if OWNER holds it")
     _add_timeout(free)
-    audit = _command(commands, "audit", _audit, "Say who held the lock when, and for how long.", more=_AUDIT_MORE)
+    audit = _command(
+        commands, "audit", _audit, "Show which process held the lock when, and for how long.", more=_AUDIT_MORE
+    )
     switch = audit.add_mutually_exclusive_group()
-    switch.add_argument("--enable", action="store_true", help="have all writers keep records from now on")
-    switch.add_argument("--disable", action="store_true", help="no more; what is there stays")
-    audit.add_argument("--svg", type=Path, metavar="FILE", help="draw it")
-    audit.add_argument("--last", type=int, metavar="N", help="only the N files that were written last")
+    switch.add_argument("--enable", action="store_true", help="make all writers keep records from now on")
+    switch.add_argument("--disable", action="store_true", help="stop keeping records; old ones stay")
+    audit.add_argument("--svg", type=Path, metavar="FILE", help="draw the records as a picture")
+    audit.add_argument("--last", type=int, metavar="N", help="read only the N files that were written last")
     _add_timeout(audit)
 
 
 def _command(
     commands: Commands, name: str, run: Callable[[Any], int | None], text: str, *, more: str, codes: str = CODES
 ) -> argparse.ArgumentParser:
-    url = "the table, or any folder: s3://bucket/table; `?on=` and so on may follow"
+    url = "the table, or any folder: s3://bucket/table; options such as `?on=` may follow"
     parser = add_command(commands, name, run, text, url, codes=codes, more=more)
-    on = f"the lock's object below URL, where it is not a table's (default: {HUDI_LOCK_PATH})"
+    on = f"path of the lock's object below URL (default: {HUDI_LOCK_PATH})"
     parser.add_argument("--on", metavar="PATH", help=on)
     return parser
 
 
 def _add_timeout(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="for each call (default: 30)")
+    parser.add_argument(
+        "--timeout", type=float, default=30.0, metavar="S", help="seconds for each request (default: 30)"
+    )
 
 
 def _place(arguments: Any) -> LockPlace:
@@ -128,8 +136,8 @@ def _status(arguments: Any) -> None:
 # -- watch -------------------------------------------------------------------------------------------------------------
 
 
-_WATCH_MORE = """It looks every --every seconds; while nothing changes, no body is moved (304). What came and went
-between two looks is not seen. It ends by Ctrl-C, or after --for seconds."""
+_WATCH_MORE = """The command reads the lock every --every seconds. While nothing changes, the store sends no body (304).
+A change that is undone between two reads is not shown. The command ends at Ctrl-C, or after --for seconds."""
 
 
 def _watch(arguments: Any) -> int:
@@ -145,7 +153,7 @@ def _watch(arguments: Any) -> int:
         except Unavailable as error:
             found = []
             if reached:
-                complain("lockprovider", f"{error}; looking again")
+                complain("lockprovider", f"{error}; retrying")
             reached = False
         for change in found:
             _tell(arguments, at, change, world.now_ms())
@@ -183,14 +191,14 @@ class _Watcher:
 # -- break -------------------------------------------------------------------------------------------------------------
 
 
-_BREAK_MORE = """It shows the record, asks, and marks that very record as released, by a conditional write: if the
-holder renewed it in between, or somebody else took it, nothing is written.
+_BREAK_MORE = """The command shows the lock record, asks, and marks that record as released by a conditional write. If
+the holder renewed the lock in between, or another process acquired it, nothing is written.
 
-A holder that is alive goes on until its next renewal tells it. What it would publish through the lock is refused from
-then on; anything else that it writes is not stopped. Make sure that it is dead, or that you can bear this.
+A live holder works on until its next renewal notices the break. From the break on, what it publishes through the lock
+is refused; its other writes are not stopped. Make sure that the holder is dead, or that these writes do no harm.
 
-A publish that was decided is finished before the lock is free. One that never can be (other bytes are at its path, or
-its own are gone) keeps everybody from taking the lock: it is set aside, in an object whose name is printed."""
+A decided publish is applied before the lock is free. If it cannot be applied, no client could acquire the lock: its
+path holds other bytes, or its own bytes are gone. It is then set aside in an object whose name is printed."""
 
 
 def _break(arguments: Any) -> int:
@@ -201,7 +209,7 @@ def _break(arguments: Any) -> int:
     if record is None:
         return _nothing_to_do(arguments, at, seen)
     if arguments.if_owner not in (None, record.owner):
-        return _refused(arguments, seen, f"{at} is not owned by {arguments.if_owner} but by {record.owner}")
+        return _refused(arguments, seen, f"{at} is held by {record.owner}, not by {arguments.if_owner}")
     if record.given and not record.unapplied:
         return _nothing_to_do(arguments, at, seen)
     if not arguments.yes and not _confirmed(at, seen):
@@ -217,24 +225,28 @@ def _break_seen(arguments: Any, at: LockPlace, seen: LockStatus) -> int:
             _say_seen(arguments, "broken", seen, _broken(at, seen, done), done)
             return DONE
         case Lost():
-            return _refused(arguments, seen, f"the record of {at} has changed since it was shown; look again")
+            return _refused(
+                arguments, seen, f"the lock record of {at} has changed since it was shown; run the command again"
+            )
         case Unknown(why=why):
             _say_seen(arguments, "unknown", seen, "")
-            complain("lockprovider", f"it is not known whether {at} was broken: {why}; run `lockprovider status`")
+            complain("lockprovider", f"{at} may have been broken: {why}; run `lockprovider status`")
             return UNKNOWN
 
 
 def _broken(at: LockPlace, seen: LockStatus, done: Broken) -> str:
     said = [f"broken: {at} is free; it was held by {seen.record and seen.record.owner}"]
     if done.finished:
-        said.append(f"decided before, and there now: {', '.join(done.finished)}")
-    said += [f"set aside: {path} cannot be applied; see {kept}" for path, kept in done.set_aside.items()]
+        said.append(f"applied decided publishes: {', '.join(done.finished)}")
+    said += [
+        f"set aside the publish of {path}, which cannot be applied; see {kept}" for path, kept in done.set_aside.items()
+    ]
     return "\n".join(said)
 
 
 def _confirmed(at: LockPlace, seen: LockStatus) -> bool:
     if not sys.stdin.isatty():
-        raise InvalidInput("nobody is there to be asked; look with `lockprovider status` and add --yes")
+        raise InvalidInput("no terminal to ask for confirmation: check with `lockprovider status`, then add --yes")
     shown = "\n".join([f"lock     {at}", *lines(seen)])
     print(f"{shown}\nBreak it? Type yes: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "yes"
@@ -260,15 +272,16 @@ def _say_seen(arguments: Any, outcome: str, seen: LockStatus, plain: str, done: 
 # -- audit -------------------------------------------------------------------------------------------------------------
 
 
-_AUDIT_MORE = """It reads the records of all writers, JVM Hudi's too. They are written only while they are wanted, which
---enable and --disable say for all writers: one of ours learns it at an acquisition, a minute late at most; JVM Hudi
-learns at an acquisition to begin, and at its next start to end. Times are the writers' own clocks, from before each
-request was sent; overlaps of up to 500 ms may be clocks that differ. The exit code is 1 if two held the lock at once
-for longer."""
+_AUDIT_MORE = """The command reads the audit records of all writers, JVM Hudi included. --enable and --disable switch
+the records on and off for all writers. A Python writer notices at an acquisition, at most a minute late. A JVM writer
+begins at its next acquisition, and stops at its next start.
+
+Times are those of each writer's clock before it sent a request, so an overlap of up to 500 ms may be a difference of
+clocks. The exit code is 1 if two owners held the lock at once for longer."""
 
 _LOOKS: dict[How, tuple[str, str]] = {
     "released": ("#3b78c3", "released"),
-    "lost": ("#8a5cc2", "lost before it was given back"),
+    "lost": ("#8a5cc2", "lost before its release"),
     "lapsed": ("#f0a202", "no end recorded; lapsed"),
     "held": ("#2f9e6e", "held now"),
 }
@@ -298,14 +311,14 @@ def _audit(arguments: Any) -> int:
 def _set(arguments: Any, at: LockPlace) -> int:
     switch = places(at.path).switch
     set_enabled(at.store, switch, enabled=arguments.enable, timeout_s=arguments.timeout)
-    words = "writers keep records from now on" if arguments.enable else "no more records; what is there stays"
+    words = "writers keep records from now on" if arguments.enable else "writers stop keeping records; old ones stay"
     said = {"url": at.url, "path": at.path, "enabled": arguments.enable}
     say(arguments, said, f"{words} ({at.url.rstrip('/')}/{switch})")
     return DONE
 
 
 def _report(at: LockPlace, audit: Audit, *, enabled: bool) -> Iterator[str]:
-    switch = "on" if enabled else "off: `--enable` has all writers keep records"
+    switch = "on" if enabled else "off: run with --enable to make all writers keep records"
     yield from (f"lock     {at}", f"audit    {switch}", f"records  {_totals(audit)}")
     if audit.tenures:
         yield f"\n{'from':<28}{'for':<13}{'owner':<37}{'how it ended':<32}renewed"
@@ -313,7 +326,7 @@ def _report(at: LockPlace, audit: Audit, *, enabled: bool) -> Iterator[str]:
         held, how = span(tenure.end_ms - tenure.start_ms), _LOOKS[tenure.how][1]
         yield f"{moment(tenure.start_ms):<28}{held:<13}{tenure.owner:<37}{how:<32}{tenure.renewals}"
     yield from (f"WRONG {_sentence(overlap)}" for overlap in audit.overlaps)
-    yield from (f"note  {file} has lines that are no audit record" for file in audit.unreadable)
+    yield from (f"note  {file} has lines that are not audit records" for file in audit.unreadable)
 
 
 def _totals(audit: Audit) -> str:
@@ -341,7 +354,7 @@ def draw_audit(audit: Audit, title: str) -> str:
         lane.append(Box(tenure.start_ms, tenure.end_ms, colour, words))
     stripes = [Box(one.from_ms, one.to_ms, RED, _sentence(one), opacity=0.35) for one in audit.overlaps]
     legend = [Box(0, 0, colour, words) for colour, words in _LOOKS.values()]
-    legend.append(Box(0, 0, RED, "held by two at once", opacity=0.35))
+    legend.append(Box(0, 0, RED, "held by two owners at once", opacity=0.35))
     lanes = [Lane(name, boxes) for name, boxes in of_owner.items()]
     return draw_lanes(title, _totals(audit), lanes, legend=legend, stripes=stripes, is_wrong=bool(audit.overlaps))
 
@@ -352,17 +365,19 @@ def draw_audit(audit: Audit, title: str) -> str:
 _FIRST_LOOK_S = 5.0
 _AUDIT_S = 10.0  # timeout for the last record, at the end
 _RUN_CODES = codes(
-    "not acquired: others held the lock for --timeout seconds; the command was not started",
-    "lost: the lease was lost before the command ended by itself; the command was ended",
+    "not acquired: other clients held the lock for --timeout seconds; the command was not started",
+    "lost: the lease was lost while the command ran; the command was ended",
     "the lock",
 )
 
-_RUN_MORE = """The command gets the terminal, the signals (TERM, INT, HUP, QUIT, USR1, USR2) and LOCKPROVIDER_EPOCH: a
-number that rises with every holder (across a JVM writer as far as clocks agree), a fencing token for what can check
-one. When the lease is lost it gets TERM, and KILL after --grace seconds; the default is the margin by which this
-holder gives up before others may act. If this process is killed, the command is ended, and the lease lapses.
+_RUN_MORE = """The command gets the terminal, the signals TERM, INT, HUP, QUIT, USR1 and USR2, and the variable
+LOCKPROVIDER_EPOCH: a number that rises with every holder, for use as a fencing token. Across a JVM writer it rises as
+far as the clocks agree.
 
-Not promised: that nobody else acts while this process is stopped, or its machine frozen, beyond the lease."""
+When the lease is lost, the command gets TERM, and KILL after --grace seconds. By default that is the margin by which
+this holder stops before another may act. If this program is killed, the command is ended, and the lease lapses.
+
+Not promised: that no other process acts while this process or its machine is paused beyond the lease."""
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -372,7 +387,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult:
     """Acquire the lock, and run the command while the lease lasts."""
     if not arguments.words or not arguments.words[0]:
-        raise InvalidInput(f"no command; {form('run')}")
+        raise InvalidInput(f"no command was given: {form('run')}")
     at, news = _place(arguments), threading.Event()
     settings = _settings(arguments, at.settings or LockSettings())
     grace = grace_s(arguments, settings.margin_s)
@@ -402,7 +417,7 @@ def _look_first(at: LockPlace, settings: LockSettings) -> None:
     try:
         at.store.read_or_none(at.path, timeout=_FIRST_LOOK_S)
     except Unavailable as error:
-        complain("lockprovider", f"{error}; trying on, for the {settings.timeout:g} s of --timeout")
+        complain("lockprovider", f"{error}; retrying for the {settings.timeout:g} s of --timeout")
 
 
 def _settings(arguments: argparse.Namespace, given: LockSettings) -> LockSettings:

@@ -13,10 +13,10 @@ Commands = Any  # argparse's own type is private
 
 CODES = f"""exit codes:
   0    done
-  1    refused, nothing was written (break: the record changed, or is another owner's); or found wrong (audit: the
-       lock was held by two at once; demo: a row is missing)
-  2    bad input: URL, options, credentials, no such bucket, or the object there is no lock record
-  3    unknown: the write may have been applied or not; look again
+  1    refused, nothing was written (break: the record changed, or belongs to another owner); or a check failed
+       (audit: two owners held the lock at once; demo: a row is missing)
+  2    bad input: URL, options, credentials, a missing bucket, or an object that is not a lock record
+  3    unknown: the write may have been applied; read the object and decide
   4    unavailable: the store did not answer or kept throttling; nothing was written
   5    not supported by this store or protocol
   130  interrupted
@@ -61,8 +61,8 @@ def add_command(
     parser.set_defaults(run=lambda arguments: run(arguments) or DONE)
     parser.add_argument("url", metavar="URL", help=url)
     add_storage_options(parser)
-    parser.add_argument("--json", action="store_true", help="say it in JSON")
-    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--debug", action="store_true", help="print the traceback of an error")
     return parser
 
 

@@ -33,37 +33,73 @@ _EXAMPLES = """examples:
 
 def add_queue(commands: Commands) -> None:
     """Register `queue` and all its commands."""
-    codes = f"{CODES}\n\n`lockprovider queue work --help` has codes of its own."
-    queue = add_group(commands, "queue", "Messages that many put and many work on, in one object.", _EXAMPLES, codes)
-    create = _command(queue, "create", _create, "Make the queue; one that is there with the same settings is left.")
-    create.add_argument(
-        "--visible", type=float, default=VISIBLE_S, metavar="S", help="life of a claim without heartbeat"
+    codes = (
+        f"{CODES}\n\n`queue work` gives the exit codes of its command a meaning: see `lockprovider queue work --help`."
     )
-    create.add_argument("--max-attempts", type=int, default=MAX_ATTEMPTS, metavar="N", help="then it is a dead letter")
-    create.add_argument("--max-bytes", type=int, default=MAX_BYTES, metavar="N", help="how large the object may become")
-    put = _command(queue, "put", _put, "Put messages: those that are given, or each line of stdin.")
-    put.add_argument("messages", nargs="*", metavar="MESSAGE", help="JSON, or else text")
-    put.add_argument("--producer", metavar="NAME", help="number them from 1: done again, nothing is put twice")
-    put.add_argument("--key", default="", help="one of a key is worked on at a time")
-    put.add_argument("--priority", type=int, default=0, metavar="N", help="the higher goes first")
-    put.add_argument("--delay", type=float, default=0.0, metavar="S", help="not to be delivered before")
-    put.add_argument("--fence", type=int, metavar="EPOCH", help="refused if a newer epoch has put")
+    queue = add_group(
+        commands, "queue", "Put messages into a work queue and process them. The queue is one object.", _EXAMPLES, codes
+    )
+    create = _command(queue, "create", _create, "Create the queue; does nothing if it exists with the same settings.")
+    create.add_argument(
+        "--visible",
+        type=float,
+        default=VISIBLE_S,
+        metavar="S",
+        help="seconds that a claim lasts without heartbeat (default: %(default)g)",
+    )
+    create.add_argument(
+        "--max-attempts",
+        type=int,
+        default=MAX_ATTEMPTS,
+        metavar="N",
+        help="deliveries before a message becomes a dead letter (default: %(default)s)",
+    )
+    create.add_argument(
+        "--max-bytes",
+        type=int,
+        default=MAX_BYTES,
+        metavar="N",
+        help="largest size of the queue's object (default: %(default)s)",
+    )
+    put = _command(queue, "put", _put, "Put messages into the queue: the arguments, or each line of stdin.")
+    put.add_argument("messages", nargs="*", metavar="MESSAGE", help="a message: JSON, or else text")
+    put.add_argument(
+        "--producer", metavar="NAME", help="number the messages from 1, so that a repeated command puts none twice"
+    )
+    put.add_argument("--key", default="", help="process at most one message of this key at a time")
+    put.add_argument(
+        "--priority", type=int, default=0, metavar="N", help="higher ones are delivered first (default: 0)"
+    )
+    put.add_argument(
+        "--delay", type=float, default=0.0, metavar="S", help="seconds until the messages may be delivered (default: 0)"
+    )
+    put.add_argument("--fence", type=int, metavar="EPOCH", help="refuse the messages if a newer epoch has put some")
     work = _command(queue, "work", _work, "Run a command for each message.", _WORK_MORE)
     work.usage = "lockprovider queue work URL [options] -- COMMAND [ARGUMENT ...]"
-    work.add_argument("--threads", type=int, default=1, metavar="N", help="so many at once (default: 1)")
-    work.add_argument("--visible", type=float, default=None, metavar="S", help="a claim's life without heartbeat")
-    text = "of the processes here that say so, one writes for all: less waiting"
+    work.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="messages to process at the same time (default: 1)"
+    )
+    work.add_argument(
+        "--visible",
+        type=float,
+        default=None,
+        metavar="S",
+        help="seconds that a claim lasts without heartbeat (default: the queue's)",
+    )
+    text = "share one writer with the other processes of this machine that use --broker"
     work.add_argument("--broker", action="store_true", help=text)
-    work.add_argument("--until-empty", action="store_true", help="end when there is no message left")
-    _command(queue, "stat", _stat, "Say how many messages wait, are worked on, and are dead.")
-    peek = _command(queue, "peek", _peek, "Show the next messages; none is claimed.")
-    peek.add_argument("--last", type=int, default=20, metavar="N", help="how many (default: 20)")
-    _command(queue, "dead", _dead, "Show the dead letters, and why they are.")
-    redrive = _command(queue, "redrive", _redrive, "Deliver dead letters again, as if they were new.")
-    redrive.add_argument("numbers", nargs="*", type=int, metavar="N", help="these (default: all)")
-    _command(queue, "clean", _clean, "Remove the segments that writers left who died while they wrote.")
-    purge = _command(queue, "purge", _purge, "Remove what is ready and dead, if nothing was written since `stat`.")
-    purge.add_argument("--expected", type=int, required=True, metavar="REV", help="as `stat` has shown it")
+    work.add_argument("--until-empty", action="store_true", help="end when no message is left")
+    _command(queue, "stat", _stat, "Show how many messages wait, are claimed, and are dead.")
+    peek = _command(queue, "peek", _peek, "Show the next messages without claiming them.")
+    peek.add_argument("--last", type=int, default=20, metavar="N", help="show at most N messages (default: 20)")
+    _command(queue, "dead", _dead, "Show the dead letters with their errors.")
+    redrive = _command(queue, "redrive", _redrive, "Deliver dead letters again, with all their attempts.")
+    redrive.add_argument("numbers", nargs="*", type=int, metavar="N", help="numbers of dead letters (default: all)")
+    _command(queue, "clean", _clean, "Remove the segments that dead writers left.")
+    purge = _command(
+        queue, "purge", _purge, "Remove ready messages and dead letters, if the queue is unchanged since `stat`."
+    )
+    purge.add_argument("--expected", type=int, required=True, metavar="REV", help="the `rev` that `stat` has shown")
 
 
 def _command(
@@ -103,7 +139,7 @@ def _put(arguments: Any) -> None:
         receipts = queue.put_many(bodies, fence=fence) if plain else [*puts]
     again = sum(one.again for one in receipts)
     new = len(receipts) - again
-    say(arguments, {"outcome": "put", "put": new, "again": again}, f"put: {new}; there before: {again}")
+    say(arguments, {"outcome": "put", "put": new, "again": again}, f"put: {new}; already there: {again}")
 
 
 def _bodies(arguments: Any) -> Iterator[Any]:
@@ -143,17 +179,17 @@ def _show(arguments: Any, letters: list[Letter]) -> None:
 
 def _redrive(arguments: Any) -> None:
     done = _opened(arguments).redrive(arguments.numbers or None)
-    say(arguments, {"outcome": "redriven", "messages": done}, f"to be delivered again: {done}")
+    say(arguments, {"outcome": "redriven", "messages": done}, f"dead letters to deliver again: {done}")
 
 
 def _purge(arguments: Any) -> None:
     done = _opened(arguments).purge(expected=arguments.expected)
-    say(arguments, {"outcome": "purged", "messages": done}, f"removed: {done}")
+    say(arguments, {"outcome": "purged", "messages": done}, f"removed messages: {done}")
 
 
 def _clean(arguments: Any) -> None:
     done = _opened(arguments).clean()
-    say(arguments, {"outcome": "cleaned", "segments": done}, f"segments removed that nothing names: {done}")
+    say(arguments, {"outcome": "cleaned", "segments": done}, f"removed unused segments: {done}")
 
 
 # -- work --------------------------------------------------------------------------------------------------------------
@@ -162,21 +198,26 @@ def _clean(arguments: Any) -> None:
 LATER = 75  # sysexits' EX_TEMPFAIL
 _FORM = "write -- between the options and the command: lockprovider queue work URL [options] -- COMMAND [ARGUMENT ...]"
 _LOOK_S = 0.2
-_WORK_MORE = """The command gets the message on stdin (text as it is, JSON as JSON), and QUEUE_MESSAGE (the message's
-id, the same at each delivery), QUEUE_ATTEMPT, QUEUE_KEY and QUEUE_EPOCH (rises with each claim: a fencing token).
+_WORK_MORE = """The command gets the message on stdin: text unchanged, other values as JSON. It also gets the variables
+QUEUE_MESSAGE (the message's id, the same at each delivery), QUEUE_ATTEMPT, QUEUE_KEY, and QUEUE_EPOCH, which rises with
+each claim and serves as a fencing token.
 
-Its exit code: 0 acks the message; 75 gives it back, and does not count the attempt; any other gives it back, and after
-the queue's attempts it is a dead letter. It is ended (TERM) when the claim is lost. TERM, INT or HUP to this process:
-no more messages are claimed, and it ends when those that are worked on are done.
+Exit codes of the command:
+  0      the message is done
+  75     the message is returned to the queue, and the attempt is not counted
+  other  the message is returned to the queue; after the queue's attempts it becomes a dead letter
 
-Not promised: that a message is delivered once."""
+When the claim is lost, the command gets TERM. After TERM, INT or HUP this program claims no more messages, and ends
+when its running commands have ended.
+
+Not promised: that a message is delivered only once."""
 
 
 def _work(arguments: Any) -> None:
     """Run the command for each message, until a signal stops the queue or it is empty with `--until-empty`."""
     words: list[str] = arguments.words
     if not words:
-        raise InvalidInput(f"no command; {_FORM}")
+        raise InvalidInput(f"no command was given: {_FORM}")
     queue = Queue.open(arguments.url, storage_options=storage_options(arguments), broker=arguments.broker)
     queue.stat()  # raises for a wrong place before a command runs
     for name in ("SIGTERM", "SIGINT", "SIGHUP"):
@@ -188,7 +229,7 @@ def _work(arguments: Any) -> None:
         until_empty=arguments.until_empty,
         on_error=lambda job, error: complain("lockprovider", f"message {job.n}: {error}"),
     )
-    words_of_it = f"acked: {worked.acked}; given back or buried: {worked.failed}"
+    words_of_it = f"acked: {worked.acked}; failed: {worked.failed}"
     say(arguments, {"outcome": "ended", "acked": worked.acked, "failed": worked.failed}, words_of_it)
 
 

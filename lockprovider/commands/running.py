@@ -51,15 +51,17 @@ def codes(not_acquired: str, lost: str, waited_for: str) -> str:
   {LOST}    {lost}
   {FAILED}    lockprovider failed before the command was started: usage, URL, options, store
   {CANNOT_EXECUTE}    the command cannot be executed
-  {NO_SUCH_COMMAND}    there is no such command
-  {SIGNALLED} + N  signal N came while it waited for {waited_for}
+  {NO_SUCH_COMMAND}    the command was not found
+  {SIGNALLED} + N  signal N arrived while lockprovider waited for {waited_for}
 
 {OPTIONS_HELP}"""
 
 
 def add_grace(parser: argparse.ArgumentParser) -> None:
     """Add `--grace`, which `grace_s` reads."""
-    parser.add_argument("--grace", type=float, metavar="S", help="seconds between TERM and KILL (default: the margin)")
+    parser.add_argument(
+        "--grace", type=float, metavar="S", help="seconds between TERM and KILL (default: the safety margin, see above)"
+    )
 
 
 def grace_s(arguments: argparse.Namespace, margin_s: float) -> float:
@@ -96,7 +98,7 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
         if arguments.debug:
             raise
         known = isinstance(error, (CasError, LockError, CoordinationError, OSError))
-        said.why = str(error) if known else f"unexpected {type(error).__name__}: {error}; --debug shows more"
+        said.why = str(error) if known else f"unexpected {type(error).__name__}: {error}; add --debug for the traceback"
     except KeyboardInterrupt as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
         said = CommandResult("interrupted", SIGNALLED + number, f"interrupted by {signal.Signals(number).name}")
@@ -160,7 +162,10 @@ class CommandOrder:
         try:
             give_back()
         except (CasError, LockError, KeyboardInterrupt) as error:
-            complain("lockprovider", f"it was not released and lapses by itself: {str(error) or 'interrupted'}")
+            complain(
+                "lockprovider",
+                f"the release failed, and the lease or term lapses by itself: {str(error) or 'interrupted'}",
+            )
         said.held_s = round(world.monotonic_s() - began_s, 3)
         return said
 

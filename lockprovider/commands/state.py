@@ -47,35 +47,39 @@ _EXAMPLES = """examples:
 
 def add_state(commands: Commands) -> None:
     """Register `state` and all its commands."""
-    text = "One document that many read, change and edit, with a history."
+    text = "Read, write and edit a shared document with a history."
     state = add_group(commands, "state", text, _EXAMPLES)
     url = "the state's object: s3://bucket/folder/orders.json"
-    get = add_command(state, "get", _get, "Say what the state is.", url)
-    get.add_argument("--serial", type=int, metavar="N", help="an earlier one, from the history")
-    put = add_command(state, "put", _put, "Replace the state by what is on stdin.", url)
-    put.add_argument("--bytes", action="store_true", help="stdin as it is, not as JSON")
-    put.add_argument("--expected", type=int, metavar="N", help="only if its serial is N (0: there is none)")
-    put.add_argument("--fence", type=int, metavar="EPOCH", help="refused if a newer epoch has written")
-    put.add_argument("--reason", default="", help="kept in the history")
-    text = "Open the state in an editor, under a lease, and write what was saved."
+    get = add_command(state, "get", _get, "Print the state.", url)
+    get.add_argument("--serial", type=int, metavar="N", help="print revision N from the history (default: the newest)")
+    put = add_command(state, "put", _put, "Replace the state with the content of stdin.", url)
+    put.add_argument("--bytes", action="store_true", help="store the bytes of stdin unchanged instead of JSON")
+    put.add_argument(
+        "--expected", type=int, metavar="N", help="write only if the state's serial is N (0: no state exists)"
+    )
+    put.add_argument("--fence", type=int, metavar="EPOCH", help="refuse the write if a newer epoch has written")
+    put.add_argument("--reason", default="", help="a note for the history")
+    text = "Open the state in an editor, under a lease, and write the saved file."
     edit = add_command(state, "edit", _edit, text, url)
-    edit.add_argument("--editor", default=None, metavar="COMMAND", help="default: $VISUAL, $EDITOR, or vi")
-    edit.add_argument("--reason", default="", help="shown to those who wait, and kept in the history")
-    edit.add_argument("--timeout", type=float, default=None, metavar="S", help="wait so long for other editors")
+    edit.add_argument("--editor", default=None, metavar="COMMAND", help="the editor (default: $VISUAL, $EDITOR, or vi)")
+    edit.add_argument("--reason", default="", help="a note for waiting editors and for the history")
+    edit.add_argument("--timeout", type=float, default=None, metavar="S", help="seconds to wait for other editors")
     history = add_command(state, "history", _history, "List the newest revisions.", url)
-    history.add_argument("--last", type=int, default=20, metavar="N", help="how many (default: 20)")
-    diff = add_command(state, "diff", _diff, "Say at which places two revisions differ.", url)
+    history.add_argument("--last", type=int, default=20, metavar="N", help="list at most N revisions (default: 20)")
+    diff = add_command(state, "diff", _diff, "Show where two revisions differ.", url)
     diff.add_argument("before", type=int, metavar="SERIAL")
     diff.add_argument("after", type=int, metavar="SERIAL")
-    rollback = add_command(state, "rollback", _rollback, "Write an earlier revision again, as the next one.", url)
+    rollback = add_command(state, "rollback", _rollback, "Write an earlier revision again, as the newest one.", url)
     rollback.add_argument("serial", type=int, metavar="SERIAL")
-    rollback.add_argument("--reason", default="", help="kept in the history")
-    who = add_command(state, "who", _who, "Say who edits the state, and since when.", url)
-    text = "Break the lock of an edit; what its holder edits is refused then."
+    rollback.add_argument("--reason", default="", help="a note for the history")
+    who = add_command(state, "who", _who, "Show who edits the state, and since when.", url)
+    text = "Break the lock of an edit; the write of its holder is then refused."
     unlock = add_command(state, "unlock", _unlock, text, url)
-    unlock.add_argument("--yes", action="store_true", help="do not ask")
-    unlock.add_argument("--id", metavar="ID", help="with --style tflock: only if it is this one; does not ask")
-    text = f"{_STYLE}: of Terraform's own lock file beside the state, not of edits here"
+    unlock.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    unlock.add_argument(
+        "--id", metavar="ID", help="with --style tflock: unlock only the lock with this ID, without confirmation"
+    )
+    text = f"edit: the lock of `state edit` (default); {_STYLE}: Terraform's own lock file next to the state"
     for parser in (who, unlock):
         parser.add_argument("--style", choices=("edit", _STYLE), default="edit", help=text)
     _add_terraform(state)
@@ -87,18 +91,20 @@ def _add_terraform(state: Commands) -> None:
     text = "Run Terraform or OpenTofu with its state in this object, on any store."
     run = add_command(state, "run", _run, text, url, more=_RUN_MORE)
     run.usage = "lockprovider state run URL [options] -- COMMAND [ARGUMENT ...]"
-    text = "Answer Terraform's `http` backend on loopback, until it is interrupted."
+    text = "Serve the state to Terraform's `http` backend on loopback until Ctrl-C."
     serve = add_command(state, "serve", _serve, text, url, more=_RUN_MORE)
-    serve.add_argument("--port", type=int, default=0, help="on 127.0.0.1 (default: a free one)")
+    serve.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
     for parser in (run, serve):
-        parser.add_argument("--force", action="store_true", help="take states of another lineage or a lower serial")
-    text = "Hold Terraform's own lock of a state, while a command runs or until it is unlocked."
+        parser.add_argument("--force", action="store_true", help="accept states of another lineage or a lower serial")
+    text = "Hold Terraform's own lock of a state while a command runs, or until `state unlock`."
     url = "the state's object, bucket and key: s3://bucket/infra/network.tfstate"
     lock = add_command(state, "lock", _lock, text, url, codes=_LOCK_CODES, more=_LOCK_MORE)
     lock.usage = "lockprovider state lock URL --style tflock [options] [-- COMMAND [ARGUMENT ...]]"
-    lock.add_argument("--style", choices=(_STYLE,), required=True, help="whose lock it is")
-    lock.add_argument("--timeout", type=float, default=0.0, metavar="S", help="wait so long for others (default: 0)")
-    lock.add_argument("--reason", default="", help="shown to those who wait")
+    lock.add_argument("--style", choices=(_STYLE,), required=True, help="the kind of lock")
+    lock.add_argument(
+        "--timeout", type=float, default=0.0, metavar="S", help="seconds to wait for other holders (default: 0)"
+    )
+    lock.add_argument("--reason", default="", help="a note for waiting clients")
 
 
 class _Stored:
@@ -107,7 +113,7 @@ class _Stored:
     def encode(self, value: Any) -> Any:
         """See `Codec`."""
         if value is None:
-            raise InvalidInput("null is no state: give {} or [] for an empty one")
+            raise InvalidInput("null is not a state: give {} or [] for an empty state")
         return Raw().encode(value) if isinstance(value, bytes) else Json().encode(value)
 
     def decode(self, stored: Any) -> Any:
@@ -125,7 +131,7 @@ def _get(arguments: Any) -> int | None:
     state = _opened(arguments)
     found = state.read() if arguments.serial is None else state.at(arguments.serial)
     if found.serial == 0 or found.value is None:
-        complain("lockprovider", f"there is no state at {arguments.url}")
+        complain("lockprovider", f"no state exists at {arguments.url}")
         return REFUSED
     if arguments.json:
         say(arguments, _fields(found, value=True), "")
@@ -162,9 +168,9 @@ def _by_hand(old: bytes, editor: str) -> bytes:
         try:
             code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode  # noqa: S603 - its purpose
         except OSError as error:
-            raise InvalidInput(f"{editor}: {error.strerror}; name another with --editor") from error
+            raise InvalidInput(f"the editor {editor} failed: {error.strerror}; name another with --editor") from error
         if code:
-            raise InvalidInput(f"{editor} ended with {code}: nothing was written")
+            raise InvalidInput(f"the editor {editor} ended with exit code {code}; nothing was written")
         return file.read_bytes()
 
 
@@ -194,7 +200,7 @@ def _who(arguments: Any) -> int | None:
     who = _opened(arguments).who()
     fields = {"state": who.state, "by": who.by, "since_ms": who.since_ms, "reason": who.reason}
     fields["valid_until_ms"] = who.valid_until_ms
-    words = "nobody edits it" if who.state != "held" else _editing(who)
+    words = "not being edited" if who.state != "held" else _editing(who)
     say(arguments, fields, words)
     return None
 
@@ -209,17 +215,17 @@ def _unlock(arguments: Any) -> int | None:
     if arguments.style == _STYLE:
         return _unlock_file(arguments, lambda words: _refused(arguments, words))
     if arguments.id is not None:
-        raise InvalidInput(f"--id {arguments.id} is of a lock file: add --style {_STYLE}")
+        raise InvalidInput(f"--id {arguments.id} names a lock file: add --style {_STYLE}")
     state = _opened(arguments)
     shown = state.who()
     if shown.state != "held":
-        say(arguments, {"outcome": "not_held"}, "nobody edits it: nothing was broken")
+        say(arguments, {"outcome": "not_held"}, "the state is not being edited; nothing was broken")
         return None
     words = _editing(shown)
     if (refused := _refused(arguments, words)) is not None:
         return refused
     state.unlock(shown)
-    say(arguments, {"outcome": "broken", "by": shown.by, "reason": shown.reason}, f"broken: it was edited by {words}")
+    say(arguments, {"outcome": "broken", "by": shown.by, "reason": shown.reason}, f"broken: the edit of {words}")
     return None
 
 
@@ -228,7 +234,7 @@ def _refused(arguments: Any, words: str) -> int | None:
     if arguments.yes:
         return None
     if not sys.stdin.isatty():
-        raise InvalidInput("nobody is there to be asked; look with `lockprovider state who` and add --yes")
+        raise InvalidInput("no terminal to ask for confirmation: check with `lockprovider state who`, then add --yes")
     print(f"{words}\nBreak it? Type yes: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() == "yes":
         return None
@@ -240,7 +246,9 @@ def _parsed(data: bytes) -> Any:
     try:
         return json.loads(data)
     except ValueError as error:
-        raise InvalidInput(f"what was given is not JSON ({error}); with `put --bytes` it is kept as it is") from error
+        raise InvalidInput(
+            f"the new state is not JSON ({error}); `lockprovider state put --bytes` stores any bytes unchanged"
+        ) from error
 
 
 def _wrote(arguments: Any, revision: Revision[Any] | None) -> None:
@@ -261,14 +269,14 @@ def _behind(reason: str) -> str:
 
 
 _RUN_FORM = "write -- between the options and the command: lockprovider state run URL [options] -- terraform apply"
-_RUN_MORE = """The configuration has `terraform { backend "http" {} }`, and nothing more: address and password are in
-the environment. The lock lapses if this process dies; a run that was overtaken is refused, and Terraform leaves its
-state in errored.tfstate. `lockprovider state history` has every state that ever was, until it is trimmed.
+_RUN_MORE = """Configure Terraform with `terraform { backend "http" {} }` alone: address and password come from the
+environment. The lock lapses if this process dies. The write of an overtaken run is refused, and Terraform leaves its
+state in errored.tfstate. `lockprovider state history` lists all states until they are trimmed.
 
-A state of another lineage, with a lower serial, or with the same serial and another content is refused, also if
-Terraform was told -force, of which its `http` backend does not tell the server: use --force as well.
+A state with another lineage, a lower serial, or the same serial and other content is refused. Terraform's own -force
+does not reach its `http` backend: add --force to this command as well.
 
-Not promised: anything for runs that use the same state by another backend."""
+Not promised: anything for runs that use the same state through another backend."""
 
 
 def _server(arguments: Any, port: int = 0) -> StateServer:
@@ -281,7 +289,7 @@ def _run(arguments: Any) -> int:
     """Serve the state on a free port while the command runs; returns the command's exit code."""
     words = arguments.words
     if not words:
-        raise InvalidInput(f"no command; {_RUN_FORM}")
+        raise InvalidInput(f"no command was given: {_RUN_FORM}")
     server = _server(arguments)
     serving = Worker(server.serve, "state")
     serving.start()
@@ -307,16 +315,16 @@ def _serve(arguments: Any) -> None:
 
 _STYLE = "tflock"
 _LOCK_CODES = codes(
-    "not acquired: others held it for --timeout seconds; the command was not started",
-    "lost: somebody unlocked it before the command ended",
+    "not acquired: other clients held the lock for --timeout seconds; the command was not started",
+    "lost: another process unlocked it before the command ended",
     "the lock",
 )
-_LOCK_MORE = f"""The lock is the file that Terraform and OpenTofu take with `use_lockfile = true`: URL.{_STYLE}. So none
-of their runs on this state goes on meanwhile. The command gets LOCKPROVIDER_LOCK_ID. Without a command it stays locked,
-and its ID is said: `lockprovider state unlock URL --style {_STYLE} --id ID`.
+_LOCK_MORE = f"""The lock is the file URL.{_STYLE}, which Terraform and OpenTofu create with `use_lockfile = true`. It
+stops their runs on this state. The command gets LOCKPROVIDER_LOCK_ID. Without a command the state stays locked, and the
+lock's ID is printed: unlock it with `lockprovider state unlock URL --style {_STYLE} --id ID`.
 
-Not promised: that it is unlocked if this process is killed: that file has no lease. Where you can, keep the state by
-`lockprovider state run`, whose lock lapses, and whose writes are fenced."""
+Not promised: that the state is unlocked if this process is killed, because the file has no lease. Prefer
+`lockprovider state run`, whose lock lapses and whose writes are fenced."""
 
 
 def _file_lock(arguments: Any) -> TfLock:
@@ -326,11 +334,11 @@ def _file_lock(arguments: Any) -> TfLock:
 def _say_holder(arguments: Any) -> None:
     shown = _file_lock(arguments).shown()
     fields = {"state": "absent"} if shown is None else {"state": "held", **_lock_fields(shown)}
-    say(arguments, fields, "nobody holds it" if shown is None else _who_holds(shown))
+    say(arguments, fields, "not locked" if shown is None else _who_holds(shown))
 
 
 def _who_holds(shown: TfLockFile) -> str:
-    said = (shown.who or "somebody", f"since {shown.created}", f"ID {shown.id}", shown.operation, shown.info)
+    said = (shown.who or "an unnamed holder", f"since {shown.created}", f"ID {shown.id}", shown.operation, shown.info)
     return "  ".join(word for word in said if word)
 
 
@@ -339,10 +347,10 @@ def _unlock_file(arguments: Any, confirmed: Callable[[str], int | None]) -> int 
     lock = _file_lock(arguments)
     shown = lock.shown()
     if shown is None:
-        say(arguments, {"outcome": "not_held"}, "nobody holds it: nothing was unlocked")
+        say(arguments, {"outcome": "not_held"}, "not locked; nothing was unlocked")
         return None
     if arguments.id is not None and arguments.id != shown.id:
-        raise StateConflict(f"another has it: {_who_holds(shown)}; nothing was unlocked")
+        raise StateConflict(f"another client holds the lock: {_who_holds(shown)}; nothing was unlocked")
     if arguments.id is None and (refused := confirmed(_who_holds(shown))) is not None:
         return refused
     lock.unlock(shown)
@@ -370,7 +378,13 @@ def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult
             said = CommandResult("ended", run_child(arguments.words, {"LOCKPROVIDER_LOCK_ID": held.id}))
         finally:
             there = _given_back(lock, held)
-    return said if there else CommandResult("lost", LOST, f"somebody unlocked it; the command ended with {said.code}")
+    return (
+        said
+        if there
+        else CommandResult(
+            "lost", LOST, f"another process unlocked the state; the command ended with exit code {said.code}"
+        )
+    )
 
 
 def _given_back(lock: TfLock, held: TfLockFile) -> bool:

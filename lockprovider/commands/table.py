@@ -50,72 +50,98 @@ _AUDIT_S = 30.0
 
 def add_table(commands: Commands) -> None:
     """Register `table` and all its commands."""
-    table = add_group(commands, "table", "Look at a Hudi table, and run its services.", _EXAMPLES, TABLE_CODES)
+    table = add_group(commands, "table", "Show, check and maintain a Hudi table.", _EXAMPLES, TABLE_CODES)
     _add_create(table)
     _add_queries(table)
     table_services.add(table)
-    about = "Check the rules that shared writers must keep; say what is wrong and how to mend it."
+    about = "Check the rules that shared writers must keep, and show how to mend what is wrong."
     parser = add_table_command(table, "doctor", _doctor, about)
-    parser.add_argument("--keys", action="store_true", help="count keys that base files of several file groups have")
+    parser.add_argument(
+        "--keys", action="store_true", help="also count keys that occur in several file groups (reads all keys)"
+    )
 
 
 def _add_create(commands: Commands) -> None:
     """Register `create` with its options."""
-    parser = add_table_command(commands, "create", _create, "Make a new table.")
+    parser = add_table_command(commands, "create", _create, "Create a table.")
     schema = parser.add_mutually_exclusive_group(required=True)
-    schema.add_argument("--column", action="append", metavar="NAME:TYPE", help="e.g. id:int64, at:timestamp")
-    schema.add_argument("--like", type=Path, metavar="FILE.parquet", help="the columns of this file")
-    parser.add_argument("--key", action="append", required=True, metavar="COLUMN", help="names a row; repeatable")
-    parser.add_argument("--partition-by", action="append", default=[], metavar="COLUMN", help="repeatable")
-    parser.add_argument("--ordering", metavar="COLUMN", help="of two rows with one key the higher wins")
-    parser.add_argument(
-        "--buckets", type=int, metavar="N", help="Hudi's bucket index: N file groups a partition, by key"
+    schema.add_argument(
+        "--column", action="append", metavar="NAME:TYPE", help="a column, e.g. id:int64 or at:timestamp; repeatable"
     )
-    parser.add_argument("--bucket-by", action="append", default=[], metavar="COLUMN", help="of the key (default: all)")
-    parser.add_argument("--merge-on-read", action="store_true", help="changes go into log files, which readers merge")
+    schema.add_argument("--like", type=Path, metavar="FILE.parquet", help="take the columns of this file")
+    parser.add_argument(
+        "--key", action="append", required=True, metavar="COLUMN", help="a column of the record key; repeatable"
+    )
+    parser.add_argument(
+        "--partition-by", action="append", default=[], metavar="COLUMN", help="a partition column; repeatable"
+    )
+    parser.add_argument(
+        "--ordering", metavar="COLUMN", help="of two rows with one key, the one with the higher value wins"
+    )
+    parser.add_argument(
+        "--buckets", type=int, metavar="N", help="use Hudi's bucket index with N file groups in each partition"
+    )
+    parser.add_argument(
+        "--bucket-by",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="a key column that selects the bucket; repeatable (default: all)",
+    )
+    parser.add_argument(
+        "--merge-on-read", action="store_true", help="write changes into log files, which readers merge"
+    )
     parser.add_argument(
         "--table-version",
         type=int,
         choices=READABLE_VERSIONS,
         default=READABLE_VERSIONS[0],
-        help="default: 8; Hudi 1.0 cannot open tables of version 9",
+        help="Hudi's table version (default: 8; Hudi 1.0 cannot open version 9)",
     )
-    parser.add_argument("--name", help="default: the folder's")
-    parser.add_argument("--hive-style", action="store_true", help="folders like city=rome")
-    parser.add_argument("--url-encode", action="store_true", help="folders like a%%2Fb: any text can be a partition")
+    parser.add_argument("--name", help="the table's name (default: the folder's)")
+    parser.add_argument("--hive-style", action="store_true", help="name partition folders like city=rome")
+    parser.add_argument(
+        "--url-encode",
+        action="store_true",
+        help="escape partition folders like a%%2Fb, so that any text can be a partition",
+    )
 
 
 def _add_queries(commands: Commands) -> None:
     """Register the commands that query a table."""
-    add_table_command(commands, "info", _info, "Say what the table is, and how much of it there is.")
-    parser = add_table_command(commands, "timeline", _timeline, "List the instants, or draw them.")
+    add_table_command(commands, "info", _info, "Show the table's settings and its size.")
+    parser = add_table_command(commands, "timeline", _timeline, "List or draw the instants.")
     _add_last(parser)
     parser.add_argument(
-        "--svg", type=Path, metavar="FILE", help="draw instants, writers, what was rolled back, and waits for the lock"
+        "--svg", type=Path, metavar="FILE", help="draw instants, writers, rollbacks and waits for the lock"
     )
     _add_last(add_table_command(commands, "log", _log, "List the completed writes."))
     files = add_table_command(commands, "files", _list_files, "List the files that a reader reads.")
     _add_what(files)
-    parser = add_table_command(commands, "read", _read, "Show rows.")
+    parser = add_table_command(commands, "read", _read, "Print rows.")
     _add_what(parser)
-    parser.add_argument("--columns", metavar="A,B", help="only these columns")
-    parser.add_argument("--read-optimized", action="store_true", help="of a merge-on-read table base files alone")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many; 0: all (default: 20)")
+    parser.add_argument("--columns", metavar="A,B", help="print only these columns")
+    parser.add_argument(
+        "--read-optimized", action="store_true", help="read only the base files of a merge-on-read table"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=20, metavar="N", help="print at most N rows; 0 prints all (default: 20)"
+    )
 
 
 def _add_last(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--last", type=int, metavar="N", help="only the latest N")
+    parser.add_argument("--last", type=int, metavar="N", help="list only the latest N")
 
 
 def _add_what(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--partition", metavar="PATH", help="only this partition, as its folder is named")
+    parser.add_argument("--partition", metavar="PATH", help="only this partition, by the name of its folder")
     parser.add_argument("--as-of", metavar="VERSION", help=VERSION)
 
 
 def _create(arguments: Any) -> CommandAnswer:
     """Create a table from the options."""
     if arguments.bucket_by and arguments.buckets is None:
-        raise InvalidInput("--bucket-by needs --buckets: how many file groups a partition has")
+        raise InvalidInput("--bucket-by needs --buckets N, the number of file groups in each partition")
     schema = (
         pq.read_schema(arguments.like) if arguments.like else pa.schema([_column(text) for text in arguments.column])
     )
@@ -300,7 +326,7 @@ def _read(arguments: Any) -> CommandAnswer:
     columns = None if arguments.columns is None else arguments.columns.split(",")
     limit: int = arguments.limit
     if limit < 0:
-        raise InvalidInput(f"--limit {limit} is below zero; 0 shows all rows")
+        raise InvalidInput(f"--limit {limit} must be 0 or more; 0 prints all rows")
     table = opened(arguments)
     what = {"as_of": arguments.as_of, "read_optimized": arguments.read_optimized}
     reader = table.scan(columns, partitions=_partitions(arguments), **what).to_reader()
@@ -331,7 +357,7 @@ def _doctor(arguments: Any) -> CommandAnswer:
             rows.append((rule, "ok", about, ""))
         rows += [(rule, finding.state.upper(), finding.what, finding.mend) for finding in found]
     wrong = sum(one["state"] == "wrong" for one in said)
-    below = "nothing is wrong" if not wrong else f"{wrong} things are wrong"
+    below = "all checks passed" if not wrong else f"{wrong} things are wrong"
     title = f"{table.url}: {len(report)} checks"
-    columns = ("rule", "state", "what", "how to mend it")
+    columns = ("rule", "state", "what", "next step")
     return CommandAnswer(said, title, columns, tuple(rows), below, REFUSED if wrong else DONE)

@@ -40,12 +40,12 @@ class CommandAnswer:
 
 Run = Callable[[Any], "CommandAnswer | int"]
 
-VERSION = "the begin or completion time of a commit, as `log` lists them, or any time (ISO with its zone): after it"
+VERSION = "a commit's begin or completion time from `log`, or an ISO time with zone: the table after it"
 TABLE_CODES = f"""exit codes:
-  0    done; for doctor: nothing is wrong
-  1    refused, nothing was changed; for doctor: something is wrong
-  2    bad input: URL, options, credentials, no table there, or one that cannot be had here
-  3    unknown: the write may have been applied or not; look again
+  0    done; for doctor: all checks passed
+  1    refused, nothing was changed; for doctor: a check failed
+  2    bad input: URL, options, credentials, a missing table, or a kind of table that is not supported
+  3    unknown: the write may have been applied; look at `lockprovider table log`
   4    unavailable: the store did not answer or kept throttling
   130  interrupted
 
@@ -56,7 +56,9 @@ def add_table_command(commands: Commands, name: str, run: Run, text: str) -> arg
     """Add a command about one table; its help lists the exit codes."""
     url = "the table's folder: a path, or s3://bucket/table"
     parser = add_command(commands, name, _answered(run), text, url, codes=TABLE_CODES)
-    parser.add_argument("--hoodie", action="append", default=[], metavar="KEY=VALUE", help="a setting of Hudi's")
+    parser.add_argument(
+        "--hoodie", action="append", default=[], metavar="KEY=VALUE", help="a setting of Hudi, repeatable"
+    )
     return parser
 
 

@@ -81,9 +81,9 @@ def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:
 def _words(bars: Sequence[Bar], holdings: Sequence[Box]) -> str:
     words = count(len(bars), "instant")
     if not holdings:
-        return f"{words}; waits for the lock are not known: no audit of it was kept"
+        return f"{words}; waits for the lock are unknown, because no audit was kept"
     known = sum(bar.held_ms is not None for bar in bars)
-    return f"{words}; the lock's audit tells when {known} of them got the lock"
+    return f"{words}; the lock's audit has the acquisition of {known} of them"
 
 
 def _drawn(placed: Sequence[tuple[Bar, int]], lane: int) -> tuple[list[Box], list[Mark]]:

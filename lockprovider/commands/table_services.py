@@ -26,80 +26,88 @@ def add(commands: Commands) -> None:
     _add_compact(commands)
     _add_cluster(commands)
     _add_archive(commands)
-    parser = add_table_command(commands, "savepoint", _savepoint, "Keep the files of a commit from being cleaned.")
+    parser = add_table_command(commands, "savepoint", _savepoint, "Protect the files of a commit from `clean`.")
     parser.add_argument("version", nargs="?", metavar="VERSION", help=f"{VERSION} (default: the last)")
-    parser.add_argument("--comment", default="", help="why")
+    parser.add_argument("--comment", default="", help="a note for the list")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="list all savepoints instead")
     what.add_argument("--delete", action="store_true", help="delete this savepoint instead")
-    parser = add_table_command(
-        commands, "restore", _restore, "Take back every commit that completed after another one."
-    )
+    parser = add_table_command(commands, "restore", _restore, "Undo every commit that completed after VERSION.")
     parser.add_argument("version", metavar="VERSION", help=VERSION)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    about = "Remove what failed writers left, and finish what dead services planned."
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    about = "Roll back the writes of dead writers, and finish the plans of dead services."
     parser = add_table_command(commands, "rollback", _rollback, about)
-    parser.add_argument("instant", nargs="?", metavar="INSTANT", help="only this pending write")
-    parser.add_argument("--force", action="store_true", help="with INSTANT: even if its writer is alive")
-    about = "Let the table tell JVM Hudi's writers in Spark how to share it: lock, conflicts, no metadata table."
+    parser.add_argument("instant", nargs="?", metavar="INSTANT", help="roll back only this pending write")
+    parser.add_argument("--force", action="store_true", help="with INSTANT: roll it back even if its writer is alive")
+    about = "Write the settings of shared writers into the table, where JVM Hudi's Spark writers read them."
     parser = add_table_command(commands, "share", _share, about)
-    text = "you know that all writers ran in UTC: for a copy of a table with local times, whose files have other times"
+    text = "state that all writers ran in UTC; needed for a copy of a table whose files have new times"
     parser.add_argument("--all-in-utc", action="store_true", help=text)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be set")
-    about = "Take back what `share` wrote: for a table that goes back to one JVM writer, once all others have stopped."
+    parser.add_argument("--dry-run", action="store_true", help="only show the properties that would be set")
+    about = "Remove the settings of `share` from a table that has one JVM writer again. Stop all other writers first."
     parser = add_table_command(commands, "unshare", _unshare, about)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be taken back")
-    about = "Remove a metadata table of JVM Hudi's, which would hide commits from here."
+    parser.add_argument("--dry-run", action="store_true", help="only show the properties that would be removed")
+    about = "Remove the metadata table of JVM Hudi, which would hide the commits of Python writers."
     add_table_command(commands, "retire-metadata", _retire, about)
-    about = "Say in the properties that a JVM writer made buckets; all keys are read, to see whether it is true."
+    about = "Record the bucket index of a JVM writer in the properties. All keys are read first, to check it."
     parser = add_table_command(commands, "adopt-buckets", _adopt, about)
-    parser.add_argument("buckets", type=int, metavar="N", help="that writer's hoodie.bucket.index.num.buckets")
-    parser.add_argument("--bucket-by", action="append", default=[], metavar="COLUMN", help="of the key (default: all)")
+    parser.add_argument("buckets", type=int, metavar="N", help="the JVM writer's hoodie.bucket.index.num.buckets")
+    parser.add_argument(
+        "--bucket-by",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="a key column that selects the bucket; repeatable (default: all)",
+    )
 
 
 def _add_clean(commands: Commands) -> None:
     parser = add_table_command(commands, "clean", _clean, "Remove files that no reader within the retention needs.")
     keep = parser.add_mutually_exclusive_group()
-    keep.add_argument("--commits", type=int, metavar="N", help="keep what the last N commits need (default: 10)")
-    keep.add_argument("--hours", type=float, metavar="H", help="keep what an as-of within H hours needs")
+    keep.add_argument(
+        "--commits", type=int, metavar="N", help="keep the files that the last N commits need (default: 10)"
+    )
+    keep.add_argument(
+        "--hours", type=float, metavar="H", help="keep the files that a read as of the last H hours needs"
+    )
     keep.add_argument("--versions", type=int, metavar="N", help="keep N versions of each file group")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+    parser.add_argument("--dry-run", action="store_true", help="only show the files that would be removed")
 
 
 def _add_compact(commands: Commands) -> None:
-    about = "Merge the log files of a merge-on-read table into new base files, while writers go on."
+    about = "Merge the log files of a merge-on-read table into new base files, while writers continue."
     parser = add_table_command(commands, "compact", _compact, about)
     _add_plan_options(parser, "merged")
 
 
 def _add_plan_options(parser: Any, done: str) -> None:
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--schedule", action="store_true", help=f"only write down what is to be {done}")
+    what.add_argument("--schedule", action="store_true", help=f"only plan what will be {done}")
     what.add_argument(
-        "--run", dest="scheduled", metavar="INSTANT", help="run a scheduled one, or go on with a dead executor's"
+        "--run", dest="scheduled", metavar="INSTANT", help="run this plan, or continue it if its executor died"
     )
-    what.add_argument("--unschedule", metavar="INSTANT", help="take a scheduled one back; no row changes by it")
+    what.add_argument("--unschedule", metavar="INSTANT", help="remove this plan; no row changes")
     what.add_argument(
-        "--unschedule-after", type=float, metavar="HOURS", help="take back all that nobody has run for so long"
+        "--unschedule-after", type=float, metavar="HOURS", help="remove all plans that no executor has run for HOURS"
     )
-    what.add_argument("--dry-run", action="store_true", help=f"only say what would be {done}")
+    what.add_argument("--dry-run", action="store_true", help=f"only show what would be {done}")
 
 
 def _planned(arguments: Any, done: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
     """Write or remove a plan if the options ask for it; None if they ask for the work itself."""
     if arguments.schedule:
         begin = schedule()
-        said = f"scheduled {done} {begin}" if begin else f"there is nothing to {verb}"
+        said = f"scheduled {done} {begin}" if begin else f"nothing to {verb}"
         return CommandAnswer({"scheduled": begin}, said)
     if arguments.unschedule:
         unschedule(arguments.unschedule)
-        said = f"{done} {arguments.unschedule} is not scheduled any more"
+        said = f"removed the plan of {done} {arguments.unschedule}"
         return CommandAnswer({"unscheduled": arguments.unschedule}, said)
     if arguments.unschedule_after is None:
         return None
     begins = unschedule(hours=arguments.unschedule_after)
     hours = f"{arguments.unschedule_after:g} hours"
-    title = f"took back {len(begins)} plans of {done} that nobody has run for {hours}"
+    title = f"removed {len(begins)} plans of {done} that no executor has run for {hours}"
     return CommandAnswer({"unscheduled": list(begins)}, title)
 
 
@@ -121,13 +129,24 @@ def _compact(arguments: Any) -> CommandAnswer:
 
 
 def _add_cluster(commands: Commands) -> None:
-    about = "Join small files of each partition into larger ones, sorted; writes of those files give way meanwhile."
+    about = "Join small files of each partition into larger, sorted ones. Concurrent writes of these files give way."
     parser = add_table_command(commands, "cluster", _cluster, about)
-    parser.add_argument("--sort-by", action="append", default=[], metavar="COLUMN", help="sort by it; may be repeated")
     parser.add_argument(
-        "--target-file-bytes", type=int, default=TARGET_FILE_BYTES, metavar="N", help="a new file (default: 128 MiB)"
+        "--sort-by", action="append", default=[], metavar="COLUMN", help="sort by this column; repeatable"
     )
-    parser.add_argument("--small-file-bytes", type=int, metavar="N", help="join files below (default: half the target)")
+    parser.add_argument(
+        "--target-file-bytes",
+        type=int,
+        default=TARGET_FILE_BYTES,
+        metavar="N",
+        help="bytes of a new file (default: 128 MiB)",
+    )
+    parser.add_argument(
+        "--small-file-bytes",
+        type=int,
+        metavar="N",
+        help="join files of fewer bytes (default: half of --target-file-bytes)",
+    )
     _add_plan_options(parser, "joined")
 
 
@@ -155,11 +174,13 @@ def _cluster(arguments: Any) -> CommandAnswer:
 
 
 def _add_archive(commands: Commands) -> None:
-    about = "Move the oldest instants off the timeline, into the archive; their rows stay."
+    about = "Move the oldest instants from the timeline into the archive; their rows stay."
     parser = add_table_command(commands, "archive", _archive, about)
-    parser.add_argument("--keep-min", type=int, metavar="N", help="so many commits stay (default: 20)")
-    parser.add_argument("--keep-max", type=int, metavar="N", help="nothing is done up to so many (default: 30)")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be archived")
+    parser.add_argument("--keep-min", type=int, metavar="N", help="commits that stay (default: 20)")
+    parser.add_argument(
+        "--keep-max", type=int, metavar="N", help="archive only if there are more commits (default: 30)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be archived")
 
 
 def _archive(arguments: Any) -> CommandAnswer:
@@ -199,11 +220,11 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
         return _savepoints(table)
     if not arguments.delete:
         begin = table.savepoint(arguments.version, user=getpass.getuser(), comment=arguments.comment)
-        return CommandAnswer({"savepoint": begin}, f"savepoint {begin}: its files stay")
+        return CommandAnswer({"savepoint": begin}, f"created savepoint {begin}: `clean` keeps its files")
     if arguments.version is None:
         raise InvalidInput("--delete needs the VERSION of a savepoint; --list shows them")
     if not table.delete_savepoint(arguments.version):
-        complain("lockprovider", f"there is no savepoint {arguments.version}; --list shows those there are")
+        complain("lockprovider", f"the table has no savepoint {arguments.version}; --list shows its savepoints")
         return REFUSED
     said = {"deleted": arguments.version}
     return CommandAnswer(said, f"deleted savepoint {arguments.version}: its files may be cleaned")
@@ -229,16 +250,16 @@ def _restore(arguments: Any) -> CommandAnswer | int:
         "taken_back": list(result.taken_back),
     }
     chosen = f"{result.target}, completed {result.completion}"
-    return CommandAnswer(said, f"restored to {chosen}; took back {len(result.taken_back)} writes")
+    return CommandAnswer(said, f"restored to {chosen}; undid {len(result.taken_back)} writes")
 
 
 def _confirmed(table: Table, version: str) -> bool:
     if not sys.stdin.isatty():
-        raise InvalidInput("nobody is there to be asked; look at `lockprovider table log`, and add --yes")
+        raise InvalidInput("no terminal to ask for confirmation: check with `lockprovider table log`, then add --yes")
     now = table.timeline()
     chosen = commit_of(now, version, reached(table))
     later = [i.begin for i in now.writes if (i.completion or "") > (chosen.completion or "")]
-    words = f"Take back the commits after {chosen.begin} ({', '.join(later) or 'none'}) for good? Type yes: "
+    words = f"Undo the commits after {chosen.begin} ({', '.join(later) or 'none'}) for good? Type yes: "
     print(words, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "yes"
 
@@ -258,14 +279,14 @@ def _adopt(arguments: Any) -> CommandAnswer:
     table = opened(arguments)
     table.adopt_bucket_index(arguments.buckets, arguments.bucket_by)
     said = {"buckets": arguments.buckets, "bucket_by": list(table.config().bucket_by)}
-    return CommandAnswer(said, f"every writer finds {arguments.buckets} buckets now")
+    return CommandAnswer(said, f"recorded {arguments.buckets} buckets, which every writer now uses")
 
 
 def _share(arguments: Any) -> CommandAnswer:
     changes = opened(arguments).share(dry_run=arguments.dry_run, all_in_utc=arguments.all_in_utc)
     said = {"changed": [{"key": one.key, "found": one.found, "wanted": one.wanted} for one in changes]}
     word = "would set" if arguments.dry_run else "set"
-    title = f"{word} {len(changes)} properties" if changes else "JVM writers in Spark find all settings already"
+    title = f"{word} {len(changes)} properties" if changes else "all settings are already set"
     rows = tuple((one.key, one.found or "", one.wanted) for one in changes)
     return CommandAnswer(said, title, ("property", "was", "is"), rows)
 
@@ -273,8 +294,8 @@ def _share(arguments: Any) -> CommandAnswer:
 def _unshare(arguments: Any) -> CommandAnswer:
     changes = opened(arguments).unshare(dry_run=arguments.dry_run)
     said = {"removed": [{"key": one.key, "found": one.found} for one in changes]}
-    word = "would take back" if arguments.dry_run else "took back"
-    title = f"{word} {len(changes)} properties" if changes else "there is nothing to take back"
+    word = "would remove" if arguments.dry_run else "removed"
+    title = f"{word} {len(changes)} properties" if changes else "no settings of `share` to remove"
     rows = tuple((one.key, one.found or "") for one in changes)
     return CommandAnswer(said, title, ("property", "was"), rows)
 
@@ -282,5 +303,5 @@ def _unshare(arguments: Any) -> CommandAnswer:
 def _retire(arguments: Any) -> CommandAnswer:
     table = opened(arguments)
     count = table.retire_metadata_table()
-    words = f"removed {count} files of the metadata table" if count else "there is no metadata table"
+    words = f"removed {count} files of the metadata table" if count else "the table has no metadata table"
     return CommandAnswer({"removed": count}, words)

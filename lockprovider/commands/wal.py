@@ -26,38 +26,50 @@ _EXAMPLES = """examples:
 
 def add_wal(commands: Commands) -> None:
     """Register `wal` and all its commands."""
-    wal = add_group(commands, "wal", "A log that many append to and many read, in a ring of objects.", _EXAMPLES)
-    create = _command(wal, "create", _create, "Make the log; one that is there with the same settings is left.")
+    wal = add_group(commands, "wal", "Append to a shared log and read it. The log is a ring of objects.", _EXAMPLES)
+    create = _command(wal, "create", _create, "Create the log; does nothing if it exists with the same settings.")
     how = create.add_mutually_exclusive_group()
     how.add_argument("--slots", type=int, default=SLOTS, metavar="N", help=f"objects in the ring (default: {SLOTS})")
-    how.add_argument("--write-once", action="store_true", help="no ring: each object is written once")
-    create.add_argument("--retain", choices=RETAIN, default=RETAIN[0], help="whether the ring waits for its readers")
-    append = _command(wal, "append", _append, "Append records: those that are given, or each line of stdin.")
-    append.add_argument("records", nargs="*", metavar="RECORD", help="text")
-    append.add_argument("--producer", metavar="NAME", help="number them: done again, nothing is there twice")
-    append.add_argument("--first", type=int, default=1, metavar="N", help="the number of the first (default: 1)")
-    append.add_argument("--fence", type=int, metavar="EPOCH", help="lead under this epoch; an older one is refused")
+    how.add_argument("--write-once", action="store_true", help="write each object once instead of using a ring")
+    create.add_argument(
+        "--retain", choices=RETAIN, default=RETAIN[0], help="which readers the ring waits for (default: %(default)s)"
+    )
+    append = _command(wal, "append", _append, "Append records: the arguments, or each line of stdin.")
+    append.add_argument("records", nargs="*", metavar="RECORD", help="a record, as text")
+    append.add_argument(
+        "--producer", metavar="NAME", help="number the records, so that a repeated command appends none twice"
+    )
+    append.add_argument("--first", type=int, default=1, metavar="N", help="the number of the first record (default: 1)")
+    append.add_argument("--fence", type=int, metavar="EPOCH", help="lead under this epoch; an older epoch is refused")
     for name, run, what in (
-        ("read", _read, "Show what is there, to the end."),
-        ("tail", _tail, "Show what comes, until it is interrupted."),
+        ("read", _read, "Show the records up to the end of the log."),
+        ("tail", _tail, "Show new records until Ctrl-C."),
     ):
         parser = _command(wal, name, run, what)
         begins = "oldest" if name == "read" else "end"
         parser.add_argument(
             "--start", default=begins, metavar="WHERE", help=f"oldest, end, or SLOT:OFFSET (default: {begins})"
         )
-        parser.add_argument("--reader", metavar="NAME", help="go on where this reader was, and commit what was shown")
+        parser.add_argument(
+            "--reader", metavar="NAME", help="start at this reader's position, and commit it after each batch"
+        )
         if name == "tail":
-            parser.add_argument("--idle", type=float, default=1.0, metavar="S", help="the longest pause between looks")
-            parser.add_argument("--timeout", type=float, metavar="S", help="end when nothing came for so long")
-    trim = _command(wal, "trim", _trim, "Let old slots be overwritten; by default up to the slowest reader.")
-    trim.add_argument("--before", metavar="SLOT:OFFSET", help="default: up to the slowest reader")
-    seal = _command(wal, "seal", _seal, "End the log: it takes no more, and who follows it learns that.")
-    seal.add_argument("--successor", metavar="URL", help="the log that goes on; told to all who append or read")
-    seal.add_argument("--fence", type=int, metavar="EPOCH", help="seal under this epoch; an older one is refused")
-    _command(wal, "info", _info, "Say how long the log is, who leads, appends and reads.")
-    drop = _command(wal, "drop", _drop, "Wait for a reader no more.")
-    drop.add_argument("reader", metavar="NAME", help="the reader")
+            parser.add_argument(
+                "--idle", type=float, default=1.0, metavar="S", help="longest pause between reads (default: 1)"
+            )
+            parser.add_argument("--timeout", type=float, metavar="S", help="end after S seconds without a record")
+    trim = _command(wal, "trim", _trim, "Allow old slots to be overwritten.")
+    trim.add_argument(
+        "--before", metavar="SLOT:OFFSET", help="the first position to keep (default: that of the slowest reader)"
+    )
+    seal = _command(wal, "seal", _seal, "Seal the log: it takes no more records, and its readers are notified.")
+    seal.add_argument(
+        "--successor", metavar="URL", help="the log that continues this one; writers and readers are told"
+    )
+    seal.add_argument("--fence", type=int, metavar="EPOCH", help="seal under this epoch; an older epoch is refused")
+    _command(wal, "info", _info, "Show the log's length, leader, producers and readers.")
+    drop = _command(wal, "drop", _drop, "Forget a reader, so that the ring no longer waits for it.")
+    drop.add_argument("reader", metavar="NAME", help="the reader's name, as `info` shows it")
 
 
 def _command(commands: Commands, name: str, run: Callable[[Any], None], text: str) -> argparse.ArgumentParser:
@@ -71,7 +83,7 @@ def _opened(arguments: Any) -> Wal:
 def _create(arguments: Any) -> None:
     slots = None if arguments.write_once else arguments.slots
     Wal.create(arguments.url, slots=slots, retain=arguments.retain, storage_options=storage_options(arguments))
-    say(arguments, {"outcome": "there", "url": arguments.url}, f"there: {arguments.url}")
+    say(arguments, {"outcome": "there", "url": arguments.url}, f"exists: {arguments.url}")
 
 
 def _append(arguments: Any) -> None:
@@ -92,7 +104,7 @@ def _append(arguments: Any) -> None:
     new = len(told) - again
     end = next((str(one.position) for one in reversed(told) if one.position is not None), None)
     fields = {"outcome": "appended", "appended": new, "again": again, "last": end}
-    say(arguments, fields, f"appended: {new}; there before: {again}")
+    say(arguments, fields, f"appended: {new}; already there: {again}")
 
 
 def _read(arguments: Any) -> None:
@@ -138,12 +150,12 @@ def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None)
 def _trim(arguments: Any) -> None:
     before = None if arguments.before is None else Position.parse(arguments.before)
     floor = _opened(arguments).trim(before)
-    say(arguments, {"outcome": "trimmed", "floor": floor}, f"the first slot that is kept: {floor}")
+    say(arguments, {"outcome": "trimmed", "floor": floor}, f"first kept slot: {floor}")
 
 
 def _seal(arguments: Any) -> None:
     end = _opened(arguments).seal(arguments.successor, fence=arguments.fence)
-    say(arguments, {"outcome": "sealed", "end": str(end)}, f"sealed; the end: {end}")
+    say(arguments, {"outcome": "sealed", "end": str(end)}, f"sealed at {end}")
 
 
 def _info(arguments: Any) -> None:
@@ -157,5 +169,5 @@ def _info(arguments: Any) -> None:
 
 def _drop(arguments: Any) -> None:
     if not _opened(arguments).drop_reader(arguments.reader):
-        raise InvalidInput(f"there is no reader {arguments.reader!r}: `info` shows who reads")
+        raise InvalidInput(f"the log has no reader {arguments.reader!r}: `lockprovider wal info` lists its readers")
     say(arguments, {"outcome": "dropped", "reader": arguments.reader}, f"dropped: {arguments.reader}")

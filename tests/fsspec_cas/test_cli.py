@@ -154,7 +154,7 @@ def test_options_come_with_dots_or_from_the_environment(seaweedfs):
     [
         (["get", "{url}/none"], 2, "no object"),
         (["get", "s3://"], 2, "names no bucket"),
-        (["get", "s3://bucket"], 2, "no object in it"),
+        (["get", "s3://bucket"], 2, "not an object"),
         (["get", "ftp://host/x"], 5, "ftp"),
         (["get", "{url}/x", "-o", "nonsense"], 2, "KEY=VALUE"),
         (["get", "{url}/x", "-o", "a={not json"], 2, "JSON"),

@@ -158,7 +158,7 @@ def trouble(
         )
 
     while not is_over(len(epochs), time.monotonic() - began_s):
-        leader = until(leading, "nobody leads")
+        leader = until(leading, "no leader")
         epochs.add(epoch_now(place))
         for one in frozen:
             one.process.send_signal(signal.SIGCONT)

@@ -444,7 +444,7 @@ def test_run_on_a_silent_store_ends_soon_after_its_timeout(seaweedfs):
     assert rule.fired >= 2
     assert done.stdout == ""
     tries_on, gives_up = done.stderr.splitlines()
-    assert "trying on, for the 6 s of --timeout" in tries_on
+    assert "retrying for the 6 s of --timeout" in tries_on
     assert "the store did not show within 5 s that it refuses what it must" in gives_up
 
 
@@ -453,7 +453,7 @@ def test_run_does_not_wait_for_a_bucket_that_does_not_exist():
         options = json.dumps({"key": "k", "secret": "s", "endpoint_url": endpoint})
         done = command("run", "s3://nosuch/t", "--storage-options", options, "--", "echo", "ran", code=125)
     assert "there is no bucket 'nosuch'" in sentence(done)
-    assert "trying on" not in done.stderr
+    assert "retrying" not in done.stderr
 
 
 # Leaves its own pid and that of a child in a file once both are up, and is deaf to TERM if told so.

@@ -65,7 +65,7 @@ def test_elect_runs_command_while_leading_and_returns_its_exit_code(url, here) -
     said, shown = json.loads(done.stderr), json.loads(second)
     assert (said["outcome"], said["code"], first) == ("ended", 7, f"in {said['epoch']}")
     assert (shown["name"], shown["value"], shown["epoch"]) == ("vm-7", {"url": 1}, said["epoch"])
-    assert here("leader", url, code=1) == "nobody leads\n"
+    assert here("leader", url, code=1) == "no leader\n"
     assert json.loads(here("elect", url, "--json", "--", "true"))["epoch"] == said["epoch"] + 1
 
 
@@ -74,7 +74,7 @@ def test_elect_has_exit_codes_for_not_elected_and_for_bad_input(url, tmp_path, h
         assert "'vm-9', in term" in here("elect", url, "--timeout", 0, "--", "true", code=122)
         assert "vm-9, in term" in here("leader", url)
     assert "write --" in here("elect", url, "true", code=125)
-    assert "no JSON" in here("elect", url, "--value", "x", "--", "true", code=125)
+    assert "is not JSON" in here("elect", url, "--value", "x", "--", "true", code=125)
     assert "--grace" in here("elect", url, "--grace", -1, "--", "true", code=125)
     assert "no command" in here("elect", url, code=125)
     here("elect", url, "--", "/no/such/command", code=127)

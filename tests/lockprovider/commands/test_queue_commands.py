@@ -36,7 +36,7 @@ def test_queue_command_puts_shows_and_works_on_messages(url, tmp_path) -> None:
     queue("create", url, "--max-attempts", 2)
     queue("create", url, "--max-attempts", 2)
     assert "is there, with" in queue("create", url, code=2).stderr
-    assert "put: 3; there before: 0" in queue("put", url, "--producer", "days", stdin="a\nb\nc\n").stdout
+    assert "put: 3; already there: 0" in queue("put", url, "--producer", "days", stdin="a\nb\nc\n").stdout
     assert json.loads(queue("put", url, "--producer", "days", "--json", stdin="a\nb\nc\nd\n").stdout)["again"] == 3
     queue("put", url, '{"day": 1}', "--priority", 1, "--key", "k")
     assert "leave out" in queue("put", url, "x", "--producer", "days", "--key", "k", code=2).stderr
@@ -48,7 +48,7 @@ def test_queue_command_puts_shows_and_works_on_messages(url, tmp_path) -> None:
     ]
     script = f'read x; echo "$x $QUEUE_ATTEMPT $QUEUE_KEY" >> {tmp_path}/done; test "$x" != b'
     done = queue("work", url, "--threads", 2, "--until-empty", "--", "sh", "-c", script)
-    assert "acked: 4; given back or buried: 1" in done.stdout
+    assert "acked: 4; failed: 1" in done.stdout
     assert "exit code 1" in done.stderr
     assert sorted((tmp_path / "done").read_text().splitlines()) == ["a 1 ", "b 1 ", "c 1 ", "d 1 ", '{"day": 1} 1 k']
     (left,) = queue("peek", url, "--json").stdout.splitlines()
@@ -62,17 +62,17 @@ def test_exit_codes_give_back_bury_and_redrive_messages(url) -> None:
     (later,) = queue("peek", url, "--json").stdout.splitlines()
     assert (json.loads(later)["attempts"], json.loads(later)["error"]) == (0, "later")
     rev = json.loads(queue("stat", url, "--json").stdout)["rev"]
-    assert "removed: 1" in queue("purge", url, "--expected", rev).stdout
+    assert "removed messages: 1" in queue("purge", url, "--expected", rev).stdout
     queue("put", url, "b")
     queue("work", url, "--until-empty", "--", "sh", "-c", "exit 3")
     (dead,) = queue("dead", url, "--json").stdout.splitlines()
     assert json.loads(dead)["why"] == "1 attempts: RuntimeError: exit code 3"
     assert "exit code 3" in queue("dead", url).stdout
     assert "again: 1" in queue("redrive", url).stdout
-    assert "nothing names: 0" in queue("clean", url).stdout
+    assert "unused segments: 0" in queue("clean", url).stdout
     stat = json.loads(queue("stat", url, "--json").stdout)
     assert "was written since" in queue("purge", url, "--expected", stat["rev"] - 1, code=1).stderr
-    assert "removed: 1" in queue("purge", url, "--expected", stat["rev"]).stdout
+    assert "removed messages: 1" in queue("purge", url, "--expected", stat["rev"]).stdout
     assert "no command" in queue("work", url, code=2).stderr
 
 

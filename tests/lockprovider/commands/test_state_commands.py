@@ -30,7 +30,7 @@ def state(*arguments, stdin=b"", code=0, **environment):
 
 
 def test_state_command_puts_gets_compares_and_rolls_back(url) -> None:
-    assert b"there is no state" in state("get", url, code=1).stderr
+    assert b"no state exists" in state("get", url, code=1).stderr
     state("put", url, "--expected", 0, "--reason", "begin", stdin=b'{"day": 1}')
     assert b"at serial 1, not at 0" in state("put", url, "--expected", 0, stdin=b"{}", code=1).stderr
     said = json.loads(state("put", url, "--json", stdin=b'{"day": 2, "new": true}').stdout)
@@ -67,9 +67,9 @@ def test_rollback_restores_empty_state_and_null_is_refused(url) -> None:
     with State.open(url).edit() as edit:
         edit.value = {"day": 1}
     assert b"serial 3" in state("rollback", url, 1).stdout
-    assert b"there is no state" in state("get", url, code=1).stderr
+    assert b"no state exists" in state("get", url, code=1).stderr
     said = state("put", url, stdin=b"null", code=2).stderr
-    assert b"null is no state" in said
+    assert b"null is not a state" in said
     assert b"UNCHANGED" not in said
 
 
@@ -84,7 +84,7 @@ def test_state_is_edited_in_an_editor(url) -> None:
     assert json.loads(state("get", url).stdout) == {"day": 2}
     state("edit", url, VISUAL="sed -i s/2/3/")
     assert json.loads(state("get", url).stdout) == {"day": 3}
-    assert b"ended with 1" in state("edit", url, "--editor", "false", code=2).stderr
+    assert b"ended with exit code 1" in state("edit", url, "--editor", "false", code=2).stderr
     assert b"not JSON" in state("edit", url, "--editor", "sed -i s/3/x/", code=2).stderr
     assert b"no-such-editor" in state("edit", url, "--editor", "no-such-editor", code=2).stderr
     assert json.loads(state("get", url).stdout) == {"day": 3}
@@ -92,7 +92,7 @@ def test_state_is_edited_in_an_editor(url) -> None:
 
 def test_editor_of_state_is_shown_and_can_be_stopped(url) -> None:
     opened = State.open(url, default=dict)
-    assert b"nobody edits it" in state("who", url).stdout
+    assert b"not being edited" in state("who", url).stdout
     assert json.loads(state("unlock", url, "--yes", "--json").stdout) == {"outcome": "not_held"}
     edit = opened.edit(reason="migration 12")
     edit.__enter__()
@@ -141,10 +141,10 @@ def test_terraforms_own_lock_is_held_while_a_command_runs(url) -> None:
     assert b"add --yes" in state("unlock", url, *style, code=2).stderr
     assert b"add --style" in state("unlock", url, "--id", left, code=2).stderr
     state("unlock", url, *style, "--id", left)
-    assert b"nobody holds it" in state("unlock", url, *style, "--yes").stdout
-    assert b"somebody unlocked it" in state("lock", url, *style, "--", "rm", f"{url[7:]}.tflock", code=123).stderr
+    assert b"not locked" in state("unlock", url, *style, "--yes").stdout
+    assert b"another process unlocked" in state("lock", url, *style, "--", "rm", f"{url[7:]}.tflock", code=123).stderr
     assert b"no-such-command" in state("lock", url, *style, "--", "no-such-command", code=125).stderr
-    assert b"nobody holds it" in state("who", url, *style).stdout
+    assert b"not locked" in state("who", url, *style).stdout
     assert b"--style" in state("lock", url, code=2).stderr
 
 

@@ -254,7 +254,7 @@ def test_rollback_spares_live_writers_and_undoes_dead_ones(folder: Path, run: An
 
 def test_doctor_exit_code_tells_whether_anything_is_wrong(folder: Path, run: Any) -> None:
     healthy = run("doctor", folder)
-    assert (healthy.code, "nothing is wrong" in healthy.out) == (0, True)
+    assert (healthy.code, "all checks passed" in healthy.out) == (0, True)
     (folder / "b" / ".hoodie_partition_metadata").unlink()
     ill = run("doctor", folder, "--json")
     assert ill.code == 1
@@ -310,7 +310,7 @@ def titles_of(svg: Path) -> list[str]:
 def test_timeline_draws_lock_waits_from_the_audit_or_says_they_are_unknown(folder: Path, run: Any) -> None:
     svg = folder.parent / "t.svg"
     run("timeline", folder, "--svg", svg)
-    assert "waits for the lock are not known" in svg.read_text()
+    assert "waits for the lock are unknown" in svg.read_text()
     store = Store.from_url(str(folder))
     set_enabled(store, places(HUDI_LOCK_PATH).switch, enabled=True, timeout_s=10)
     logs = [AuditLog(store), AuditLog(store)]
@@ -380,7 +380,7 @@ def test_impossible_request_prints_one_sentence_with_the_next_step(
 
 
 def test_metadata_table_is_retired_by_its_option(folder: Path, run: Any) -> None:
-    assert run("retire-metadata", folder).out == "there is no metadata table\n"
+    assert run("retire-metadata", folder).out == "the table has no metadata table\n"
     with (folder / ".hoodie" / "hoodie.properties").open("a") as properties:
         properties.write("hoodie.table.metadata.partitions=files\n")
     (folder / ".hoodie" / "metadata").mkdir()
@@ -394,13 +394,13 @@ def test_metadata_table_is_kept_by_its_option(tmp_path: Path, run: Any) -> None:
     folder = with_files_alone("mdt_v9_default", tmp_path / "theirs")
     assert "retire" in run("share", folder).err
     assert "hoodie.metadata.enable" in run("share", folder, "--hoodie", "hoodie.metadata.enable=true").out
-    assert run("share", folder).out == "JVM writers in Spark find all settings already\n"
+    assert run("share", folder).out == "all settings are already set\n"
     assert run("clean", folder).code == 0
     assert run("retire-metadata", folder).code == 0
 
 
 def test_table_is_shared_by_its_option(folder: Path, run: Any) -> None:
-    assert run("share", folder).out == "JVM writers in Spark find all settings already\n"
+    assert run("share", folder).out == "all settings are already set\n"
     properties = folder / ".hoodie" / "hoodie.properties"
     shared = properties.read_text()
     other = shared.replace("hoodie.write.auto.upgrade=false\n", "")

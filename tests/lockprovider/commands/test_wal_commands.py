@@ -43,7 +43,7 @@ def test_records_are_appended_once_shown_and_trimmed(url, wal) -> None:
     assert "make it: `lockprovider wal create URL`" in wal("info", url, code=2).err
     wal("create", url, "--slots", 64)
     assert "is there, with" in wal("create", url, "--write-once", code=2).err
-    assert "appended: 3; there before: 0" in wal("append", url, "--producer", "days", stdin="a\nb\nc\n").out
+    assert "appended: 3; already there: 0" in wal("append", url, "--producer", "days", stdin="a\nb\nc\n").out
     said = json.loads(wal("append", url, "b", "c", "d", "--producer", "days", "--first", 2, "--json").out)
     assert (said["appended"], said["again"], said["last"].partition(":")[2]) == (1, 2, "3")
     wal("append", url, "plain")
@@ -79,7 +79,7 @@ def test_full_log_newer_leader_and_bad_input_have_exit_codes(url, wal) -> None:
 def test_follower_of_a_sealed_log_reaches_its_end(url, wal) -> None:
     wal("create", url)
     wal("append", url, "a")
-    assert "sealed; the end: 1:1" in wal("seal", url, "--successor", "s3://bucket/next", "--fence", 3).out
+    assert "sealed at 1:1" in wal("seal", url, "--successor", "s3://bucket/next", "--fence", 3).out
     assert "go on in s3://bucket/next" in wal("append", url, "b", code=1).err
     assert "epoch 2 is over" in wal("seal", url, "--fence", 2, code=1).err
     assert wal("tail", url, "--start", "oldest").out.split() == ["a"]  # it ends by itself

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -43,6 +44,15 @@ SLEEPS = {
     "tests/table/test_histories.py": "writers think, so that others commit meanwhile",
     "tests/lockprovider/commands/test_table_commands.py": "so long is the wait that is drawn",
 }
+
+
+# A test is named `test_<subject>_<does what>[_when_<condition>]`; the number of a known bug or rule may stand first.
+_TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
+_LONGEST_NAME = 75
+_NO_SUBJECT = re.compile(
+    r"test_(?:[a-z]\d+_)*"
+    r"(?:what|who|whoever|whatever|whether|it|its|one_that|those|nobody|somebody|nor|so|they|we|there|of)_"
+)
 
 
 _ON_FIRST_USE = {"botocore", "aiobotocore", "aiohttp", "fsspec", "difflib", "pandas", "pyspark", "dask"}
@@ -104,6 +114,13 @@ def test_no_test_sleeps_instead_of_waiting_for_a_condition() -> None:
         if isinstance(node, ast.Attribute) and (getattr(node.value, "id", ""), node.attr) == ("time", "sleep")
     }
     assert sleeping == set(SLEEPS), "wait with `patience.until`; or say here why not"
+
+
+def test_names_of_tests_are_short_and_begin_with_a_subject() -> None:
+    names = {name for path in TESTS.values() for name in _TEST.findall(path.read_text())}
+    assert {name for name in names if len(name) > _LONGEST_NAME or _NO_SUBJECT.match(name)} == set()
+    assert _TEST.findall("    async def test_m1_what_is_there_is_read(self):") == ["test_m1_what_is_there_is_read"]
+    assert _NO_SUBJECT.match("test_m1_what_is_there_is_read")
 
 
 def test_test_files_outside_packages_have_unique_names() -> None:

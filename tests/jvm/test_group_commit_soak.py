@@ -22,7 +22,7 @@ PROCESSES = 12
 TRY_S, HOLD_S, PAUSE_S = 20.0, 0.3, 2.0
 
 
-def test_group_commit_beside_jvm_lock_client_loses_and_doubles_no_commit(
+def test_group_commit_with_a_jvm_lock_client_loses_no_commit(
     seaweedfs: SeaweedFS,
     start_jvm: Callable[[], JvmLocks],
     seed: int,

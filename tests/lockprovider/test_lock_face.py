@@ -24,7 +24,7 @@ def test_lock_is_not_acquired_by_being_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_with_acquires_and_releases_the_lock(tmp_path: Path) -> None:
+def test_with_block_acquires_and_releases_the_lock(tmp_path: Path) -> None:
     lock, other = lockprovider.lock(tmp_path), lockprovider.lock(tmp_path)
     with lock as lease:
         lease.check()

@@ -101,7 +101,7 @@ def test_dead_waiter_does_not_stall_the_others() -> None:
         assert run.wait_max_s < 5
 
 
-def test_the_same_seed_gives_the_same_figures() -> None:
+def test_equal_seeds_give_equal_figures() -> None:
     case = Case(4, 2, rounds=0, lasts_s=5.0)
     assert Simulation(case, 1).run() == Simulation(case, 1).run()
     assert Simulation(case, 1).run() != Simulation(case, 2).run()

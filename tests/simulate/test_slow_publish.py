@@ -277,9 +277,7 @@ def jvm_takes_and_ours_follow(town: Town) -> None:
 
 
 @pytest.mark.parametrize("had_it", [jvm_takes_over, jvm_takes_and_ours_follow, None])
-def test_publisher_stopped_while_sending_is_not_told_of_success(
-    town: Town, had_it: Callable[[Town], None] | None
-) -> None:
+def test_publisher_stopped_while_sending_reports_no_success(town: Town, had_it: Callable[[Town], None] | None) -> None:
     """What is on its way then is there in the end. If only ours had the lock meanwhile, they have seen it."""
     client, stopped = town.client(), []
 

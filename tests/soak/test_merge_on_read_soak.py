@@ -139,7 +139,7 @@ def by_hudi_rs(busy: Busy) -> list[Row]:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_high_frequency_commits_into_log_files_beside_services(
+def test_high_frequency_commits_into_log_files_survive_running_services(
     seaweedfs: SeaweedFS, kind: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     seconds = float(request.config.getoption("--soak")) * 60

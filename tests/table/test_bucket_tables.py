@@ -152,7 +152,7 @@ def test_overwrite_gives_each_bucket_a_new_file_group(table: Table) -> None:
     in_their_buckets(table)
 
 
-def test_insert_into_a_bucket_that_is_overwritten_meanwhile_conflicts(table: Table) -> None:
+def test_insert_into_a_bucket_during_its_overwrite_conflicts(table: Table) -> None:
     upsert(table, (2, "a", 2))
     slow = Transaction(table)
     engine.write(slow, upserts=rows((1, "a", 1)))

@@ -178,7 +178,7 @@ def test_m6_row_without_ordering_value_is_refused_before_any_write(kind: str, tm
     assert sorted(Path(table.url).rglob("*")) == before
 
 
-def test_m6_without_an_ordering_column_nulls_are_values_like_others(tmp_path: Path) -> None:
+def test_m6_nulls_are_ordinary_values_without_an_ordering_column(tmp_path: Path) -> None:
     table = a_table(tmp_path / "t", "by commit")
     null = rows((1, "a", "x", 1)).set_column(3, "ts", pa.nulls(1, pa.int64()))
     table.upsert(null)

@@ -398,7 +398,7 @@ def overwritten(table: Table, *given: Row, partitions: tuple[str, ...] = ("a",))
     ordinary(table).overwrite(rows(*given), partitions)
 
 
-def test_n5_write_into_a_group_that_was_replaced_meanwhile_gives_way(table: Table) -> None:
+def test_n5_write_into_a_group_replaced_since_its_begin_gives_way(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1), (3, "b", "x", 1)))
     here, there = begun(another(table), (1, "a", "y", 2)), begun(another(table), (3, "b", "y", 2))
     overwritten(table, (4, "a", "over", 1))

@@ -122,7 +122,7 @@ def test_two_nested_partitions_in_one_write_are_refused_before_any_write(tmp_pat
     assert files_in(str(tmp_path)) == before
 
 
-def test_with_url_encoding_no_partition_is_inside_another(tmp_path: Path) -> None:
+def test_no_partition_is_inside_another_with_url_encoding(tmp_path: Path) -> None:
     table = made(str(tmp_path / "t"), hive=False, encode=True)
     table.append(rows((1, "a", 1), (2, "a/b", 2)))
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "a/b", 2)}

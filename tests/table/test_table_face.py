@@ -165,7 +165,7 @@ def test_function_gets_the_same_verbs_and_is_run_again(table: Table) -> None:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_rows_come_as_every_frame(table: Table) -> None:
+def test_scan_gives_equal_rows_as_every_frame(table: Table) -> None:
     filter_ = "value between 20 and 30 and not part = 'b'"
     assert table.to_arrow(filter=filter_).to_pylist() == [{"id": 2, "part": "a", "value": 20}]
     frame = table.to_pandas(["id", "value"], filter_)

@@ -54,13 +54,13 @@ def run(url: str) -> proof.Comparison:
     return proof.prove(url, {}, data, JANUARY)
 
 
-def test_with_the_conflict_check_the_proof_holds(tmp_path: Path) -> None:
+def test_proof_holds_with_the_conflict_check(tmp_path: Path) -> None:
     found = run(str(tmp_path / "table"))
     assert found.equal
     assert found.expected_rows > 20_000
 
 
-def test_without_the_conflict_check_the_proof_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proof_fails_without_the_conflict_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validate, "decide", lambda *_: None)
     monkeypatch.setattr(decider, "decide", lambda *_: None)
     found = run(str(tmp_path / "table"))

@@ -39,7 +39,7 @@ def test_three_pipelines_share_a_table_and_no_row_is_lost(tmp_path: Path) -> Non
     assert picture.read_text().startswith("<svg")
 
 
-def test_compaction_service_runs_beside_them_and_no_log_file_is_left(tmp_path: Path) -> None:
+def test_compaction_service_runs_next_to_pipelines_and_leaves_no_log_file(tmp_path: Path) -> None:
     picture, url = tmp_path / "run.svg", str(tmp_path / "table")
     done = start("--json", "--merge-on-read", "--url", url, "--out", str(picture))
     out, err = done.communicate(timeout=DEADLINE_S)

@@ -152,7 +152,7 @@ def test_record_does_not_name_an_object_that_is_about_to_be_removed(store: Store
         assert there(store) == {"first"}
 
 
-def test_lease_that_keeps_the_log_has_no_inner_one_that_does_not(store: Store) -> None:
+def test_lease_that_keeps_the_log_refuses_an_inner_one_that_drops_it(store: Store) -> None:
     lock = Lock(store, settings=SETTINGS)
     lease = lock.acquire(keeps_log=True)
     with pytest.raises(Exception, match="keeps_log=True"):

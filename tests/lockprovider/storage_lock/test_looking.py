@@ -58,7 +58,7 @@ def test_child_forked_during_a_request_reads_for_itself(tmp_path: Path) -> None:
     assert (seen, status) == (owner, "0"), "the alarm ends a child that hangs"
 
 
-def test_read_is_not_older_than_its_request_beside_a_waiting_thread(tmp_path: Path) -> None:
+def test_read_is_not_older_than_its_request_during_a_wait_of_another_thread(tmp_path: Path) -> None:
     lock = Lock(Store.from_url(str(tmp_path)), settings=SETTINGS)
     lock.acquire().release()
     other = Lock(Store(Elsewhere(), str(tmp_path)), settings=SETTINGS)

@@ -309,7 +309,7 @@ def test_forward_clock_step_does_not_move_the_own_deadline() -> None:
 
 @pytest.mark.parametrize(("now_s", "lost"), [(NOW_S + 89.9, False), (NOW_S + 90, True)])
 @pytest.mark.parametrize("rolling", [False, True])
-def test_lease_is_lost_at_its_deadline_though_nobody_took_it(now_s: float, lost: bool, rolling: bool) -> None:
+def test_lease_is_lost_at_its_deadline_without_a_successor(now_s: float, lost: bool, rolling: bool) -> None:
     before = Rolling(held(PENDING), "acquired") if rolling else held()
     state, effect = step(ME, before, Tick(now_s))
     assert isinstance(state, Lost) == isinstance(effect, Ended) == lost

@@ -123,7 +123,7 @@ def test_takeover_of_a_lapsed_lock_counts_as_dangling(town: Town) -> None:
     assert told_old.timings["lock.acquire.duration"].count == 1
 
 
-def test_an_own_write_that_landed_late_is_no_dangling_lock(town: Town) -> None:
+def test_own_write_that_landed_late_is_no_dangling_lock(town: Town) -> None:
     lock, counters, _ = town.lock()
     lock.acquire().release()
     town.rewrite(expired=False, nonce="late")
@@ -378,7 +378,7 @@ def test_opentelemetry_sees_the_same_numbers(town: Town) -> None:
     assert all(dict(point.attributes) == {"table": "trips"} for point in points.values())
 
 
-def test_without_a_meter_the_global_one_is_used_and_does_no_harm(town: Town) -> None:
+def test_global_meter_is_used_without_a_given_one(town: Town) -> None:
     with town.lock(on_metric=otel.on_metric())[0].acquire():
         pass
 

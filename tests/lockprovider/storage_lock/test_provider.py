@@ -84,7 +84,7 @@ def test_unrelated_keys_of_a_writer_config_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("base", [None, "", "  ", 7])
-def test_without_a_base_path_there_is_no_provider(base: object) -> None:
+def test_provider_needs_a_base_path(base: object) -> None:
     with pytest.raises(InvalidSettings, match="hoodie.base.path"):
         LockProvider.from_config({} if base is None else {"hoodie.base.path": base})
 

@@ -109,7 +109,7 @@ def test_empty_heartbeat_is_judged_by_its_file_time(data: bytes) -> None:
     assert SeenBeat.decode(data) is None
 
 
-def test_heartbeat_outlives_its_instant_beside_jvm_writers(table: Table) -> None:
+def test_heartbeat_outlives_its_instant_for_jvm_writers(table: Table) -> None:
     """S10: a JVM job failed when we removed a heartbeat between its look whether it is there and how old it is."""
     beats = Path(table.url, ".hoodie", ".heartbeat")
     taken_by_jvm(table)

@@ -92,7 +92,7 @@ def test_the_same_file_id_in_another_partition_is_another_group() -> None:
     assert by_file_group(mine(("q", "f")), [completed(("p", "f"))]) is None
 
 
-def test_by_partition_two_new_groups_of_one_partition_conflict() -> None:
+def test_two_new_groups_of_one_partition_conflict_by_partition() -> None:
     assert by_file_group(mine(("p", "f")), [completed(("p", "g"))]) is None
     overlap = by_partition(mine(("p", "f")), [completed(("p", "g"), ("q", "h"))])
     assert overlap is not None
@@ -116,7 +116,7 @@ def test_by_partition_two_new_groups_of_one_partition_conflict() -> None:
         (prefer_writer, mine(("p", "f"), name="CLUSTER"), completed(("p", "f")), True),
     ],
 )
-def test_resolution_decides_who_gives_way_to_pending_operations(
+def test_resolution_decides_whether_a_write_gives_way_to_pending_ones(
     resolution: object, me: ConcurrentOperation, other: ConcurrentOperation, conflicts: bool
 ) -> None:
     assert (resolution(me, [other]) is not None) is conflicts

@@ -183,7 +183,7 @@ def test_append_abandoned_before_its_instant_leaves_nothing(table: Table, backen
 
 @pytest.mark.parametrize("verb", ["append", "upsert"])
 @pytest.mark.parametrize("step", ["begin", "written", "lock_wait", "committed"])
-def test_write_that_is_interrupted_is_there_whole_or_not_at_all(table: Table, step: str, verb: str) -> None:
+def test_interrupted_write_is_complete_or_absent(table: Table, step: str, verb: str) -> None:
     def interrupt(event: TableEvent) -> None:
         if event.kind == step:
             raise KeyboardInterrupt

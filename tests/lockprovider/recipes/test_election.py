@@ -504,7 +504,7 @@ def test_term_of_a_dead_thread_ends(store) -> None:
     thread.start()
     thread.join()
     until(taken[0].lost.is_set)
-    with pytest.raises(TermLost, match="is dead"):
+    with pytest.raises(TermLost, match="has ended"):
         taken[0].check()
 
 

@@ -259,7 +259,7 @@ def test_commit_waits_for_the_lock_holder(store: Store) -> None:
         waiting = started(client(store, clock), waits, timeout_s=1000)
         late = started(client(store, clock), wanted(store, "late"), timeout_s=20)
         clock.advance(21)
-        with pytest.raises(NotAcquired, match="was not decided in 20 s") as refusal:
+        with pytest.raises(NotAcquired, match="was not published within 20 s") as refusal:
             late.result(SOON_S)
         assert refusal.value.owner == lease.record.owner
         assert not waiting.done()

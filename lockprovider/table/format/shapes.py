@@ -305,11 +305,12 @@ def _keep(config: TableConfig) -> str:
     drops = [name for name in STATISTICS if name in config.named_metadata]
     also = f", and drops {' and '.join(drops)}" if drops else ""
     zone = ", and makes its zone UTC, if all writers ran in it" if config.timezone not in {"", "UTC"} else ""
-    return f"Table.share() with TableSettings(write_metadata=True) keeps its listing of files{also}{zone}"
+    shell = "`lockprovider table share --hoodie hoodie.metadata.enable=true URL`"
+    return f"Table.share() with TableSettings(write_metadata=True) keeps its listing of files{also}{zone} ({shell})"
 
 
 def _retire(_: TableConfig) -> str:
-    return "Table.retire_metadata_table() removes its metadata table"
+    return "Table.retire_metadata_table() (`lockprovider table retire-metadata URL`) removes its metadata table"
 
 
 # Each way has: whether it removes files, whether its writers keep the listing, its description, and its effect.

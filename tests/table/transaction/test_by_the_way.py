@@ -166,7 +166,7 @@ def test_commit_that_may_be_decided_is_not_reported_aborted(table: Table, extra:
     txn.extra.update(extra)
     engine.write(txn, upserts=rows((3, "c", 1)))
     backend.down = True
-    with pytest.raises(PublishUnknown, match="decided"):
+    with pytest.raises(PublishUnknown, match="may have been published"):
         txn.commit()
     txn.leave()
     table.lock.acquire().release()

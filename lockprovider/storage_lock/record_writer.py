@@ -158,11 +158,13 @@ class RecordWriter:
         return bool(self._doubts)
 
     def learn(self, known: Known) -> None:
-        """Adopt a newer record that another client read; starts to apply what a write in doubt has decided."""
+        """Adopt a newer record that another client read, unless a write is in doubt: only an own read settles that.
+
+        The other read may have been sent before the write. Its epoch is no proof after a JVM writer, which drops it.
+        """
         mine = self._file.known
-        if mine is None or known.record.epoch > mine.record.epoch:
+        if not self._doubts and (mine is None or known.record.epoch > mine.record.epoch):
             self._file.known, self.stale = known, False
-            self._settle_doubts(known)
 
     def look(self) -> Known | None:
         """Read the record; starts to apply what a write in doubt has decided.

@@ -363,7 +363,7 @@ def test_services_import_each_other_only_through_plans_except_some_pairs() -> No
         assert known <= SERVICES.get(mine or "", set()), f"{module} knows {known}"
 
 
-def test_only_the_public_table_class_has_verbs() -> None:
+def test_only_the_package_imports_its_public_table_class() -> None:
     above = ("lockprovider.commands", "lockprovider.demo", "lockprovider.table.table")
     faces = ("lockprovider.table.table", "lockprovider.table.Table")
     users = {m for m in MODULES if imported(m) & {*faces} and not m.startswith(above)}

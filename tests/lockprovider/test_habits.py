@@ -82,7 +82,7 @@ def test_repr_of_objects_identifies_them_without_secrets(tmp_path: Path) -> None
     assert len(repr(table.history()[0])) < 100
 
 
-def test_repr_of_a_lease_names_lock_and_deadline(tmp_path: Path) -> None:
+def test_refused_acquire_names_lock_holder_process_and_next_step(tmp_path: Path) -> None:
     with lockprovider.lock(tmp_path) as lease, pytest.raises(lockprovider.NotAcquired) as refused:
         lockprovider.lock(tmp_path).acquire(blocking=False)
     said = str(refused.value)

@@ -182,7 +182,7 @@ def test_spellings_of_earlier_versions_are_refused_by_name(tmp_path: Path) -> No
         lockprovider.lock(f"file://{tmp_path}?validity_s=20")
 
 
-async def test_async_lock_status_can_be_asked(tmp_path: Path) -> None:
+async def test_async_lock_reports_whether_it_is_held(tmp_path: Path) -> None:
     async with lockprovider.async_lock(tmp_path, timeout=5, validity=60):
         from fsspec_cas import Store
 

@@ -50,7 +50,7 @@ def test_dask_writers_of_the_same_keys_commit_and_the_greatest_value_wins(table:
     assert [c.operation for c in table.history()].count("BULK_INSERT") == 1, "anchors of both partitions, once"
 
 
-def test_dask_verbs_and_deletes_with_values_read_nothing(table: Table) -> None:
+def test_dask_writes_and_deletes_with_values_never_conflict(table: Table) -> None:
     late = begun(another(table), (2, "a", "late", 8))
     dask.append(table, parted(rows((1, "a", "x", 5), (2, "a", "x", 5), (3, "a", "x", 5))))
     assert dask.delete(table, parted(gone((1, "a", 7), (2, "a", 7), (9, "a", 7)))).deleted == 3

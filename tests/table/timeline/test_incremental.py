@@ -115,7 +115,7 @@ def test_rewrite_is_no_change_and_neither_is_another_order() -> None:
     assert told(old, rows(("b", "1_0_1", 2), ("a", "1_0_0", 1))) == set()
 
 
-def test_first_and_last_row_are_insert_and_delete() -> None:
+def test_new_rows_are_inserts_and_missing_rows_are_deletes() -> None:
     some = rows(("a", "1_0_0", 1))
     assert told(rows(), some) == {("insert", "a", 1)}
     assert told(some, rows()) == {("delete", "a", 1)}

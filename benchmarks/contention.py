@@ -33,10 +33,10 @@ from lockprovider.storage_lock.polling import (
     at_last,
     comes_again,
     join_failed,
-    looked,
-    next_look,
+    next_action,
+    next_poll,
 )
-from lockprovider.storage_lock.record import LockRecord, joined
+from lockprovider.storage_lock.record import LockRecord, with_waiter
 from lockprovider.storage_lock.states import (
     Apply,
     Busy,
@@ -173,7 +173,7 @@ class Simulation:
         for p in range(self.case.processes):
             process = _Process(f"p{p:03}", self.random.uniform(-_SKEW_S, _SKEW_S))
             for t in range(self.case.threads):
-                me = Me(f"{process.name}-{t}", SETTINGS, line_name=process.name)
+                me = Me(f"{process.name}-{t}", SETTINGS, waiter_name=process.name)
                 contender = _Contender(process, me, self.case.rounds or 1 << 30)
                 self.contenders.append(contender)
                 late_s = self.case.late_s if p == self.case.processes - 1 else 0.0
@@ -258,10 +258,10 @@ class Simulation:
         if isinstance(process.machine, Rolling):
             process.machine = process.machine.held
 
-    def _request(self, way_s: float) -> Task:
+    def _request(self, latency_s: float) -> Task:
         self.requests += 1
-        yield self._leg_s(way_s), None
-        yield self._leg_s(way_s), None
+        yield self._leg_s(latency_s), None
+        yield self._leg_s(latency_s), None
 
     def _acquire(self, process: _Process, me: _Contender) -> Task:
         waiter, began_s = Waiter(process.name, self.case.poll_s, self.now_s), self.now_s
@@ -276,17 +276,17 @@ class Simulation:
                 if what is None:
                     return
             else:
-                waiter, what = looked(waiter, seen, self.random.random())
+                waiter, what = next_action(waiter, seen, self.random.random())
                 if isinstance(what, Join):
                     waiter, what = yield from self._join(process, waiter, seen)
             if isinstance(what, TakeTurn):
-                if (yield from self._take(process, me.me, what.line)):
+                if (yield from self._take(process, me.me, what.waiters)):
                     process.waited_s = self.now_s - began_s
                     return
                 if seen is None:
                     continue
                 lost = replace(self._observed(process, sent_s if seen.took_s else self.now_s), lost_race=True)
-                waiter, what = next_look(waiter, lost, self.random.random())
+                waiter, what = next_poll(waiter, lost, self.random.random())
             pause_s = max(0.0, min(what.seconds, me.until_s - self.now_s))
             self._pause_s = max(self._pause_s, pause_s)
             yield pause_s, None
@@ -311,12 +311,12 @@ class Simulation:
         return not isinstance(effect, Busy)
 
     def _join(self, process: _Process, waiter: Waiter, seen: Observation) -> Task:
-        record = joined(seen.record, process.name)
+        record = with_waiter(seen.record, process.name)
         version = yield from self._put(record, seen.version)
         if version is None:
             return join_failed(waiter, seen, self.random.random())
         process.seen = (record, version)
-        return next_look(waiter, replace(seen, record=record), self.random.random())
+        return next_poll(waiter, replace(seen, record=record), self.random.random())
 
     def _acquire_naive(self, process: _Process, me: _Contender) -> Task:
         while True:
@@ -406,12 +406,12 @@ class Simulation:
             asked_s = [c.asked_s for c in self._still_wait()]
             self._idle_s = max(self._idle_s, self.now_s - max(self._free_since_s, min(asked_s, default=self.now_s)))
             self._free_since_s = None
-        if after.given and self._free_since_s is None:
+        if after.is_free and self._free_since_s is None:
             self._free_since_s = self.now_s
             self._first_free_s = self._first_free_s or self.now_s
 
-    def _leg_s(self, way_s: float) -> float:
-        return way_s / 2 * self.random.lognormvariate(0, _NOISE)
+    def _leg_s(self, latency_s: float) -> float:
+        return latency_s / 2 * self.random.lognormvariate(0, _NOISE)
 
     def _result(self) -> Result:
         waits, hand = sorted(self.waits), sorted(self.hand_overs) or [0.0]

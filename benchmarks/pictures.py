@@ -199,9 +199,9 @@ class Scene:
         """Note what the last request, a write of the lock record, means. It took effect halfway."""
         request = self.requests[-1]
         logged = record.log.entries if record.log else ()
-        new = [publish.path for publish in (*logged, *record.unapplied) if publish.path not in self.decided]
+        new = [publish.path for publish in (*logged, *record.all_pending) if publish.path not in self.decided]
         self.decided |= dict.fromkeys(new, (request.start_ms + request.end_ms) // 2)
-        holder = "" if record.given else record.owner[:1]  # `Clock` makes ids of its client's name
+        holder = "" if record.is_free else record.owner[:1]  # `Clock` makes ids of its client's name
         if holder != self.holder and not new:
             self.requests[-1] = replace(request, means=f"{holder} holds" if holder else "released")
         self.holder = holder
@@ -336,7 +336,7 @@ def group_commit() -> str:
     def prepare() -> None:
         lock = scene.lock("A")
         with lock.acquire(keeps_log=True) as lease:
-            lease.publish(lock.stage("tx/0", b"0", sole=True), b"0", new=True)
+            lease.publish(lock.stage("tx/0", b"0", unshared=True), b"0", new=True)
 
     def life(client: str, after_s: float) -> None:
         lock = scene.lock(client)

@@ -30,7 +30,7 @@ class Met(Exception):
 class Rules:
     """The path is the stem with the place behind it; the body names whom it must not meet."""
 
-    at_once = False
+    unordered = False
     sample = b""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ RULES = Rules()
 def begin(lock: Lock, path: str = "first") -> None:
     """Let the lock have a log, with one publish in it."""
     with lock.acquire(keeps_log=True) as lease:
-        lease.publish(lock.stage(path, b"", sole=True), b"", new=True)
+        lease.publish(lock.stage(path, b"", unshared=True), b"", new=True)
 
 
 def wanted(store: Store, name: str, body: bytes = b"-") -> Intent:
@@ -100,26 +100,26 @@ def posted(store: Store) -> set[str]:
     return {intent.stem for intent in Intents(store, HUDI_LOCK_PATH.rpartition("/")[0]).listed(log)}
 
 
-def decide(store: Store, *intents: Intent, duty_ms: int = 0, world: World | None = None) -> LockRecord:
+def decide(store: Store, *intents: Intent, combiner_ms: int = 0, world: World | None = None) -> LockRecord:
     """As one that dies when it has written the record: what is decided is not put there."""
     world, seen = world or Machine(), store.read(HUDI_LOCK_PATH)
     then = LockRecord.decode(seen.data)
     assert then.log is not None
     at = Moment(world.now_ms(), world.monotonic_s(), str(uuid.uuid4()))
-    batch = combine.choose(then.log, then.unapplied, intents, RULES, at.now_ms)
-    now = combine.combine(DEAD, then, batch, at, there=None, duty_ms=duty_ms)
+    batch = combine.choose(then.log, then.all_pending, intents, RULES, at.now_ms)
+    now = combine.combine(DEAD, then, batch, at, last_applied=None, combiner_ms=combiner_ms)
     store.put_if_match(HUDI_LOCK_PATH, now.encode(), seen.version).unwrap()
     return now
 
 
-def put_there(store: Store, *, duty_ms: int = 0) -> None:
+def put_there(store: Store, *, combiner_ms: int = 0) -> None:
     """All that is decided, and note it in the record."""
     seen = store.read(HUDI_LOCK_PATH)
     then = LockRecord.decode(seen.data)
-    for pending in then.unapplied:
+    for pending in then.all_pending:
         store.put_if_absent(pending.path, pending.data or b"")
     at = Moment(0, 0.0, str(uuid.uuid4()))
-    now = combine.combine(DEAD, then, (), at, there=then.pending, duty_ms=duty_ms)
+    now = combine.combine(DEAD, then, (), at, last_applied=then.pending, combiner_ms=combiner_ms)
     store.put_if_match(HUDI_LOCK_PATH, now.encode(), seen.version).unwrap()
 
 

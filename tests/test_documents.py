@@ -221,14 +221,26 @@ def _is_there(module: str, name: str) -> bool:
 
 
 def test_every_field_of_the_record_is_specified() -> None:
-    pending = Pending("a", "s", "d", b"1", sole=True)
+    pending = Pending("a", "s", "d", b"1", unshared=True)
     log = Log("n").plus(pending)
-    whole = LockRecord("o", 1, expired=True, epoch=1, nonce="n", pending=pending, holder=Holder("h", 1, 1), line=("p",))
+    whole = LockRecord(
+        "o", 1, expired=True, epoch=1, nonce="n", pending=pending, holder=Holder("h", 1, 1), waiters=("p",)
+    )
     data = LockRecord.encode(whole)
     more = LockRecord(
-        "o", 1, expired=True, turn_ms=1, freed_ms=1, guest_ms=1, rest_ms=1, handed=True, late_ms=1, duty_ms=1, log=log
+        "o",
+        1,
+        expired=True,
+        turn_ms=1,
+        freed_ms=1,
+        foreign_seen_ms=1,
+        yield_until_ms=1,
+        released_pending=True,
+        pending_until_ms=1,
+        combiner_ms=1,
+        log=log,
     )
-    earlier = LockRecord("o", 1, expired=False, pending=pending, earlier=(pending,))
+    earlier = LockRecord("o", 1, expired=False, pending=pending, pending_before=(pending,))
     said = {key for one in (data, more.encode(), earlier.encode()) for key in re.findall(rb'"(\w+)":', one)}
     specified = text_of("lockprovider/SPECIFICATION.md")
     assert {key.decode() for key in said if f"`{key.decode()}`" not in specified} == set()
@@ -244,10 +256,10 @@ def test_documented_constants_of_the_lock_equal_the_code() -> None:
         f"`validUntil = now + min(validity, {HAND_OVER_S:g} s)`",
         f"After {HAND_OVER_S / 2:g} s the rest is left",
         f"returns {HAND_OVER_S / 2 + GRACE_MS / 1000:g} s after its take",
-        f"At most {combine.MOST_UNAPPLIED} are unapplied at once",
+        f"At most {combine.MOST_PENDING} are unapplied at once",
         f"After {record.LONGEST_S:g} s a free lock belongs to any client",
-        f"{record._REST_MS / 1000:g} s: every {record._REST_EVERY_MS // 1000} s",
-        f"every {record._REST_UNASKED_MS // 1000} s of a group commit",
+        f"{record._YIELD_MS / 1000:g} s: every {record._YIELD_EVERY_MS // 1000} s",
+        f"every {record._YIELD_UNSEEN_MS // 1000} s of a group commit",
         f"kept for {machine._PAST_MS // 1000} s after that time",
         f"{commit_log.MOST_ENTRIES} entries, {commit_log._PACKED} bytes deflated, {commit_log.LARGEST} bytes an entry",
         f"more than {commit_log.LARGEST} bytes, or of more than {commit_log._PACKED // 2} deflated",

@@ -210,7 +210,7 @@ def _break(arguments: Any) -> int:
         return _nothing_to_do(arguments, at, seen)
     if arguments.if_owner not in (None, record.owner):
         return _refused(arguments, seen, f"{at} is held by {record.owner}, not by {arguments.if_owner}")
-    if record.given and not record.unapplied:
+    if record.is_free and not record.all_pending:
         return _nothing_to_do(arguments, at, seen)
     if not arguments.yes and not _confirmed(at, seen):
         return _refused(arguments, seen, "not confirmed")
@@ -433,5 +433,5 @@ def _give_back(lock: Lock, at: LockPlace) -> None:
     """Release the lock if an interrupted acquisition has acquired it all the same."""
     with contextlib.suppress(CasError, LockError):
         record = look(at.store, at.path, Machine(), timeout_s=5.0).record
-        if record is not None and record.owner == lock.owner and not record.given:
+        if record is not None and record.owner == lock.owner and not record.is_free:
             lock.acquire(0.0).release()

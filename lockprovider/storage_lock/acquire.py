@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from fsspec_cas import Machine, Store, World
 from fsspec_cas.waiting import SLICE_S, Signal
 from lockprovider.errors import NotAcquired, held_by
-from lockprovider.storage_lock.driver import Known
+from lockprovider.storage_lock.driver import KnownRecord
 from lockprovider.storage_lock.polling import (
     FIRST_S,
     Join,
@@ -28,10 +28,10 @@ from lockprovider.storage_lock.polling import (
     at_last,
     comes_again,
     join_failed,
-    looked,
-    next_look,
+    next_action,
+    next_poll,
 )
-from lockprovider.storage_lock.record import joined
+from lockprovider.storage_lock.record import with_waiter
 from lockprovider.storage_lock.states import Busy, Held, Idle
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Fifo:
     def forget(self, turn: FifoTurn) -> None:
         """Remove a turn."""
         with self._guard:
-            self._turns = [one for one in self._turns if one() not in (None, turn)]
+            self._turns = [reference for reference in self._turns if reference() not in (None, turn)]
 
 
 class FifoTurn:
@@ -120,7 +120,7 @@ class ProcessQueue:
         self._world = world  # part of the key of this queue
         self._guard = threading.Lock()
         self._idle = Idle()
-        self._known: Known | None = None
+        self._known: KnownRecord | None = None
         self._holds: Callable[[], Held | None] | None = None
         self._freed = Signal()
         self._released_s: float | None = None
@@ -148,18 +148,18 @@ class ProcessQueue:
         holds = self._holds
         return holds() if holds is not None else None
 
-    def asks(self) -> None:
+    def note_request(self) -> None:
         """Note that a client wants the lock, and how soon after the last release."""
         if self._released_s is not None and not self.fifo.taken:
             self._gap_s = self._world.monotonic_s() - self._released_s
 
-    def news(self) -> tuple[Idle, Known | None]:
+    def take_news(self) -> tuple[Idle, KnownRecord | None]:
         """Return what this process knows of the record; the released record only once, to take without a read."""
         with self._guard:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
 
-    def saw(self, known: Known | None) -> None:
+    def note_current(self, known: KnownRecord | None) -> None:
         """Note the current record, and forget a released record that another client has overwritten."""
         with self._guard:
             self._known = known
@@ -167,19 +167,19 @@ class ProcessQueue:
             if released is not None and (known is None or known.version != released[1]):
                 self._idle = Idle()
 
-    def knows(self, known: Known | None) -> None:
+    def note_unchanged(self, known: KnownRecord | None) -> None:
         """Note a record that was read in vain; unchanged, its next read has no body."""
         with self._guard:
             self._known = known
 
-    def took(self, holds: Callable[[], Held | None], known: Known | None, waited_s: float) -> None:
+    def note_held(self, holds: Callable[[], Held | None], known: KnownRecord | None, waited_s: float) -> None:
         """Note that a client of this process has the lock, and how long it waited."""
         with self._guard:
             self._waited_s = waited_s
             self._freed = Signal()
             self._holds, self._known, self._idle = holds, known, Idle()
 
-    def freed(self, holds: Callable[[], Held | None], idle: Idle, known: Known | None) -> None:
+    def note_freed(self, holds: Callable[[], Held | None], idle: Idle, known: KnownRecord | None) -> None:
         """Note that the holder has lost or released the lock, and wake the next client."""
         with self._guard:
             if self._holds != holds:
@@ -233,10 +233,10 @@ _QUEUES = _Queues()
 
 
 @dataclass(frozen=True, slots=True)
-class LookedAt:
+class RecordRead:
     """The record that was read, None if there is none; and whether a request was sent."""
 
-    known: Known | None
+    known: KnownRecord | None
     asked: bool
 
 
@@ -256,7 +256,7 @@ class Acquirer(Protocol):
     settings: LockSettings
 
     @property
-    def known(self) -> Known | None:
+    def known(self) -> KnownRecord | None:
         """The record as this client last read or wrote it."""
 
     @property
@@ -266,17 +266,17 @@ class Acquirer(Protocol):
     def held(self) -> Held | None:
         """Return what it holds as far as it knows."""
 
-    def look(self, wish: Wish) -> LookedAt:
+    def look(self, wish: Wish) -> RecordRead:
         """Read the record."""
 
-    def take(self, seen: Known | None, line: tuple[str, ...], wish: Wish) -> bool:
+    def take(self, seen: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
         """Take the lock as it was read, with these waiters; False if another client was faster."""
 
-    def adopt(self, idle: Idle, known: Known | None) -> None:
+    def adopt(self, idle: Idle, known: KnownRecord | None) -> None:
         """Adopt what another client of the queue released and knows."""
 
-    def joined(self, there: LockRecord, version: Version, wish: Wish) -> bool:
-        """Write the record `there`, in which this client waits; False if that failed."""
+    def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
+        """Write `record`, in which this client waits; False if that failed."""
 
 
 def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
@@ -285,14 +285,14 @@ def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> 
     Raises:
         NotAcquired: another client held the lock until the deadline; the message names it.
     """
-    queue.asks()
+    queue.note_request()
     turn = FifoTurn(queue.fifo)
     try:
         if not turn.wait(max(0.0, wish.deadline_s - world.monotonic_s())):
             raise _not_acquired(client.where, queue.refusal(client.owner), world)
         began_s = world.monotonic_s()
-        _Acquisition(client, queue, world, wish).until_it_is_there()
-        queue.took(client.held, client.known, world.monotonic_s() - began_s)
+        _Acquisition(client, queue, world, wish).until_held()
+        queue.note_held(client.held, client.known, world.monotonic_s() - began_s)
     finally:
         turn.leave()
 
@@ -307,7 +307,7 @@ class _Acquisition:
         self._wish = wish
         self._last_tries = 0
 
-    def until_it_is_there(self) -> None:
+    def until_held(self) -> None:
         """Poll the record and take the lock, until this client holds it."""
         waiter = Waiter(self._queue.name, self._client.settings.poll, self._world.monotonic_s())
         while True:
@@ -318,13 +318,13 @@ class _Acquisition:
                 if self._client.take(None, (), self._wish):
                     return
                 continue
-            waiter, what = self._next(waiter, self._observed(look.known, began_s, asked=look.asked))
-            if isinstance(what, TakeTurn):
-                if self._client.take(look.known, what.line, self._wish):
+            waiter, action = self._next(waiter, self._observed(look.known, began_s, asked=look.asked))
+            if isinstance(action, TakeTurn):
+                if self._client.take(look.known, action.waiters, self._wish):
                     return
                 lost = replace(self._observed(look.known, began_s, asked=look.asked), lost_race=True)
-                waiter, what = next_look(waiter, lost, self._world.random())
-            pause_s = max(0.0, min(what.seconds, self._left_s()))  # the last read is at the deadline
+                waiter, action = next_poll(waiter, lost, self._world.random())
+            pause_s = max(0.0, min(action.seconds, self._left_s()))  # the last read is at the deadline
             self._queue.wait(pause_s, end_of_hold)
 
     def _left_s(self) -> float:
@@ -338,13 +338,13 @@ class _Acquisition:
             paced_s = self._client.settings.poll * (1 + self._world.random()) / 2
             # A client that holds nothing any more is about to free the queue, unless it has lost the lock.
             self._queue.wait(min(FIRST_S if self._queue.holder is None else paced_s, left_s), end_of_hold)
-        idle, known = self._queue.news()
+        idle, known = self._queue.take_news()
         self._client.adopt(idle, known)
         return None if idle.released is not None else end_of_hold
 
-    def _observed(self, known: Known, began_s: float, *, asked: bool) -> Observation:
+    def _observed(self, known: KnownRecord, began_s: float, *, asked: bool) -> Observation:
         record, now_ms, now_s = known.record, self._world.now_ms(), self._world.monotonic_s()
-        self._queue.knows(known)
+        self._queue.note_unchanged(known)
         self._queue.busy = _holds(record)
         took_s = now_s - began_s if asked else 0.0
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
@@ -357,14 +357,14 @@ class _Acquisition:
             if take is None:
                 raise _not_acquired(self._client.where, _holds(seen.record), self._world)
             return waiter, take
-        waiter, what = looked(waiter, seen, self._world.random())
-        if not isinstance(what, Join):
-            return waiter, what
-        there = joined(seen.record, self._queue.name)
-        if not self._client.joined(there, seen.version, self._wish):
+        waiter, action = next_action(waiter, seen, self._world.random())
+        if not isinstance(action, Join):
+            return waiter, action
+        record = with_waiter(seen.record, self._queue.name)
+        if not self._client.join(record, seen.version, self._wish):
             return join_failed(waiter, seen, self._world.random())
-        self._queue.knows(self._client.known)
-        return next_look(waiter, replace(seen, record=there), self._world.random())
+        self._queue.note_unchanged(self._client.known)
+        return next_poll(waiter, replace(seen, record=record), self._world.random())
 
 
 _LAST_TRIES = 3  # refused takes after the deadline, of a lock that was read as free

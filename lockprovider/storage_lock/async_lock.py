@@ -42,7 +42,7 @@ from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.lock import Lock
 from lockprovider.storage_lock.metrics import OnMetric
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.storage_lock.status import say_all
+from lockprovider.storage_lock.status import add_details
 
 T = TypeVar("T")
 
@@ -249,7 +249,7 @@ class AsyncLock(ForTasks[Lock]):
         queue = TaskQueue.of(self._same)
         if not await queue.wait(max(0.0, deadline - loop.time())):
             error = NotAcquired("another task of this process holds the lock")
-            say_all(error, self._sync.url, _record_of(queue.lease), self._world.now_ms())
+            add_details(error, self._sync.url, _record_of(queue.lease), self._world.now_ms())
             raise error
         try:
             lease = await self._attempt(queue, max(0.0, deadline - loop.time()))

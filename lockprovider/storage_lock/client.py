@@ -23,9 +23,9 @@ from fsspec_cas import CasError, Store, Version, Won, World
 from fsspec_cas.waiting import Signal
 from lockprovider.errors import LockError
 from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
-from lockprovider.storage_lock.acquire import Fifo, FifoTurn, LookedAt, ProcessQueue, Wish
+from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue, RecordRead, Wish
 from lockprovider.storage_lock.committer import Committer
-from lockprovider.storage_lock.driver import REQUEST_S, Answer, Driver, Known, RecordFile, final
+from lockprovider.storage_lock.driver import REQUEST_S, Answer, Driver, KnownRecord, RecordFile, final
 from lockprovider.storage_lock.heartbeat import Pulse
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.publisher import Publisher
@@ -46,7 +46,7 @@ from lockprovider.storage_lock.states import (
     Rolling,
     TakeLock,
 )
-from lockprovider.storage_lock.status import telling
+from lockprovider.storage_lock.status import detailed_errors
 
 if TYPE_CHECKING:
     from lockprovider.storage_lock.audit_log import AuditLog
@@ -116,7 +116,7 @@ class Client:
             path,
             self.me,
             world,
-            asked_for=lambda: threads.taken,
+            wants_hold=lambda: threads.taken,
             throttled=asked_for_patience.is_set,
             audit=audit,
         )
@@ -137,17 +137,17 @@ class Client:
         self._lease, self._ends = (None, None) if lease is None else (weakref.ref(lease), lease.lost)
 
     @property
-    def known(self) -> Known | None:
+    def known(self) -> KnownRecord | None:
         """The record as this client last read or wrote it."""
         return self._file.known
 
-    def telling(self) -> contextlib.AbstractContextManager[None]:
+    def detailed_errors(self) -> contextlib.AbstractContextManager[None]:
         """Return a context whose errors name the lock, its holder as far as it is known here, and the next step."""
-        return telling(self.where, lambda: None if self.known is None else self.known.record, self.world.now_ms)
+        return detailed_errors(self.where, lambda: None if self.known is None else self.known.record, self.world.now_ms)
 
     # -- acquiring the lock (`acquire`)
 
-    def adopt(self, idle: Idle, known: Known | None) -> None:
+    def adopt(self, idle: Idle, known: KnownRecord | None) -> None:
         """Adopt what another client of this process released and knows."""
         self._file.known = known or self._file.known
         state = self._driver.state
@@ -156,32 +156,32 @@ class Client:
         elif isinstance(state, Idle) and state.released is not None and known is not None:
             self._driver.state = state if known.version == state.released[1] else Idle()
 
-    def joined(self, there: LockRecord, version: Version, wish: Wish) -> bool:
+    def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
         """Write the record with this process among the waiters, at the version that was read; False if that failed."""
         with contextlib.suppress(CasError):  # joining is optional and must not fail an acquisition
             left_s = wish.deadline_s - self.world.monotonic_s()
-            return left_s > 0 and isinstance(self._file.put(there, version, min(REQUEST_S, left_s)), Won)
+            return left_s > 0 and isinstance(self._file.put(record, version, min(REQUEST_S, left_s)), Won)
         return False
 
-    def look(self, wish: Wish) -> LookedAt:
+    def look(self, wish: Wish) -> RecordRead:
         """Read the record; once without a request, if this process released it and knows of no other write."""
         driver = self._driver
-        with driver.one_step, driver.answering_by(wish.deadline_s):
+        with driver.step_guard, driver.answering_by(wish.deadline_s):
             # An earlier release or acquisition that failed may have left another state.
             state, driver.state = driver.state, Idle()
             if isinstance(state, Idle) and state.released is not None:
-                return LookedAt(Known(*state.released, understood=True), asked=False)
+                return RecordRead(KnownRecord(*state.released, understood=True), asked=False)
             driver.read()
-            return LookedAt(self.known, asked=True)
+            return RecordRead(self.known, asked=True)
 
-    def take(self, seen: Known | None, line: tuple[str, ...], wish: Wish) -> bool:
+    def take(self, seen: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
         """Take the lock as it was read, and apply what is pending; False if another client was faster."""
         driver = self._driver
-        with driver.one_step, driver.answering_by(wish.deadline_s):
+        with driver.step_guard, driver.answering_by(wish.deadline_s):
             at = driver.moment()
-            there = RecordSeen(None, None, at) if seen is None else RecordSeen(seen.record, seen.version, at)
+            seen_record = RecordSeen(None, None, at) if seen is None else RecordSeen(seen.record, seen.version, at)
             try:
-                answer = driver.feed(TakeLock(there, line, wish.keeps_log, self._file.highest_epoch))
+                answer = driver.feed(TakeLock(seen_record, waiters, wish.keeps_log, self._file.highest_epoch))
                 if isinstance(answer, Apply):  # no heartbeat runs yet that this could delay
                     self.publisher.roll_forward(answer)
             except BaseException:
@@ -199,9 +199,9 @@ class Client:
         """
         driver, publisher = self._driver, self.publisher
         publisher.breaks = True
-        with driver.one_step:
-            lapsed = record if record.given else replace(record, valid_until_ms=0)
-            answer = driver.feed(TakeLock(RecordSeen(lapsed, version, driver.moment()), record.line))
+        with driver.step_guard:
+            lapsed = record if record.is_free else replace(record, valid_until_ms=0)
+            answer = driver.feed(TakeLock(RecordSeen(lapsed, version, driver.moment()), record.waiters))
         if isinstance(answer, Busy):
             return False
         try:
@@ -211,7 +211,7 @@ class Client:
             self.give_back()
         return True
 
-    def got(self) -> None:
+    def begin_lease(self) -> None:
         """Begin a lease after the successful take."""
         self.publisher.begin_lease()
         self._took_s = self.world.monotonic_s()
@@ -232,7 +232,7 @@ class Client:
     def leave(self, turn: FifoTurn) -> None:
         """Leave the queue of this client's threads."""
         if self.turn.first() is turn:
-            self.step_aside()
+            self.free_queue()
         turn.leave()
 
     def give_up(self) -> None:
@@ -240,17 +240,17 @@ class Client:
         with contextlib.suppress(CasError, LockError):
             if self.held() is None:
                 seen = self.look(Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)).known
-                if seen is None or seen.record.owner != self.owner or seen.record.given:
+                if seen is None or seen.record.owner != self.owner or seen.record.is_free:
                     return
                 self.take(
-                    seen, seen.record.line, Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)
+                    seen, seen.record.waiters, Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)
                 )
             self.give_back()
 
-    def step_aside(self) -> None:
+    def free_queue(self) -> None:
         """Wake other clients of this process, as this one holds nothing any more."""
         state = self._driver.state
-        self.queue.freed(self.held, state if isinstance(state, Idle) else Idle(), self.known)
+        self.queue.note_freed(self.held, state if isinstance(state, Idle) else Idle(), self.known)
 
     # -- calls of a lease and its heartbeat (`lease`)
 
@@ -270,17 +270,17 @@ class Client:
     def renew(self) -> Done | Ended | None:
         """Prolong the lease once, and retry what could not be applied, unless another thread is applying."""
         driver = self._driver
-        with driver.one_step:
+        with driver.step_guard:
             answer: Answer = None
             if isinstance(driver.state, Checking):
                 answer = driver.feed(Look())
             elif isinstance(driver.state, (Held, Rolling)):
                 answer = driver.feed(Renew(driver.moment()))
-        if self.publisher.one_publish.acquire(blocking=False):
+        if self.publisher.publish_guard.acquire(blocking=False):
             try:
                 self.publisher.apply_left(lambda: min(self.publisher.left_s(), self.settings.renew))
             finally:
-                self.publisher.one_publish.release()
+                self.publisher.publish_guard.release()
         return final(answer)
 
     def time_of(self, monotonic_s: float) -> datetime:
@@ -296,7 +296,7 @@ class Client:
         """
         driver = self._driver
         at_ms = self.world.now_ms()
-        with self.publisher.one_publish, driver.one_step:
+        with self.publisher.publish_guard, driver.step_guard:
             self.publisher.finish_in_flight()
             while isinstance(driver.state, (Held, Rolling)):
                 driver.feed(Release(driver.moment(), self.queue.comes_again()))
@@ -313,9 +313,9 @@ class Client:
     def wait_for_late(self) -> None:
         """See `Lock.wait_for_late`. May renew the lease."""
         lease, held = self.lease, self.held()
-        while lease is not None and held is not None and held.record.unapplied:
+        while lease is not None and held is not None and held.record.all_pending:
             lease.renew()  # while the record names it, a client that takes over applies it again
             held = self.held()
-        if held is not None and held.record.late_ms:
+        if held is not None and held.record.pending_until_ms:
             late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # the release came before this client's take
             self.world.sleep(max(0.0, self._took_s + late_s - self.world.monotonic_s()))

@@ -14,7 +14,7 @@ The leader of the batch announces in the record for how long it reads the intent
 hint. Each client counts the time from its first read of that version, so clocks need not agree.
 
 The leader applies publishes one after the other, in the order of the log: for readers that only list the store, a
-publish never appears before an earlier one. With unordered visibility (`at_once`) it applies one write's publishes
+publish never appears before an earlier one. With unordered visibility (`unordered`) it applies one write's publishes
 concurrently. A caller is notified once all before its publish is applied, too.
 """
 
@@ -29,17 +29,17 @@ from urllib.parse import quote, unquote
 
 from fsspec_cas.given import LARGEST_NUMBER
 from lockprovider.bounded import inflate
-from lockprovider.storage_lock.commit_log import LARGEST, Entry, Log, Pending, tells
-from lockprovider.storage_lock.machine import hand_over_s, late_ms, not_there
+from lockprovider.storage_lock.commit_log import LARGEST, Entry, Log, Pending, fits_log
+from lockprovider.storage_lock.machine import hand_over_s, pending_after, pending_until_ms
 from lockprovider.storage_lock.record import (
     LONGEST_S,
     LockRecord,
-    goes_first_s,
-    guest_ms,
-    left_alone_ms,
-    lies_free_s,
+    foreign_seen_ms,
+    free_for_s,
+    last_yield_until_ms,
     others_wait,
-    rests_s,
+    waiters_first_s,
+    yield_left_s,
 )
 from lockprovider.storage_lock.states import Me, Moment
 
@@ -58,32 +58,32 @@ class Intent:
 
     Attributes:
         log: the name of the log.
-        place: the position in the log up to which its writer has judged it.
+        position: the position in the log up to which its writer has judged it.
         stem: the start of the path that will be published; no other publish's path starts with it.
         body: what the decider needs to judge and to publish it.
-        told: the body as the name carries it; empty if it does not.
+        packed_body: the body as the name carries it; empty if it does not.
     """
 
     log: str
-    place: int
+    position: int
     stem: str
     body: bytes
-    told: str = field(default="", compare=False)
+    packed_body: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
         """Its path below the folder of the intents."""
-        name = f"{intents_folder(self.log)}{self.place}.{quote(self.stem, safe='')}"
-        return f"{name}!{self.told}" if self.told else name
+        name = f"{intents_folder(self.log)}{self.position}.{quote(self.stem, safe='')}"
+        return f"{name}!{self.packed_body}" if self.packed_body else name
 
-    def telling(self, log: Log, sample: bytes) -> Intent:
+    def with_packed_body(self, log: Log, sample: bytes) -> Intent:
         """Return the intent with its body in its name, if the body fits."""
-        told = replace(self, told=_packed(self.body, sample + _before(log, self.place)))
-        return told if len(told.name) - len(intents_folder(self.log)) <= _LONGEST else self
+        packed_body = replace(self, packed_body=_packed(self.body, sample + _before(log, self.position)))
+        return packed_body if len(packed_body.name) - len(intents_folder(self.log)) <= _LONGEST else self
 
     def read(self, log: Log, sample: bytes) -> Intent:
         """Return the intent with the body from its name, if the name has one and used this dictionary."""
-        return replace(self, body=_unpacked(self.told, sample + _before(log, self.place)))
+        return replace(self, body=_unpacked(self.packed_body, sample + _before(log, self.position)))
 
 
 def intents_folder(log: str) -> str:
@@ -93,7 +93,7 @@ def intents_folder(log: str) -> str:
 
 def is_over(intent: Intent, log: Log | None) -> bool:
     """Return whether no write can decide the intent any more, by the record's log, even if it is posted again."""
-    if log is None or log.name != intent.log or intent.place < log.first:
+    if log is None or log.name != intent.log or intent.position < log.first:
         return True
     return any(entry.path.startswith(intent.stem) for entry in log.entries)
 
@@ -101,16 +101,18 @@ def is_over(intent: Intent, log: Log | None) -> bool:
 def parse_intent(name: str, body: bytes) -> Intent | None:
     """Parse the name of an intent; None if it is not one."""
     log, slash, rest = name.partition("/")
-    rest, _, told = rest.partition("!")
-    place, dot, stem = rest.partition(".")
-    if not (slash and dot and stem and place.isdecimal() and int(place) <= LARGEST_NUMBER and len(body) <= LARGEST):
+    rest, _, packed_body = rest.partition("!")
+    position, dot, stem = rest.partition(".")
+    if not (
+        slash and dot and stem and position.isdecimal() and int(position) <= LARGEST_NUMBER and len(body) <= LARGEST
+    ):
         return None
-    return Intent(unquote(log), int(place), unquote(stem), body, told)
+    return Intent(unquote(log), int(position), unquote(stem), body, packed_body)
 
 
-def _before(log: Log, place: int) -> bytes:
+def _before(log: Log, position: int) -> bytes:
     """Return the bytes of the last entry before that position, or none if the log does not go back so far."""
-    since = log.since(place - 1)
+    since = log.since(position - 1)
     return (since[0].data or b"") if since else b""
 
 
@@ -120,17 +122,17 @@ def _packed(body: bytes, like: bytes) -> str:
     return urlsafe_b64encode(packed).decode().rstrip("=")
 
 
-def _unpacked(told: str, like: bytes) -> bytes:
+def _unpacked(packed_body: str, like: bytes) -> bytes:
     """Return the body; empty if it was packed with another dictionary."""
     try:
-        packed = urlsafe_b64decode(told + "=" * (-len(told) % 4))
+        packed = urlsafe_b64decode(packed_body + "=" * (-len(packed_body) % 4))
         body = inflate(packed[_SUM:], most=LARGEST, wbits=-zlib.MAX_WBITS, like=like)
     except (ValueError, zlib.error):
         return b""
     return body if zlib.crc32(body).to_bytes(_SUM, "big") == packed[:_SUM] else b""
 
 
-MOST_UNAPPLIED = 16  # pending at a time: they are applied one after the other, within `HAND_OVER_S`
+MOST_PENDING = 16  # pending at a time: they are applied one after the other, within `HAND_OVER_S`
 
 
 class JudgeAnew(Exception):
@@ -141,7 +143,7 @@ class Decider(Protocol):
     """The application's rules of what may be published after what. Attributes reflect what `refresh` has read."""
 
     @property
-    def at_once(self) -> bool:
+    def unordered(self) -> bool:
         """Whether the publishes that one write decides may appear in any order (unordered visibility)."""
 
     @property
@@ -164,7 +166,7 @@ class Decider(Protocol):
         """
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """Return the publish to decide next after `log`: `sole`, with its bytes.
+        """Return the publish to decide next after `log`: `unshared`, with its bytes.
 
         None if this client cannot build it.
         """
@@ -178,30 +180,30 @@ def may_write(record: LockRecord) -> bool:
 
     A lapsed lease does not allow it, as its holder may still work. Without a log, earlier publishes would be unknown.
     """
-    sole = all(pending.sole for pending in record.unapplied)
-    return record.given and record.log is not None and sole and record.tells_all
+    unshared = all(pending.unshared for pending in record.all_pending)
+    return record.is_free and record.log is not None and unshared and record.log_has_pending
 
 
 def choose(
-    log: Log, unapplied: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
+    log: Log, all_pending: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
 ) -> tuple[Pending, ...]:
     """Choose the intents that can follow the log, in the order of their stems, while there is room.
 
-    `unapplied`: what was decided before and may not be applied yet.
+    `all_pending`: what was decided before and may not be applied yet.
     """
     chosen: list[Pending] = []
     begun = log
-    for intent in sorted(set(intents), key=lambda one: (one.stem, one.place)):
-        if len(unapplied) + len(chosen) >= MOST_UNAPPLIED:
+    for intent in sorted(set(intents), key=lambda one: (one.stem, one.position)):
+        if len(all_pending) + len(chosen) >= MOST_PENDING:
             break
         if not isinstance(verdict(begun, intent, decider), Undecided) or not intent.body:
             continue
         pending = _pending(decider, intent, begun, now_ms)
-        if pending is None or not tells(pending):
+        if pending is None or not fits_log(pending):
             continue
         chosen.append(pending)
-        begun = begun.judged_with(pending)
-    while chosen and not log.plus(*chosen).ends_with((*unapplied, *chosen)):
+        begun = begun.with_candidate(pending)
+    while chosen and not log.plus(*chosen).ends_with((*all_pending, *chosen)):
         chosen.pop()  # the log must have the bytes of all that is pending
     return tuple(chosen)
 
@@ -225,36 +227,38 @@ def combine(
     batch: Sequence[Pending],
     at: Moment,
     *,
-    there: Pending | None,
-    duty_ms: int = 0,
-    rest_ms: int = 0,
+    last_applied: Pending | None,
+    combiner_ms: int = 0,
+    yield_until_ms: int = 0,
     epoch: int = 0,
 ) -> LockRecord:
     """Build the record that decides `batch`, to be written at the version at which `seen` was read.
 
     With nothing pending it releases the lock plainly, so that foreign clients find it free.
 
-    `there`: the last publish that is known to be applied, with all before it. `epoch`: the highest that was read.
+    `last_applied`: the last publish that is known to be applied, with all before it. `epoch`: the highest that was
+    read.
     """
-    unapplied = (*not_there(seen, there), *batch)
+    all_pending = (*pending_after(seen, last_applied), *batch)
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + round(hand_over_s(me.settings) * 1000),
-        expired=not unapplied,
-        handed=bool(unapplied),
+        expired=not all_pending,
+        released_pending=bool(all_pending),
         epoch=max(seen.epoch + 1, epoch + 1, at.now_ms),
         nonce=at.nonce,
         holder=me.holds_since(at.now_ms),
-        line=() if lies_free_s(seen, at.now_ms) > goes_first_s(seen) else seen.line,
+        waiters=() if free_for_s(seen, at.now_ms) > waiters_first_s(seen) else seen.waiters,
         turn_ms=seen.turn_ms,
         freed_ms=at.now_ms,
-        late_ms=late_ms(seen, at.now_ms, me.owner),
+        pending_until_ms=pending_until_ms(seen, at.now_ms, me.owner),
         log=seen.log and seen.log.plus(*(pending for pending in batch if not seen.log.has(pending))),
-        pending=unapplied[-1] if unapplied else None,
-        earlier=unapplied[:-1],
-        guest_ms=guest_ms(seen, at.now_ms),
-        rest_ms=rest_ms or left_alone_ms(seen, at.now_ms, lies_free=not unapplied and not duty_ms),
-        duty_ms=duty_ms,
+        pending=all_pending[-1] if all_pending else None,
+        pending_before=all_pending[:-1],
+        foreign_seen_ms=foreign_seen_ms(seen, at.now_ms),
+        yield_until_ms=yield_until_ms
+        or last_yield_until_ms(seen, at.now_ms, lies_free=not all_pending and not combiner_ms),
+        combiner_ms=combiner_ms,
     )
 
 
@@ -270,7 +274,7 @@ class Decided:
 
     path: str
     posted: str = ""
-    place: int = field(default=0, compare=False)
+    position: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,10 +304,10 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
     """Return what the log in the record says of the intent."""
     if log is None or log.name != intent.log:
         return Void()
-    found = next((at for at, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
-    if found is not None:
-        return Decided(log.entries[found].path, place=log.first + found)
-    since = log.since(intent.place)
+    index = next((at for at, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
+    if index is not None:
+        return Decided(log.entries[index].path, position=log.first + index)
+    since = log.since(intent.position)
     if since is None:
         return Void()
     try:
@@ -319,7 +323,7 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Waiting:
     """What a client that is not the leader waits for. `posted`: all its undecided intents are posted.
 
     `refused`: its writes in a row that lost to other clients. `age_s`: for how long it has known the record as it is.
@@ -339,10 +343,10 @@ class Standing:
 class WriteRecord:
     """Write the record with this client's own publishes only. Listing the intents first would lose to faster clients.
 
-    With `duty` the write announces that this client, if it wins, leads the batch from then on.
+    With `leads` the write announces that this client, if it wins, leads the batch from then on.
     """
 
-    duty: bool = False
+    leads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +355,7 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAgain:
+class PollAgain:
     """Read the record again after so many seconds."""
 
     seconds: float
@@ -394,7 +398,7 @@ class Rest:
     """Nothing is left to do."""
 
 
-Act = WriteRecord | Post | LookAgain | Hold | Combine | StepDown | AwaitOthers | Wait | Free | Rest
+Act = WriteRecord | Post | PollAgain | Hold | Combine | StepDown | AwaitOthers | Wait | Free | Rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,8 +406,8 @@ class Situation:
     """What a client of group commit knows besides the record.
 
     Attributes:
-        unapplied: the record's pending publishes that may not be applied yet.
-        standing: what it waits for; None if it leads the batch, or wants nothing.
+        all_pending: the record's pending publishes that may not be applied yet.
+        waiting: what it waits for; None if it leads the batch, or wants nothing.
         undecided: the log does not decide some of what it wants.
         leads: it leads the batch.
         applies: it is applying something.
@@ -413,8 +417,8 @@ class Situation:
         wrote: it wrote the current record, as far as it knows.
     """
 
-    unapplied: tuple[Pending, ...] = ()
-    standing: Standing | None = None
+    all_pending: tuple[Pending, ...] = ()
+    waiting: Waiting | None = None
     undecided: bool = False
     leads: bool = False
     applies: bool = False
@@ -428,23 +432,23 @@ class Situation:
 def next_act(record: LockRecord, mine: Situation, now_ms: int, poll_s: float) -> Act:
     """Choose what a client of group commit does next. After a `StepDown` it asks again."""
     if mine.leads:
-        cannot_go_on = mine.is_waited_for or (mine.fails and mine.unapplied)
+        cannot_go_on = mine.is_waited_for or (mine.fails and mine.all_pending)
         return StepDown() if cannot_go_on or not may_write(record) else Combine()
-    if mine.standing is None:
+    if mine.waiting is None:
         if mine.applies:
             return Wait()
-        all_there = mine.wrote and record.handed and not mine.unapplied
+        all_there = mine.wrote and record.released_pending and not mine.all_pending
         return Free() if all_there and not mine.is_waited_for else Rest()
     if not mine.undecided and mine.applies:
         return Wait()
     if not mine.undecided and mine.others_apply:
         return AwaitOthers()
-    act = next_step(record, mine.standing, now_ms, poll_s)
+    act = next_step(record, mine.waiting, now_ms, poll_s)
     return Hold() if isinstance(act, WriteRecord) and mine.is_stuck else act
 
 
 def after_listing(
-    record: LockRecord, mine: Situation, batch: Sequence[Pending], *, rests: bool, is_due: bool, empty_rounds: int
+    record: LockRecord, mine: Situation, batch: Sequence[Pending], *, yields: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
     """Choose what the leader of the batch does after it has listed the intents.
 
@@ -452,42 +456,42 @@ def after_listing(
         record: as the client knows it.
         mine: what the client knows besides.
         batch: what the next write can decide.
-        rests: a yield window for foreign clients is due; then nothing was listed.
+        yields: a yield window for foreign clients is due; then nothing was listed.
         is_due: the record was not written for as long as a round takes.
         empty_rounds: rounds in a row without work before this one.
     """
-    news = len(mine.unapplied) < len(record.unapplied)
-    if rests and not mine.unapplied:
+    news = len(mine.all_pending) < len(record.all_pending)
+    if yields and not mine.all_pending:
         return StepDown(frees=True)
     if not (batch or news or is_due):
         return Wait()
-    if not (batch or mine.unapplied or news) and empty_rounds + 1 >= _EMPTY_ROUNDS:
+    if not (batch or mine.all_pending or news) and empty_rounds + 1 >= _EMPTY_ROUNDS:
         return StepDown(frees=not mine.is_waited_for)
-    return WriteRecord(duty=True)
+    return WriteRecord(leads=True)
 
 
-def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) -> Act:
+def next_step(record: LockRecord, mine: Waiting, now_ms: int, poll_s: float) -> Act:
     """Choose what a client does that waits for a decision and does not lead the batch.
 
     The caller spreads the pauses by jitter.
     """
-    if not record.given and not record.lapsed_at(now_ms):
+    if not record.is_free and not record.lapsed_at(now_ms):
         lapses_s = (record.lapses_ms - now_ms) / 1000
-        return LookAgain(min(_pause_s(mine, poll_s), max(_SOONEST_S, lapses_s)))
+        return PollAgain(min(_pause_s(mine, poll_s), max(_SOONEST_S, lapses_s)))
     if not may_write(record):
         return Hold()
-    if rest_s := rests_s(record, now_ms):
-        return LookAgain(rest_s)
-    duty_s = min(record.duty_ms / 1000, LONGEST_S)
-    if mine.age_s < duty_s:
-        pause_s = max(_until_told_s(record, mine, now_ms, duty_s / DUTY_ROUNDS), mine.waits_s / _SLOWER)
-        return LookAgain(min(pause_s, duty_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
-    if others_wait(record, mine.name) and max(lies_free_s(record, now_ms), mine.waits_s) <= goes_first_s(record):
-        return LookAgain(_pause_s(mine, poll_s))  # waiters that want to hold the lock go first
-    return WriteRecord(duty=mine.posted or mine.refused > 0)
+    if yield_s := yield_left_s(record, now_ms):
+        return PollAgain(yield_s)
+    leading_s = min(record.combiner_ms / 1000, LONGEST_S)
+    if mine.age_s < leading_s:
+        pause_s = max(_until_decided_s(record, mine, now_ms, leading_s / LEADER_ROUNDS), mine.waits_s / _SLOWER)
+        return PollAgain(min(pause_s, leading_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
+    if others_wait(record, mine.name) and max(free_for_s(record, now_ms), mine.waits_s) <= waiters_first_s(record):
+        return PollAgain(_pause_s(mine, poll_s))  # waiters that want to hold the lock go first
+    return WriteRecord(leads=mine.posted or mine.refused > 0)
 
 
-def _until_told_s(record: LockRecord, mine: Standing, now_ms: int, round_s: float) -> float:
+def _until_decided_s(record: LockRecord, mine: Waiting, now_ms: int, round_s: float) -> float:
     """Return the seconds until the write that shows more, if rounds keep their length.
 
     If the two clocks differ, the client reads too often, or that many rounds too late.
@@ -496,24 +500,24 @@ def _until_told_s(record: LockRecord, mine: Standing, now_ms: int, round_s: floa
     return min(max(due_s, round_s / 2), mine.writes * round_s)
 
 
-def latest_first_look_s(record: LockRecord) -> float:
+def latest_first_poll_s(record: LockRecord) -> float:
     """Return in how many seconds a client that has posted reads at the latest, however slow recent decisions were.
 
     This is a few rounds. If more waits than one write decides, it may take many rounds.
     """
-    if len(record.unapplied) >= MOST_UNAPPLIED:
-        return _FIRST_LOOK_S
-    return min(_FIRST_LOOK_S, record.duty_ms / 1000 * _FIRST_LOOK_ROUNDS / DUTY_ROUNDS)
+    if len(record.all_pending) >= MOST_PENDING:
+        return _FIRST_POLL_S
+    return min(_FIRST_POLL_S, record.combiner_ms / 1000 * _FIRST_POLL_ROUNDS / LEADER_ROUNDS)
 
 
-def _pause_s(mine: Standing, poll_s: float) -> float:
+def _pause_s(mine: Waiting, poll_s: float) -> float:
     return min(poll_s, max(_FIRST_S, mine.waits_s / 4))
 
 
 _FIRST_S = 0.05
 _SOONEST_S = 0.001
-_FIRST_LOOK_S = 4.0
-_FIRST_LOOK_ROUNDS = 4
+_FIRST_POLL_S = 4.0
+_FIRST_POLL_ROUNDS = 4
 _EMPTY_ROUNDS = 2  # in a row; then the leader steps down
-DUTY_ROUNDS = 3  # rounds for which a write announces its leader
+LEADER_ROUNDS = 3  # rounds for which a write announces its leader
 _SLOWER = 8  # divides the time waited: longer waits, fewer reads

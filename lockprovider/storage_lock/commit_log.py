@@ -24,12 +24,12 @@ from lockprovider.errors import MalformedRecord
 class Pending:
     """A publish that is decided and may not be applied yet. `path` is created from `staged`, or else from `data`.
 
-    `sole`: its maker promises that nothing else is ever written to the path, so any object there is this publish.
-    `first`: a publish that the same decision applies before it; `sole`, with its bytes, and without a `first` of its
-    own.
+    `unshared`: its maker promises that nothing else is ever written to the path, so any object there is this publish.
+    `first`: a publish that the same decision applies before it; `unshared`, with its bytes, and without a `first` of
+    its own.
 
     >>> pending = lockprovider.lock("memory://docs/lock").stage("state/7", b"seven")
-    >>> pending.path, pending.sole
+    >>> pending.path, pending.unshared
     ('state/7', False)
     """
 
@@ -37,17 +37,17 @@ class Pending:
     staged: str
     digest: str
     data: bytes | None = None
-    sole: bool = False
+    unshared: bool = False
     first: Pending | None = None
 
     @classmethod
     def of_bytes(cls, path: str, data: bytes) -> Pending:
-        """Make a `sole` publish of these bytes.
+        """Make an `unshared` publish of these bytes.
 
         >>> lockprovider.Pending.of_bytes("state/7", b"seven").digest == pending.digest
         True
         """
-        return cls(path, "", digest(data), data, sole=True)
+        return cls(path, "", digest(data), data, unshared=True)
 
     @property
     def parts(self) -> tuple[Pending, ...]:
@@ -99,9 +99,9 @@ class Entry:
 
     @property
     def pending(self) -> Pending:
-        """The publish of this entry, as a `sole` one."""
+        """The publish of this entry, as an `unshared` one."""
         first = None if self.first is None else self.first.pending
-        return Pending(self.path, "", self.digest, self.data, sole=True, first=first)
+        return Pending(self.path, "", self.digest, self.data, unshared=True, first=first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,25 +125,25 @@ class Log:
         """
         return _plus(self, pendings) if pendings else self
 
-    def judged_with(self, pending: Pending) -> Log:
+    def with_candidate(self, pending: Pending) -> Log:
         """Return the log with one more publish, to judge by and never to write: nothing is packed or dropped.
 
-        >>> log.judged_with(lockprovider.Pending.of_bytes("state/8", b"eight")).entries[-1].path
+        >>> log.with_candidate(lockprovider.Pending.of_bytes("state/8", b"eight")).entries[-1].path
         'state/8'
         """
-        known = _Packed(self.packed + pending.digest.encode())  # makes it differ from other logs
-        known.entries = (*self.entries, Entry.of(pending))
-        return replace(self, next=self.next + 1, packed=known)
+        candidate = _Packed(self.packed + pending.digest.encode())  # makes it differ from other logs
+        candidate.entries = (*self.entries, Entry.of(pending))
+        return replace(self, next=self.next + 1, packed=candidate)
 
-    def since(self, place: int) -> tuple[Entry, ...] | None:
-        """Return the entries from position `place` on; None if the log does not go back so far.
+    def since(self, position: int) -> tuple[Entry, ...] | None:
+        """Return the entries from position `position` on; None if the log does not go back so far.
 
         >>> [entry.path for entry in log.since(log.first)]
         ['state/7']
         """
-        if not self.first <= place <= self.next:
+        if not self.first <= position <= self.next:
             return None
-        return () if place == self.next else self.entries[place - self.first :]
+        return () if position == self.next else self.entries[position - self.first :]
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -172,10 +172,10 @@ class Log:
         """
         return any((entry.path, entry.digest) == (pending.path, pending.digest) for entry in self.entries)
 
-    def told(self, pending: Pending) -> Entry | None:
+    def last_entry(self, pending: Pending) -> Entry | None:
         """Return the last entry, if it is that publish.
 
-        >>> log.told(lockprovider.Pending.of_bytes("state/7", b"seven")).data
+        >>> log.last_entry(lockprovider.Pending.of_bytes("state/7", b"seven")).data
         b'seven'
         """
         last = self.entries[-1:]
@@ -191,7 +191,7 @@ class Log:
         return last == tuple(map(Entry.of, pendings)) and all(p.data is not None for p in pendings)
 
 
-def tells(pending: Pending) -> bool:
+def fits_log(pending: Pending) -> bool:
     """Return whether this publish has few enough bytes for a log to keep them."""
     if any(part.data is None or len(part.data) > LARGEST for part in pending.parts):
         return False
@@ -220,16 +220,16 @@ def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
 
 
 def _head(entries: tuple[Entry, ...]) -> bytes:
-    return json.dumps([_named(entry) for entry in entries], separators=(",", ":")).encode() + b"\n"
+    return json.dumps([_entry_fields(entry) for entry in entries], separators=(",", ":")).encode() + b"\n"
 
 
 def _bodies(entries: tuple[Entry, ...]) -> bytes:
     return b"".join(part.data or b"" for entry in entries for part in (entry.first, entry) if part is not None)
 
 
-def _named(entry: Entry) -> list[Any]:
-    said: list[Any] = [entry.path, entry.digest, -1 if entry.data is None else len(entry.data)]
-    return said if entry.first is None else [*said, _named(entry.first)]
+def _entry_fields(entry: Entry) -> list[Any]:
+    fields: list[Any] = [entry.path, entry.digest, -1 if entry.data is None else len(entry.data)]
+    return fields if entry.first is None else [*fields, _entry_fields(entry.first)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,9 @@ class _Packed(bytes):
 
 @lru_cache(maxsize=8)  # `choose` makes the same log as the write that follows
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
-    newest = (Entry.of(one) if tells(one) else Entry(one.path, one.digest, None) for one in pendings)
+    newest = (
+        Entry.of(pending) if fits_log(pending) else Entry(pending.path, pending.digest, None) for pending in pendings
+    )
     entries = (*log.entries, *newest)[-MOST_ENTRIES:]
     alone = (entry if entry.first is None else replace(entry, first=None) for entry in entries[:-_FIRSTS])
     entries = (*alone, *entries[-_FIRSTS:])
@@ -306,17 +308,17 @@ def _unpack(packed: bytes) -> tuple[Entry, ...]:
     with undecodable_as(Undecodable, "its entries cannot be unpacked"):
         head, _, rest = inflate(packed, most=_INFLATED).partition(b"\n")
         entries, at = [], 0
-        for said in parse_json(head, most=_LONGEST_NAMES):
-            entry, at = _entry(rest, at, said)
+        for fields in parse_json(head, most=_LONGEST_NAMES):
+            entry, at = _entry(rest, at, fields)
             entries.append(entry)
         if at != len(rest) or len(entries) > MOST_ENTRIES:
             raise Undecodable(f"its {len(entries)} entries do not fill its {len(rest)} bytes")
         return tuple(entries)
 
 
-def _entry(rest: bytes, at: int, said: list[Any], *, is_first: bool = False) -> tuple[Entry, int]:
+def _entry(rest: bytes, at: int, fields: list[Any], *, is_first: bool = False) -> tuple[Entry, int]:
     """Decode the entry whose bytes begin at `at`; returns it with the end of its bytes."""
-    path, digest, size, *before = said
+    path, digest, size, *before = fields
     if len(before) > (not is_first):
         raise Undecodable("an entry has more fields than a writer stores")
     first, at = _entry(rest, at, before[0], is_first=True) if before else (None, at)

@@ -41,7 +41,7 @@ class Intents:
 
     def named(self, intent: Intent, log: Log, sample: bytes) -> Intent:
         """Return the intent as it is to be posted: for a remote store with its body in its name, to spare a read."""
-        return intent.telling(log, sample) if self._store.is_remote else intent
+        return intent.with_packed_body(log, sample) if self._store.is_remote else intent
 
     def post(self, intent: Intent) -> bool:
         """Post the intent for the leader of the batch to decide, until it is withdrawn; False if that is not known.
@@ -62,22 +62,22 @@ class Intents:
         Raises:
             CasError: the store failed.
         """
-        there: dict[str, Intent] = {}
+        listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
         for entry in self._store.list(self._below + intents_folder(log.name)):
             name = entry.path.removeprefix(self._below)
-            found = self._known.get(name) or parse_intent(name, b"")
-            if found is None or not 0 < entry.size <= LARGEST or is_over(found, log):
+            intent = self._known.get(name) or parse_intent(name, b"")
+            if intent is None or not 0 < entry.size <= LARGEST or is_over(intent, log):
                 continue  # withdrawn, too large for the log, or left by a dead writer
-            found = found if found.body else found.read(log, sample)
-            if found.body:
-                there[name] = found
+            intent = intent if intent.body else intent.read(log, sample)
+            if intent.body:
+                listed[name] = intent
             else:
-                unknown.append((found.stem, name))
+                unknown.append((intent.stem, name))
         first = [name for _, name in sorted(unknown)[:_MOST_READ]]
-        there.update({name: found for name, found in self._read(first) if found.body})
-        self._known = there
-        return tuple(there.values())
+        listed.update({name: intent for name, intent in self._read(first) if intent.body})
+        self._known = listed
+        return tuple(listed.values())
 
     def withdraw(self, intent: Intent) -> None:
         """Withdraw the intent: later listings omit it.
@@ -111,15 +111,15 @@ class Intents:
         Raises:
             CasError: the store failed.
         """
-        found = (parse_intent(entry.path.removeprefix(self._below), b"") for entry in self._store.list(self._below))
-        return tuple(intent for intent in found if intent is not None)
+        parsed = (parse_intent(entry.path.removeprefix(self._below), b"") for entry in self._store.list(self._below))
+        return tuple(intent for intent in parsed if intent is not None)
 
     def _read(self, names: list[str]) -> Iterable[tuple[str, Intent]]:
         reading = [(name, self._store.in_background(partial(self._body, name))) for name in names]
         for name, answer in reading:
-            found = parse_intent(name, answer.result())
-            if found is not None:
-                yield name, found
+            intent = parse_intent(name, answer.result())
+            if intent is not None:
+                yield name, intent
 
     def _body(self, name: str) -> bytes:
         try:
@@ -144,8 +144,8 @@ class CommitRequest:
     deadline_s: float
     done: Signal
     posted_s: float | None = None
-    is_there: bool = False  # the intent is known to be in the store
-    came: CommitAnswer | None = None
+    is_stored: bool = False  # the intent is known to be in the store
+    answer: CommitAnswer | None = None
     error: BaseException | None = None
 
     @property
@@ -153,12 +153,12 @@ class CommitRequest:
         """Whether other clients may decide it."""
         return self.posted_s is not None
 
-    def end(self, came: CommitAnswer | BaseException) -> None:
+    def end(self, outcome: CommitAnswer | BaseException) -> None:
         """Set the outcome, and wake the caller."""
-        if isinstance(came, BaseException):
-            self.error = came
+        if isinstance(outcome, BaseException):
+            self.error = outcome
         else:
-            self.came = came
+            self.answer = outcome
         self.done.set()
 
 
@@ -183,10 +183,10 @@ class CommitRequests:
         """Add a request."""
         self._all.append(request)
 
-    def end(self, request: CommitRequest, came: CommitAnswer | BaseException) -> None:
+    def end(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
         """Remove a request, and end it with this outcome."""
         self._all.remove(request)
-        request.end(came)
+        request.end(outcome)
 
     @property
     def since_s(self) -> float:
@@ -201,7 +201,7 @@ class CommitRequests:
     def undecided(self, log: Log | None) -> list[CommitRequest]:
         """Return the requests that the log does not decide yet."""
         verdicts = ((request, combine.verdict(log, request.intent, request.decider)) for request in self._all)
-        return [request for request, came in verdicts if isinstance(came, Undecided)]
+        return [request for request, outcome in verdicts if isinstance(outcome, Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
         """Post these requests' intents in that log; False if an outcome is unknown, and the call must be repeated.
@@ -210,41 +210,43 @@ class CommitRequests:
             CasError: the call must be repeated.
         """
         for request in requests:
-            if not request.is_there:
+            if not request.is_stored:
                 began_s = self._world.monotonic_s()
                 if request.posted_s is None:
                     request.intent = self.intents.named(request.intent, log, request.decider.sample)
                     request.posted_s = began_s  # set before the answer: other clients may see it from now on
-                request.is_there = self.intents.post(request.intent)
+                request.is_stored = self.intents.post(request.intent)
                 self.post_s = _smoothed(self.post_s, self._world.monotonic_s() - began_s)
-        return all(request.is_there for request in requests)
+        return all(request.is_stored for request in requests)
 
-    def first_look_s(self) -> float:
+    def first_poll_s(self) -> float:
         """Return for how many seconds not to read, by the recent time from a post until its publish was applied."""
         now_s = self._world.monotonic_s()
         posted_s = min((request.posted_s for request in self._all if request.posted_s is not None), default=now_s)
         return posted_s + _EARLY * self._wait_s - now_s
 
-    def settle(self, log: Log | None, unapplied: Collection[str]) -> None:
+    def settle(self, log: Log | None, all_pending: Collection[str]) -> None:
         """End the requests that are decided and applied, and those that never will be.
 
-        `unapplied`: the paths that may not be applied yet.
+        `all_pending`: the paths that may not be applied yet.
         """
         for request in self:
             match combine.verdict(log, request.intent, request.decider):
-                case Decided(path) if path in unapplied:
+                case Decided(path) if path in all_pending:
                     continue
                 case Refused():
-                    error = _refused_by(request, log, unapplied)
+                    error = _refused_by(request, log, all_pending)
                     if error is not None:
                         self._forget(request)
                         self.end(request, error)
-                case Decided() as came:
+                case Decided() as outcome:
                     self._note_wait(request)
-                    self.end(request, replace(came, posted=self.intents.path(request.intent) if request.posted else ""))
-                case Void() as came:
+                    self.end(
+                        request, replace(outcome, posted=self.intents.path(request.intent) if request.posted else "")
+                    )
+                case Void() as outcome:
                     self._forget(request)
-                    self.end(request, came)
+                    self.end(request, outcome)
 
     def _forget(self, request: CommitRequest) -> None:
         """Remove an undecidable intent in the background; if this fails, a sweep removes it."""
@@ -260,11 +262,11 @@ def _smoothed(mean: float, last: float) -> float:
     return mean + (last - mean) / (SMOOTHING if mean else 1)
 
 
-def _refused_by(request: CommitRequest, log: Log | None, unapplied: Collection[str]) -> Exception | None:
+def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection[str]) -> Exception | None:
     """Return the refusal by publishes that are applied; a pending one may never appear, and is ignored."""
-    since = () if log is None else log.since(request.intent.place) or ()
+    since = () if log is None else log.since(request.intent.position) or ()
     try:
-        request.decider.refuse(request.intent, [entry for entry in since if entry.path not in unapplied])
+        request.decider.refuse(request.intent, [entry for entry in since if entry.path not in all_pending])
     except combine.JudgeAnew:
         return None
     except Exception as error:  # noqa: BLE001 - the intent's writer gets it

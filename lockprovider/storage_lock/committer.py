@@ -19,9 +19,9 @@ from fsspec_cas.waiting import Signal, Worker
 from lockprovider.errors import PublishUnknown
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.combine import Decider, Hold, Intent, is_over
-from lockprovider.storage_lock.commit_log import Pending, tells
+from lockprovider.storage_lock.commit_log import Pending, fits_log
 from lockprovider.storage_lock.commit_requests import CommitAnswer, CommitRequest, CommitRequests, Intents
-from lockprovider.storage_lock.driver import REQUEST_S, Known, RecordFile
+from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile
 from lockprovider.storage_lock.member import Member
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 from lockprovider.storage_lock.states import Me
@@ -35,7 +35,7 @@ _AT_EXIT_S = 5.0  # longest wait at exit for requests under way
 class Committer:
     """One client of group commit. Thread-safe: requests of several threads share one write.
 
-    `asked_for`: whether a thread of this process wants to hold the lock. `throttled`: whether the store has ever asked
+    `wants_hold`: whether a thread of this process wants to hold the lock. `throttled`: whether the store has ever asked
     for patience at a write of the record.
     """
 
@@ -47,7 +47,7 @@ class Committer:
         me: Me,
         world: World,
         *,
-        asked_for: Callable[[], bool],
+        wants_hold: Callable[[], bool],
         throttled: Callable[[], bool],
         audit: AuditLog | None,
     ) -> None:
@@ -59,7 +59,7 @@ class Committer:
         self._guard = threading.Lock()
         self._rest = Signal()
         self._rest.set()
-        self._new: list[tuple[CommitRequest, Known | None]] = []
+        self._new: list[tuple[CommitRequest, KnownRecord | None]] = []
         self._thread: threading.Thread | None = None
         self._exiting = False
         self._left: list[tuple[str, ...]] = []
@@ -74,16 +74,16 @@ class Committer:
             requests=self._requests,
             writer=writer,
             applying=applying,
-            asked_for=asked_for,
+            wants_hold=wants_hold,
             throttled=throttled,
         )
 
     @property
-    def known(self) -> Known | None:
+    def known(self) -> KnownRecord | None:
         """The record as this client last read or wrote it."""
         return self._writer.known
 
-    def commit(self, intent: Intent, decider: Decider, known: Known | None, timeout_s: float) -> CommitAnswer:
+    def commit(self, intent: Intent, decider: Decider, known: KnownRecord | None, timeout_s: float) -> CommitAnswer:
         """Wait until the publish is decided and applied, or can no longer be. Starts the thread if needed.
 
         `known`: the record as the caller read it when it judged the intent.
@@ -100,7 +100,7 @@ class Committer:
             PublishUnknown: it may have been decided; or it is, and another client applies it.
             CasError: the store failed; it never was and never will be published.
         """
-        if not intent.body or not tells(Pending.of_bytes(intent.stem, intent.body)):
+        if not intent.body or not fits_log(Pending.of_bytes(intent.stem, intent.body)):
             return Hold()
         now_s = self._world.monotonic_s()
         request = CommitRequest(intent, decider, now_s, now_s + timeout_s, Signal())
@@ -125,8 +125,8 @@ class Committer:
             raise
         if request.error is not None:
             raise request.error
-        assert request.came is not None  # noqa: S101 - it is done
-        return request.came
+        assert request.answer is not None  # noqa: S101 - it is done
+        return request.answer
 
     def discard(self, paths: Iterable[str]) -> None:
         """Remove leftovers of a publish, together with those of the next few, or when nothing else is to do.
@@ -181,8 +181,8 @@ class Committer:
                 self._rest.set()
                 self._member.take(new)
                 for request in self._requests:
-                    said = f"{request.intent.stem!r} may have been published: {error!r}"
-                    self._requests.end(request, PublishUnknown(said))
+                    message = f"{request.intent.stem!r} may have been published: {error!r}"
+                    self._requests.end(request, PublishUnknown(message))
             raise
 
     def _turn(self) -> float | None:

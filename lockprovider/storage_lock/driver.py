@@ -38,7 +38,7 @@ from lockprovider.storage_lock.states import (
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownRecord:
     """What a client knows of the record.
 
     `understood`: encoding the record again gives the same bytes. `seen_s`: since when it is known to have been so, on
@@ -51,7 +51,7 @@ class Known:
     seen_s: float = field(default=0.0, compare=False)
 
 
-def newest(*seen: Known | None) -> Known | None:
+def newest(*seen: KnownRecord | None) -> KnownRecord | None:
     """Return the record that was written last."""
     return max(filter(None, seen), key=lambda known: known.record.epoch, default=None)
 
@@ -59,14 +59,14 @@ def newest(*seen: Known | None) -> Known | None:
 class RecordFile:
     """Reads the record, without its body while it has not changed, and writes it under a condition."""
 
-    def __init__(self, store: Store, path: str, world: World, known: Known | None = None) -> None:
+    def __init__(self, store: Store, path: str, world: World, known: KnownRecord | None = None) -> None:
         self.known = known
         self._store = store
         self._path = path
         self.world = world
         self.highest_epoch = 0  # the highest that was read or written
 
-    def read(self, timeout_s: float) -> Known | None:
+    def read(self, timeout_s: float) -> KnownRecord | None:
         """Read the record and keep it as `known`; None if there is no record.
 
         Raises:
@@ -81,7 +81,7 @@ class RecordFile:
         if content is not None:
             record = LockRecord.decode(content.data, self._path)
             understood = record.nonce != "" and record.encode() == content.data
-            self.known = Known(record, content.version, understood, self.world.monotonic_s())
+            self.known = KnownRecord(record, content.version, understood, self.world.monotonic_s())
         if self.known is not None:
             self.highest_epoch = max(self.highest_epoch, self.known.record.epoch)
         return self.known
@@ -98,7 +98,7 @@ class RecordFile:
         else:
             outcome = self._store.put_if_absent(self._path, data, timeout=timeout_s)
         if isinstance(outcome, Won):
-            self.known = Known(record, outcome.version, understood=True, seen_s=self.world.monotonic_s())
+            self.known = KnownRecord(record, outcome.version, understood=True, seen_s=self.world.monotonic_s())
             self.highest_epoch = max(self.highest_epoch, record.epoch)
         return outcome
 
@@ -119,12 +119,12 @@ Answer = Busy | Done | Ended | Apply | None  # the result of an event, after all
 class Driver:
     """Feeds events to one lease machine, and sends the requests that it asks for.
 
-    A caller that feeds it must hold `one_step`: the machine takes one event at a time.
+    A caller that feeds it must hold `step_guard`: the machine takes one event at a time.
     """
 
     def __init__(self, me: Me, file: RecordFile, metrics: Recorder, audit: AuditLog | None) -> None:
         self.state: State = Idle()
-        self.one_step = threading.RLock()
+        self.step_guard = threading.RLock()
         self._until_s = math.inf  # the deadline of the acquisition under way
         self._me = me
         self._file = file
@@ -159,11 +159,11 @@ class Driver:
         """Tell the machine the time, without waiting for a request; returns the end of the lease if it lapsed."""
         state = self.state
         after, effect = machine.step(self._me, state, Tick(self.world.monotonic_s()))
-        if after is not state and self.one_step.acquire(blocking=False):
+        if after is not state and self.step_guard.acquire(blocking=False):
             try:
                 self.state = after if self.state is state else self.state
             finally:
-                self.one_step.release()
+                self.step_guard.release()
         return effect if isinstance(effect, Ended) else None
 
     @contextlib.contextmanager

@@ -68,7 +68,7 @@ def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeo
         raise ValueError(f"no lock record exists at {path!r}, so there is no lock to break")
     record, version, nonce = seen.record, seen.version, world.new_id()
     for _ in range(_TRIES):
-        if record.unapplied:
+        if record.all_pending:
             done = _finished(store, path, record, version, world)
         else:
             data = _broken(record, nonce, seen.own_ms)
@@ -80,8 +80,8 @@ def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeo
         if there.nonce == nonce:  # a proxy has sent the write twice, and the answer is that of the refused copy
             return Broken(Won(now.version))
         # Released since `seen`: pending publishes are applied all the same.
-        handed_over = there.given and there.unapplied
-        if there.apart_from_line() != record.apart_from_line() and not handed_over:
+        handed_over = there.is_free and there.all_pending
+        if there.without_waiters() != record.without_waiters() and not handed_over:
             break
         record, version = there, now.version
     return done
@@ -92,12 +92,12 @@ def _finished(store: Store, path: str, record: LockRecord, version: Version, wor
     if not client.take_from(record, version) or client.known is None:
         return Broken(Lost(path, version, ABSENT))
     kept = client.publisher.set_aside
-    finished = tuple(pending.path for pending in record.unapplied if pending.path not in kept)
+    finished = tuple(pending.path for pending in record.all_pending if pending.path not in kept)
     return Broken(Won(client.known.version), finished, kept)
 
 
 def _broken(record: LockRecord, nonce: str, now_ms: int) -> bytes:
-    return replace(record, expired=True, nonce=nonce, freed_ms=now_ms if record.line else 0).encode()
+    return replace(record, expired=True, nonce=nonce, freed_ms=now_ms if record.waiters else 0).encode()
 
 
 def _read(store: Store, path: str, timeout_s: float) -> Content | None:

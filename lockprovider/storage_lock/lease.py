@@ -34,7 +34,7 @@ from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.heartbeat import Heartbeat
 from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.states import Done, Ended
-from lockprovider.storage_lock.status import say_all
+from lockprovider.storage_lock.status import add_details
 from lockprovider.storage_lock.steps import must_match
 
 if TYPE_CHECKING:
@@ -55,20 +55,20 @@ def warn_and_give_back(lease: Lease, name: str) -> None:
 
     A garbage collection may run in any thread, in the middle of anything, so this one must not release it.
     """
-    said = f"{name} was garbage-collected while it was held, and is now released: use `with`, or call release()"
-    warnings.warn(said, ResourceWarning, stacklevel=3, source=lease)
+    message = f"{name} was garbage-collected while it was held, and is now released: use `with`, or call release()"
+    warnings.warn(message, ResourceWarning, stacklevel=3, source=lease)
     with contextlib.suppress(RuntimeError):  # the interpreter is ending: the lease lapses
         Worker(lease.end, "dropped-lease").start(wait=False)
 
 
 def end_at_exit(lease: Lease) -> Callable[[], None]:
     """Build the function that ends the lease at the interpreter's exit; it holds the lease weakly."""
-    there = weakref.ref(lease)
+    reference = weakref.ref(lease)
 
     def end() -> None:
-        found = there()
-        if found is not None:
-            found.end()
+        held_lease = reference()
+        if held_lease is not None:
+            held_lease.end()
 
     return end
 
@@ -91,8 +91,8 @@ class Lease:
         self.thread = threading.current_thread()
         self.lost = Signal()
         self._ended: Ended | None = None
-        self._telling = threading.Lock()
-        self._told_too: list[OnLost] = []
+        self._loss_guard = threading.Lock()
+        self._more_callbacks: list[OnLost] = []
         self._depth = 1
         self._pid = os.getpid()
         self.turn: FifoTurn | None = turn  # its turn among the threads of its client, until release
@@ -194,12 +194,12 @@ class Lease:
         publisher = self._client.publisher
         if isinstance(path, Pending):
             at_hand = path.data if data is None else data
-            pending, given = path, None if at_hand is None else must_match(path, at_hand)
+            pending, checked = path, None if at_hand is None else must_match(path, at_hand)
         else:
-            given = check_bytes(path, data)
-            pending = publisher.stage(path, given)
-        with self._client.telling():
-            self._publish(pending, given, new=new)
+            checked = check_bytes(path, data)
+            pending = publisher.stage(path, checked)
+        with self._client.detailed_errors():
+            self._publish(pending, checked, new=new)
         if pending is not path or not new:
             with contextlib.suppress(CasError):  # a copy that stays is no error
                 publisher.discard(pending)
@@ -310,9 +310,9 @@ class Lease:
 
         >>> lease.when_lost(lambda lost: print(lost.reason.value))
         """
-        with self._telling:
+        with self._loss_guard:
             if not self.lost.is_set():
-                self._told_too.append(call)
+                self._more_callbacks.append(call)
                 return
         call(self._lost(self._ended or _RELEASED))
 
@@ -379,24 +379,24 @@ class Lease:
         return self.lost.is_set()
 
     def _lost(self, ended: Ended) -> LeaseLost:
-        said = f"the lease of {self.owner} on {self._client.where!r} (epoch {self.epoch}) is lost: {ended.why}"
-        error = LeaseLost(said, reason=ended.reason, why=ended.why)
+        message = f"the lease of {self.owner} on {self._client.where!r} (epoch {self.epoch}) is lost: {ended.why}"
+        error = LeaseLost(message, reason=ended.reason, why=ended.why)
         known = self._client.known
         others = None if known is None or known.record.owner == self.owner else known.record
-        say_all(error, self._client.where, others, self._client.world.now_ms())
+        add_details(error, self._client.where, others, self._client.world.now_ms())
         return error
 
     def _learn(self, ended: Ended | None) -> None:
         """Note the end of the lease once: set `lost`, log and audit it, free the queue, and call the callbacks."""
-        with self._telling:
+        with self._loss_guard:
             if ended is None or self.lost.is_set():
                 return
             self._ended = ended
             self.lost.set()
             _LOG.info("%s", self._lost(ended))
             self._client.note_end(held=False)
-            self._client.step_aside()
-        for call in (self._on_lost, *self._told_too):
+            self._client.free_queue()
+        for call in (self._on_lost, *self._more_callbacks):
             if call is not None:
                 call(self._lost(ended))
 

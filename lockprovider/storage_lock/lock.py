@@ -32,7 +32,7 @@ from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.storage_lock.states import Busy
-from lockprovider.storage_lock.status import LockStatus, telling
+from lockprovider.storage_lock.status import LockStatus, detailed_errors
 
 _FREED_S = 0.25  # longest wait of an acquisition for a commit that this client is still applying
 
@@ -167,7 +167,7 @@ class Lock:
         mine = client.lease
         if mine is not None and mine.thread is threading.current_thread() and not mine.released:
             return mine.again(keeps_log=keeps_log)
-        with client.telling(), client.metrics.acquisition():
+        with client.detailed_errors(), client.metrics.acquisition():
             deadline_s = self._world.monotonic_s() + timeout_s
             turn = FifoTurn(client.turn)
             try:
@@ -177,7 +177,7 @@ class Lock:
                 # commit.
                 client.committer.rest(min(_FREED_S, max(0.0, deadline_s - self._world.monotonic_s())))
                 acquire(client, client.queue, self._world, Wish(keeps_log, deadline_s))
-                client.got()
+                client.begin_lease()
                 return self._begin(client, turn)
             except BaseException as error:
                 if not isinstance(error, (CasError, LockError)) and client.turn.first() is turn:
@@ -188,8 +188,8 @@ class Lock:
 
     def _must_come(self, turn: FifoTurn, deadline_s: float) -> None:
         if not turn.wait(max(0.0, deadline_s - self._world.monotonic_s())):
-            said = f"another thread of this process holds {self._client.where!r}"
-            raise NotAcquired(said, owner=self.owner)
+            message = f"another thread of this process holds {self._client.where!r}"
+            raise NotAcquired(message, owner=self.owner)
 
     def _begin(self, client: Client, turn: FifoTurn) -> Lease:
         lease = Lease(client, self._on_lost, turn)
@@ -224,8 +224,8 @@ class Lock:
         if lease is None or lease.released:
             return None
         if lease.thread is not threading.current_thread():
-            said = f"thread {lease.thread.name!r} acquired {self._client.where!r}; release it in that thread"
-            raise LockError(said, url=self._client.where, owner=lease.owner)
+            message = f"thread {lease.thread.name!r} acquired {self._client.where!r}; release it in that thread"
+            raise LockError(message, url=self._client.where, owner=lease.owner)
         return lease
 
     def __enter__(self) -> Lease:
@@ -264,7 +264,7 @@ class Lock:
         >>> status.state, status.record.owner == lock.owner, status.record.epoch == lease.epoch
         ('held', True, True)
         """
-        with telling(self._client.where, lambda: None, self._world.now_ms):
+        with detailed_errors(self._client.where, lambda: None, self._world.now_ms):
             return look(self._store, self.path, self._world)
 
     def try_lock(self) -> Lease | Busy:
@@ -316,7 +316,7 @@ class Lock:
         with self._looking:  # not the machine's lock: this read waits for no acquisition or renewal
             self._looked_at.known = newest(self._looked_at.known, client.known, client.committer.known)
             known = self._looked_at.read(REQUEST_S)
-            client.queue.saw(known)
+            client.queue.note_current(known)
             return None if known is None else known.record
 
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
@@ -333,7 +333,7 @@ class Lock:
         check_bytes(intent.stem, intent.body)
         client = self._of_this_process()
         self.require_safe_store(timeout_s)
-        with client.telling(), client.metrics.acquisition():
+        with client.detailed_errors(), client.metrics.acquisition():
             return client.committer.commit(intent, decider, self._looked_at.known, timeout_s)
 
     def sweep_intents(self) -> int:
@@ -359,20 +359,20 @@ class Lock:
         """
         self._of_this_process().committer.discard(paths)
 
-    def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
+    def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
         """Prepare a later publish, before the lock is needed; returns the handle for `Lease.publish`.
 
         Small data travels in the lock record itself, and this sends no request. Larger data is written to the store
         now, and stays there until it is published or unstaged.
 
-        `sole` is a promise: no writer ever writes anything else to `path`. Then another client that finishes the
+        `unshared` is a promise: no writer ever writes anything else to `path`. Then another client that finishes the
         publish takes any object at the path for it, without reading the bytes. The publisher itself reads them.
 
         >>> pending = lock.stage("state/7", b"seven")  # before the lock is needed
         >>> with lock as lease:
         ...     lease.publish(pending)
         """
-        return self._of_this_process().publisher.stage(path, data, sole=sole)
+        return self._of_this_process().publisher.stage(path, data, unshared=unshared)
 
     def unstage(self, pending: Pending) -> None:
         """Remove staged bytes of a publish that is abandoned, or that is already applied.

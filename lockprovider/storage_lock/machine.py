@@ -21,9 +21,9 @@ applies it first.
 A holder that keeps the record's `log` changes what the lock protects by publishes only. Any other holder drops the log
 with its take.
 
-`polling`, not the machine, decides about the turns of the waiters (`line`). Waiting clients write the record too: while
+`polling`, not the machine, decides about the turns of the `waiters`. Waiting clients write the record too: while
 the lock is held, a client adds itself to the waiters under the version it has read, and changes nothing else
-(`joined`). The holder's next write is then refused once, and finds its own lease at a new version.
+(`with_waiter`). The holder's next write is then refused once, and finds its own lease at a new version.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from lockprovider.storage_lock.commit_log import Log, Pending
 from lockprovider.storage_lock.record import (
     LONG_PAST_MS,
     LockRecord,
-    guest_ms,
-    joined,
-    rest_due_ms,
+    due_yield_until_ms,
+    foreign_seen_ms,
     turn_ms,
+    with_waiter,
 )
 from lockprovider.storage_lock.states import (
     AppliedPending,
@@ -114,8 +114,8 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
         case _, Renew(at):
             return _write("renew", state, _prolonged(me, replace(held, record=kept), at), at)
         case _, Release(at, again):
-            line = joined(kept, me.line_name).line if again else kept.line
-            released = replace(kept, nonce=at.nonce, line=line, freed_ms=at.now_ms if line else 0)
+            waiters = with_waiter(kept, me.waiter_name).waiters if again else kept.waiters
+            released = replace(kept, nonce=at.nonce, waiters=waiters, freed_ms=at.now_ms if waiters else 0)
             return _write("release", state, _given_back(me, released, held, at), at)
         case Held(), Commit(pending, at):
             return _write("commit", state, decided(_prolonged(me, held, at), pending), at)
@@ -125,10 +125,10 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
 
 def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecord:
     """Return the released record: with pending publishes it keeps foreign clients away, else it may yield to them."""
-    if record.unapplied:
-        return replace(record, handed=True, valid_until_ms=_handed_until_ms(me, _not_back_ms(held, at)))
-    rest_ms = rest_due_ms(record, at.now_ms) if record.line and record.guest_ms else 0
-    return replace(record, expired=True, rest_ms=rest_ms or record.rest_ms)
+    if record.all_pending:
+        return replace(record, released_pending=True, valid_until_ms=_pending_until_ms(me, _not_back_ms(held, at)))
+    yield_until_ms = due_yield_until_ms(record, at.now_ms) if record.waiters and record.foreign_seen_ms else 0
+    return replace(record, expired=True, yield_until_ms=yield_until_ms or record.yield_until_ms)
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
@@ -143,7 +143,7 @@ def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
         case Checking(), Look():
             return state, ReadRecord()
         case Checking(Writing(before=Held(record)) as write), AppliedPending():
-            return Checking(replace(write, there=record.unapplied)), None
+            return Checking(replace(write, applied=record.all_pending)), None
         case Checking(write), RecordSeen() as seen:
             return _checked(me, write, seen)
         case _:
@@ -156,7 +156,7 @@ def _misplaced(state: State, event: Event) -> ValueError:
 
 def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
     """Return whether `owner` may take the lock: it is free, or only an older write of `owner` landed late."""
-    return record.given or record.lapsed_at(now_ms) or record.owner == owner
+    return record.is_free or record.lapsed_at(now_ms) or record.owner == owner
 
 
 def _take(me: Me, take: TakeLock) -> Step:
@@ -191,42 +191,44 @@ def _taken(me: Me, seen: LockRecord | None, at: Moment, take: TakeLock) -> LockR
         nonce=at.nonce,
         pending=seen.pending if seen else None,
         holder=me.holds_since(at.now_ms),
-        line=take.line,
+        waiters=take.waiters,
         turn_ms=turn_ms(seen, at.now_ms) if seen else 0,
-        late_ms=late_ms(seen, at.now_ms) if seen else 0,
+        pending_until_ms=pending_until_ms(seen, at.now_ms) if seen else 0,
         log=_log(seen, at) if take.keeps_log else None,
-        earlier=seen.earlier if seen else (),
-        guest_ms=guest_ms(seen, at.now_ms) if seen else 0,
-        rest_ms=seen.rest_ms if seen else 0,
+        pending_before=seen.pending_before if seen else (),
+        foreign_seen_ms=foreign_seen_ms(seen, at.now_ms) if seen else 0,
+        yield_until_ms=seen.yield_until_ms if seen else 0,
     )
 
 
-def not_there(record: LockRecord, there: Pending | None) -> tuple[Pending, ...]:
-    """Return what was decided and may not be applied yet, if `there` and all before it are applied."""
-    unapplied = record.unapplied
-    return unapplied[unapplied.index(there) + 1 :] if there in unapplied else unapplied
+def pending_after(record: LockRecord, last_applied: Pending | None) -> tuple[Pending, ...]:
+    """Return what was decided and may not be applied yet, if `last_applied` and all before it are applied."""
+    all_pending = record.all_pending
+    return all_pending[all_pending.index(last_applied) + 1 :] if last_applied in all_pending else all_pending
 
 
 def settled(record: LockRecord) -> LockRecord:
     """Return the record with nothing pending: all that was decided is applied."""
-    return replace(record, pending=None, earlier=())
+    return replace(record, pending=None, pending_before=())
 
 
 def _log(seen: LockRecord | None, at: Moment) -> Log:
     """Return the record's log, or a new one that contains what is still pending."""
     if seen is not None and seen.log is not None:
         return seen.log
-    return Log(at.nonce).plus(*(() if seen is None else seen.unapplied))
+    return Log(at.nonce).plus(*(() if seen is None else seen.all_pending))
 
 
-def late_ms(seen: LockRecord, now_ms: int, by: str = "") -> int:
+def pending_until_ms(seen: LockRecord, now_ms: int, by: str = "") -> int:
     """Return until when a publish that an earlier holder released as pending may still be applied; 0 if that is past.
 
     It is past for all clocks that a lease allows, and more. A release by the next writer itself (`by`) does not count:
     its next record names what is pending, and no other client applies the old one.
     """
-    late_ms = max(seen.late_ms, seen.valid_until_ms if seen.handed and seen.owner != by else 0)
-    return late_ms if now_ms <= late_ms + _PAST_MS else 0
+    pending_until_ms = max(
+        seen.pending_until_ms, seen.valid_until_ms if seen.released_pending and seen.owner != by else 0
+    )
+    return pending_until_ms if now_ms <= pending_until_ms + _PAST_MS else 0
 
 
 _PAST_MS = 60_000
@@ -236,7 +238,7 @@ def _write(purpose: Purpose, state: Held | Rolling, record: LockRecord, at: Mome
     held = state.held if isinstance(state, Rolling) else state
     write = Writing(purpose, record, at.monotonic_s, held.clocks_ms, held)
     rolling = replace(write, then=state.then) if isinstance(state, Rolling) else None
-    return rolling or replace(write, there=held.record.unapplied), PutRecord(record, held.version)
+    return rolling or replace(write, applied=held.record.all_pending), PutRecord(record, held.version)
 
 
 def _prolonged(me: Me, held: Held, at: Moment) -> LockRecord:
@@ -250,10 +252,10 @@ def _not_back_ms(held: Held, at: Moment) -> int:
 def decided(record: LockRecord, pending: Pending) -> LockRecord:
     """Return the record that decides this publish, after all that it decided before."""
     log = record.log if record.log is None or record.log.has(pending) else record.log.plus(pending)
-    return replace(record, pending=pending, earlier=(), log=log)
+    return replace(record, pending=pending, pending_before=(), log=log)
 
 
-def _handed_until_ms(me: Me, now_ms: int) -> int:
+def _pending_until_ms(me: Me, now_ms: int) -> int:
     return now_ms + round(hand_over_s(me.settings) * 1000)
 
 
@@ -281,7 +283,7 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
         case "renew":
             return _still(held, write), Done("renewed")
         case "take":
-            apply = None if pending is None else Apply(pending, write.record.earlier)
+            apply = None if pending is None else Apply(pending, write.record.pending_before)
             return (held, Done("acquired")) if apply is None else (Rolling(held, "acquired"), apply)
         case "commit":
             return (held, Done("committed")) if pending is None else (Rolling(held, "committed"), Apply(pending))
@@ -292,7 +294,7 @@ def _still(held: Held, write: Writing) -> Held | Rolling:
 
     What was applied is not applied again: it may have been removed since, under this lease.
     """
-    return held if {*held.record.unapplied} <= {*write.there} else Rolling(held, write.then)
+    return held if {*held.record.all_pending} <= {*write.applied} else Rolling(held, write.then)
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
@@ -304,7 +306,7 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
         return Idle(), _busy(seen.record)
     if write.purpose == "release":
         return Idle(), Done("released")
-    why = f"the lock was released or taken over: {_said(me, seen.record)}"
+    why = f"the lock was released or taken over: {_why_lost(me, seen.record)}"
     return Lost(why), Ended(why, _reason(me, seen.record))
 
 
@@ -316,9 +318,9 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
     if record.nonce == write.record.nonce:
         return _written(me, replace(write, record=record), version)  # a client may have joined the waiters
     same = record.epoch == write.record.epoch
-    if same and write.purpose == "commit" and not record.handed and record.pending == write.record.pending:
+    if same and write.purpose == "commit" and not record.released_pending and record.pending == write.record.pending:
         return _written(me, replace(write, record=record), version)  # an older copy of the same commit
-    if same and write.before is not None and not record.given:
+    if same and write.before is not None and not record.is_free:
         # It is the record from before, or an older write that landed late: this client still holds the lock. A log that
         # was dropped stays dropped, though the stored record has it.
         log = None if write.before.record.log is None else record.log
@@ -332,10 +334,10 @@ def _reason(me: Me, record: LockRecord | None) -> LossReason:
     return LossReason.BROKEN if broken else LossReason.TAKEN_OVER
 
 
-def _said(me: Me, record: LockRecord | None) -> str:
+def _why_lost(me: Me, record: LockRecord | None) -> str:
     if record is None:
         return "its record was removed"
-    if record.handed:
+    if record.released_pending:
         return f"{record.owner} acquired it in epoch {record.epoch} and released it with pending publishes"
     if record.expired:
         who = "an operator broke it" if record.owner == me.owner else f"{record.owner} acquired and released it"
@@ -351,7 +353,7 @@ def only_ours_since(record: LockRecord | None, since_ms: int) -> bool:
     if record is None or not record.nonce:
         return False
     since_ms -= _CLOCKS_DIFFER_MS
-    return record.guest_ms < since_ms and record.epoch < since_ms + LONG_PAST_MS
+    return record.foreign_seen_ms < since_ms and record.epoch < since_ms + LONG_PAST_MS
 
 
 _CLOCKS_DIFFER_MS = 60_000
@@ -434,24 +436,24 @@ def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool
 
 
 def settle_commit(
-    pending: Pending, owner: str, epoch: int, seen: LockRecord | None, digest_there: str | None
+    pending: Pending, owner: str, epoch: int, seen: LockRecord | None, stored_digest: str | None
 ) -> Verdict:
     """Decide, after the end of the lease, whether a commit without an answer took effect.
 
-    `owner` and `epoch` are the lease's. `seen` is the record after all tries. `digest_there` is that of the object at
+    `owner` and `epoch` are the lease's. `seen` is the record after all tries. `stored_digest` is that of the object at
     `pending.path`, read after `seen`; None if there is no object.
 
     Every client that takes the lock copies `pending` and applies it first. So the object exists, or the record still
     names it, or the record has moved on and the commit never happens. While the record is still that lease's, a copy of
     the commit may be on its way, and the outcome is unknown.
     """
-    if digest_there == pending.digest:
+    if stored_digest == pending.digest:
         return "committed"
     if seen is None:
         return "not_committed"
-    if pending in seen.unapplied:
+    if pending in seen.all_pending:
         return "apply"
     if seen.log is not None and seen.log.has(pending):
         return "committed"
-    still = (seen.owner, seen.epoch) == (owner, epoch) and not seen.given
+    still = (seen.owner, seen.epoch) == (owner, epoch) and not seen.is_free
     return "unknown" if still else "not_committed"

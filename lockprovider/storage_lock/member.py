@@ -21,42 +21,42 @@ from lockprovider.storage_lock.combine import (
     Free,
     Hold,
     Intent,
-    LookAgain,
+    PollAgain,
     Post,
     Rest,
     Situation,
-    Standing,
     StepDown,
     Void,
     Wait,
+    Waiting,
     WriteRecord,
 )
-from lockprovider.storage_lock.commit_log import Pending, tells
+from lockprovider.storage_lock.commit_log import Pending, fits_log
 from lockprovider.storage_lock.commit_requests import SMOOTHING, CommitAnswer, CommitRequest, CommitRequests
-from lockprovider.storage_lock.driver import Known
-from lockprovider.storage_lock.record import LockRecord, others_wait, rest_due_ms
+from lockprovider.storage_lock.driver import KnownRecord
+from lockprovider.storage_lock.record import LockRecord, due_yield_until_ms, others_wait
 from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 from lockprovider.storage_lock.states import Me
 
 _RETRY_S = 0.2
-_LEAST_DUTY_S = 0.06
+_LEAST_LEADING_S = 0.06
 _LEAST_ROUND_S = 0.005
 
 
 @dataclass
-class _Duty:
+class _Leading:
     """What the leader of the batch remembers: length and start of its round, and its empty rounds in a row."""
 
     round_s: float
     began_s: float
     empty_rounds: int = 0
-    looks_s: float = 0.0  # how long it takes to list the intents
+    listing_s: float = 0.0  # how long it takes to list the intents
 
 
 class Member:
     """One client of group commit. Not thread-safe.
 
-    `asked_for`: whether a thread of this process wants to hold the lock. `throttled`: whether the store has ever asked
+    `wants_hold`: whether a thread of this process wants to hold the lock. `throttled`: whether the store has ever asked
     for patience at a write of the record.
     """
 
@@ -69,7 +69,7 @@ class Member:
         requests: CommitRequests,
         writer: RecordWriter,
         applying: Applying,
-        asked_for: Callable[[], bool],
+        wants_hold: Callable[[], bool],
         throttled: Callable[[], bool],
     ) -> None:
         self._store = store
@@ -78,12 +78,12 @@ class Member:
         self._requests = requests
         self._writer = writer
         self._applying = applying
-        self._asked_for = asked_for
+        self._wants_hold = wants_hold
         self._throttled = throttled
         self._decider: Decider | None = None
-        self._duty: _Duty | None = None
+        self._leading: _Leading | None = None
 
-    def take(self, new: Iterable[tuple[CommitRequest, Known | None]]) -> None:
+    def take(self, new: Iterable[tuple[CommitRequest, KnownRecord | None]]) -> None:
         """Add requests, each with the record as its caller read it."""
         for request, known in new:
             self._requests.add(request)
@@ -91,7 +91,7 @@ class Member:
                 self._writer.learn(known)
             mine = self._writer.known
             log = None if mine is None else mine.record.log
-            if log is None or log.name != request.intent.log or request.intent.place > log.next:
+            if log is None or log.name != request.intent.log or request.intent.position > log.next:
                 self._writer.stale = True
 
     def turn(self) -> float | None:
@@ -99,12 +99,12 @@ class Member:
         try:
             return self._step()
         except (CasError, LockError) as error:
-            self._writer.stale, self._duty = True, None
+            self._writer.stale, self._leading = True, None
             for request in self._requests.late():
                 self._give_up(request, error)
             return _RETRY_S if self._requests else None
         except Exception as error:  # noqa: BLE001 - the decider's error, for the waiting callers
-            self._duty = None
+            self._leading = None
             for request in self._requests:
                 self._give_up(request, error)
             return 0.0
@@ -118,37 +118,37 @@ class Member:
         if known is None:
             requests.settle(None, ())
         else:
-            requests.settle(known.record.log, {pending.path for pending in writer.unapplied(known.record)})
+            requests.settle(known.record.log, {pending.path for pending in writer.all_pending(known.record)})
         for request in requests.late():
             self._give_up(request, self._not_in_time(request))
         if known is None:
             return self._all_hold() if requests else None
         return self._do_next(known)
 
-    def _do_next(self, known: Known) -> float | None:
+    def _do_next(self, known: KnownRecord) -> float | None:
         """Do what `next_act` chooses; returns the pause in seconds, None if nothing is left."""
-        record, duty = known.record, self._duty
-        undecided = self._requests.undecided(record.log) if duty is None else []
+        record, leading = known.record, self._leading
+        undecided = self._requests.undecided(record.log) if leading is None else []
         mine = self._situation(known, undecided)
-        at = self._applied_by_others(known) if mine.standing and not (undecided or mine.applies) else None
+        at = self._applied_by_others(known) if mine.waiting and not (undecided or mine.applies) else None
         mine = replace(mine, others_apply=at is not None)
         pause_s: float | None = 0.0
         match combine.next_act(record, mine, self._world.now_ms(), self._me.settings.poll):
-            case Combine() if duty is not None:
-                pause_s = self._round(known, duty, mine)
+            case Combine() if leading is not None:
+                pause_s = self._round(known, leading, mine)
             case StepDown():
-                self._duty = None
+                self._leading = None
             case AwaitOthers() if at is not None:
-                pause_s = self._until_there_s(known, at)
+                pause_s = self._until_applied_s(known, at)
             case Wait():
                 pause_s = _RETRY_S
-            case WriteRecord(duty=announced):
-                pause_s = self._straight(known, duty=announced)
+            case WriteRecord(leads=announced):
+                pause_s = self._straight(known, leads=announced)
             case Post() if record.log is not None:
                 pause_s = 0.0 if self._requests.post(undecided, record.log) else _RETRY_S
-            case LookAgain(seconds):
+            case PollAgain(seconds):
                 self._writer.stale = True
-                pause_s = self._next_look_s(record, seconds)
+                pause_s = self._next_poll_s(record, seconds)
             case Free():
                 pause_s = self._free(known)
             case Rest():
@@ -157,14 +157,14 @@ class Member:
                 pause_s = self._all_hold()
         return pause_s
 
-    def _situation(self, known: Known, undecided: list[CommitRequest]) -> Situation:
+    def _situation(self, known: KnownRecord, undecided: list[CommitRequest]) -> Situation:
         """Collect what this client knows besides the record."""
-        record, writer, leads = known.record, self._writer, self._duty is not None
+        record, writer, leads = known.record, self._writer, self._leading is not None
         # These are read first: what is applied by then is not among the unapplied.
         applies, fails = self._applying.busy, self._applying.failed is not None
         return Situation(
-            unapplied=writer.unapplied(record),
-            standing=self._standing(known, undecided) if self._requests and not leads else None,
+            all_pending=writer.all_pending(record),
+            waiting=self._waiting(known, undecided) if self._requests and not leads else None,
             undecided=bool(undecided),
             leads=leads,
             applies=applies,
@@ -174,48 +174,49 @@ class Member:
             wrote=record.owner == self._me.owner and not writer.stale,
         )
 
-    def _next_look_s(self, record: LockRecord, seconds: float) -> float:
+    def _next_poll_s(self, record: LockRecord, seconds: float) -> float:
         spread_s = seconds + self._world.random() * min(seconds / 4, self._requests.post_s or seconds)
-        if not self._record_tells:
+        if not self._record_shows_applied:
             return spread_s
-        return max(spread_s, min(self._requests.first_look_s(), combine.latest_first_look_s(record)))
+        return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
 
-    def _applied_by_others(self, known: Known) -> int | None:
+    def _applied_by_others(self, known: KnownRecord) -> int | None:
         """Return the position among the unapplied of the first publish wanted here, if another client applies it.
 
         None also if the record soon shows what is applied.
         """
         record, now_s = known.record, self._world.monotonic_s()
-        if self._record_tells:
+        if self._record_shows_applied:
             return None
-        if record.owner == self._me.owner or now_s - known.seen_s >= record.duty_ms / 1000:
+        if record.owner == self._me.owner or now_s - known.seen_s >= record.combiner_ms / 1000:
             return None
         stems = tuple(request.intent.stem for request in self._requests)
-        unapplied = self._writer.unapplied(record)
-        return next((n for n, pending in enumerate(unapplied) if pending.path.startswith(stems)), None)
+        all_pending = self._writer.all_pending(record)
+        return next((n for n, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
-    def _until_there_s(self, known: Known, at: int) -> float:
+    def _until_applied_s(self, known: KnownRecord, at: int) -> float:
         """Read whether the publish at `at`, with all before it, is applied; returns the seconds until the next read."""
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
-        unapplied = self._writer.unapplied(record)
-        at_once = any(request.decider.at_once for request in self._requests)
+        all_pending = self._writer.all_pending(record)
+        unordered = any(request.decider.unordered for request in self._requests)
         ago_s = max(now_s - known.seen_s, (self._world.now_ms() - record.freed_ms) / 1000)
-        due_s = put_s * (1 if at_once else at + 1) - ago_s
+        due_s = put_s * (1 if unordered else at + 1) - ago_s
         if due_s > 0:
             return due_s
-        before = unapplied[:at] if at_once else ()
-        return 0.0 if self._applying.finds(unapplied[at], before) else max(_LEAST_ROUND_S, put_s / 2)
+        before = all_pending[:at] if unordered else ()
+        return 0.0 if self._applying.check_applied(all_pending[at], before) else max(_LEAST_ROUND_S, put_s / 2)
 
-    def _standing(self, known: Known, undecided: list[CommitRequest]) -> Standing:
+    def _waiting(self, known: KnownRecord, undecided: list[CommitRequest]) -> Waiting:
         now_s = self._world.monotonic_s()
-        posted = all(request.is_there for request in undecided)
+        posted = all(request.is_stored for request in undecided)
         age_s, waits_s = now_s - known.seen_s, now_s - self._requests.since_s
-        writes = 2 if undecided and self._record_tells else 1  # the first decides, the next shows that it is applied
-        return Standing(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
+        # The first write decides, the next one shows that the publish is applied.
+        writes = 2 if undecided and self._record_shows_applied else 1
+        return Waiting(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
 
     def _name(self) -> str:
         """Return this process's name among the waiters, or none if a thread of it wants to hold the lock."""
-        return "" if self._asked_for() else self._me.line_name
+        return "" if self._wants_hold() else self._me.waiter_name
 
     # -- giving up -----------------------------------------------------------------------------------------------------
 
@@ -223,8 +224,8 @@ class Member:
         known = self._writer.known
         owner, until_ms = ("", 0) if known is None else (known.record.owner, known.record.valid_until_ms)
         waited_s = request.deadline_s - request.began_s
-        said = f"{request.intent.stem!r} was not published within {waited_s:g} s; {owner} wrote the lock record last"
-        return NotAcquired(said, owner=owner, valid_until_ms=until_ms)
+        message = f"{request.intent.stem!r} was not published within {waited_s:g} s; {owner} wrote the lock record last"
+        return NotAcquired(message, owner=owner, valid_until_ms=until_ms)
 
     def _all_hold(self) -> float:
         """End all requests: their callers must hold the lock to publish."""
@@ -233,20 +234,20 @@ class Member:
         self._writer.stale = True
         return 0.0
 
-    def _give_up(self, request: CommitRequest, came: CommitAnswer | BaseException) -> None:
-        """Withdraw a request and end it with `came`; instead of an error with `Void`, if the log has ended.
+    def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
+        """Withdraw a request and end it with `outcome`; instead of an error with `Void`, if the log has ended.
 
         The caller gets `PublishUnknown` if the publish is, or may be, decided.
         """
         try:
-            if self._withdraw(request) and isinstance(came, BaseException):
-                came = Void()
+            if self._withdraw(request) and isinstance(outcome, BaseException):
+                outcome = Void()
         except (CasError, LockError) as error:
             unknown = PublishUnknown(f"{request.intent.stem!r} may have been published: {error}")
             unknown.__cause__ = error
             self._requests.end(request, unknown)
         else:
-            self._requests.end(request, came)
+            self._requests.end(request, outcome)
 
     def _withdraw(self, request: CommitRequest) -> bool:
         """Withdraw the intent and wait until no write can decide it; True if the log has ended and may have decided it.
@@ -260,75 +261,78 @@ class Member:
         if asked:
             self._writer.move_on()
         known = self._writer.known
-        came = combine.verdict(None if known is None else known.record.log, request.intent, request.decider)
-        if isinstance(came, Decided):
-            raise PublishUnknown(f"the publish of {came.path!r} was decided; the next writer of the lock applies it")
-        return asked and isinstance(came, Void)
+        outcome = combine.verdict(None if known is None else known.record.log, request.intent, request.decider)
+        if isinstance(outcome, Decided):
+            raise PublishUnknown(f"the publish of {outcome.path!r} was decided; the next writer of the lock applies it")
+        return asked and isinstance(outcome, Void)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def _straight(self, known: Known, *, duty: bool) -> float:
-        """Write the record with this client's own publishes; with `duty` begin to lead the batch. Returns the pause."""
+    def _straight(self, known: KnownRecord, *, leads: bool) -> float:
+        """Write the record with this client's own publishes; with `leads` begin to lead the batch.
+
+        Returns the pause.
+        """
         writer = self._writer
         if pause_s := self._paced_s(known):
             return pause_s
         batch = self._chosen(known)
         began_s = self._world.monotonic_s()
-        if not batch and not known.record.unapplied:
+        if not batch and not known.record.all_pending:
             return 0.0  # all requests were given up
         round_s = max(2 * writer.put_s, self._pace_s)
-        if writer.put(known, batch, duty_s=_announced_s(round_s) if duty else 0.0):
-            self._duty = _Duty(round_s, began_s) if duty else None
+        if writer.put(known, batch, leading_s=_announced_s(round_s) if leads else 0.0):
+            self._leading = _Leading(round_s, began_s) if leads else None
             return 0.0 if self._applying.failed is None else _RETRY_S
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
-    def _round(self, known: Known, duty: _Duty, mine: Situation) -> float:
+    def _round(self, known: KnownRecord, leading: _Leading, mine: Situation) -> float:
         """Do one round as the leader of the batch: list the intents, write the record or step down.
 
         Returns the pause.
         """
         writer, record = self._writer, known.record
         assert record.log is not None  # noqa: S101 - a leader has a log
-        if (pause_s := self._paced_s(known) - duty.looks_s) > 0:
+        if (pause_s := self._paced_s(known) - leading.listing_s) > 0:
             return pause_s
         batch: tuple[Pending, ...] = ()
-        rest_ms = rest_due_ms(record, self._world.now_ms())
-        if len(mine.unapplied) < combine.MOST_UNAPPLIED and not rest_ms:
+        yield_until_ms = due_yield_until_ms(record, self._world.now_ms())
+        if len(mine.all_pending) < combine.MOST_PENDING and not yield_until_ms:
             sample = b"" if self._decider is None else self._decider.sample
             listed = self._store.in_background(partial(self._requests.intents.listed, record.log, sample))
-            looks_s = self._world.monotonic_s()
+            listing_s = self._world.monotonic_s()
             batch = self._chosen(known, listed.result)
-            duty.looks_s = self._world.monotonic_s() - looks_s
+            leading.listing_s = self._world.monotonic_s() - listing_s
         now_s = self._world.monotonic_s()
-        is_due = now_s - known.seen_s > duty.round_s
+        is_due = now_s - known.seen_s > leading.round_s
         match combine.after_listing(
-            record, mine, batch, rests=bool(rest_ms), is_due=is_due, empty_rounds=duty.empty_rounds
+            record, mine, batch, yields=bool(yield_until_ms), is_due=is_due, empty_rounds=leading.empty_rounds
         ):
             case StepDown(frees):
-                self._duty = None
+                self._leading = None
                 if frees:
-                    writer.put(known, (), duty_s=0.0, rest_ms=rest_ms)
+                    writer.put(known, (), leading_s=0.0, yield_until_ms=yield_until_ms)
                 return 0.0
             case Wait():
-                return max(_LEAST_ROUND_S, duty.round_s / 2)
+                return max(_LEAST_ROUND_S, leading.round_s / 2)
             case WriteRecord():
-                duty.empty_rounds = 0 if batch or record.unapplied else duty.empty_rounds + 1
-                duty.round_s += (max(_LEAST_ROUND_S, now_s - duty.began_s) - duty.round_s) / SMOOTHING
-                duty.began_s = now_s
+                leading.empty_rounds = 0 if batch or record.all_pending else leading.empty_rounds + 1
+                leading.round_s += (max(_LEAST_ROUND_S, now_s - leading.began_s) - leading.round_s) / SMOOTHING
+                leading.began_s = now_s
                 self._world.sleep(self._paced_s(known))
-                if not writer.put(known, batch, duty_s=_announced_s(duty.round_s)):
-                    self._duty = None
+                if not writer.put(known, batch, leading_s=_announced_s(leading.round_s)):
+                    self._leading = None
                 return 0.0
 
-    def _free(self, known: Known) -> float | None:
+    def _free(self, known: KnownRecord) -> float | None:
         """Write the record once more, which shows foreign clients that nothing is pending."""
         if pause_s := self._paced_s(known):
             return pause_s
-        self._writer.put(known, (), duty_s=0.0)
+        self._writer.put(known, (), leading_s=0.0)
         return None
 
     @property
-    def _record_tells(self) -> bool:
+    def _record_shows_applied(self) -> bool:
         """Whether the record is written so often that it soon shows what is applied."""
         return self._store.capabilities.writes_per_s is None
 
@@ -337,11 +341,11 @@ class Member:
         """Least seconds between two writes of the record by any client, if the store has asked for patience; else 0."""
         return 1 / (self._store.capabilities.writes_per_s or math.inf) if self._throttled() else 0.0
 
-    def _paced_s(self, known: Known) -> float:
+    def _paced_s(self, known: KnownRecord) -> float:
         """Return for how many seconds the store accepts no write of the record yet."""
         return max(0.0, known.seen_s + self._pace_s - self._world.monotonic_s())
 
-    def _chosen(self, known: Known, listed: Callable[[], tuple[Intent, ...]] = tuple) -> tuple[Pending, ...]:
+    def _chosen(self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple) -> tuple[Pending, ...]:
         """Choose what the next write decides, and give up requests of this client that cannot be decided."""
         record = known.record
         assert record.log is not None  # noqa: S101 - only such a record is written
@@ -349,10 +353,10 @@ class Member:
         decider = self._decider = next((request.decider for request in self._requests), self._decider)
         assert decider is not None  # noqa: S101 - a leader once had a request
         decider.refresh(known.seen_s)
-        self._applying.at_once = decider.at_once
+        self._applying.unordered = decider.unordered
         intents = [*wanted, *(intent for intent in listed() if intent not in wanted)]
         now_ms = self._world.now_ms()
-        batch = combine.choose(record.log, self._writer.unapplied(record), intents, decider, now_ms)
+        batch = combine.choose(record.log, self._writer.all_pending(record), intents, decider, now_ms)
         for request in self._requests.undecided(record.log):
             if any(pending.path.startswith(request.intent.stem) for pending in batch):
                 continue
@@ -360,13 +364,13 @@ class Member:
             if pending is None:
                 # Only its writer can build it, after a new read. A posted intent's name is used up.
                 self._give_up(request, Hold() if request.posted else Void())
-            elif not tells(pending):  # no writer could follow it while it is pending
+            elif not fits_log(pending):  # no writer could follow it while it is pending
                 self._give_up(request, Hold())
             elif not pending.path.startswith(request.intent.stem):
-                said = f"the path {pending.path!r} must begin with {request.intent.stem!r}, the stem of its intent"
-                self._give_up(request, InvalidInput(said))
+                message = f"the path {pending.path!r} must begin with {request.intent.stem!r}, the stem of its intent"
+                self._give_up(request, InvalidInput(message))
         return batch
 
 
 def _announced_s(round_s: float) -> float:
-    return max(_LEAST_DUTY_S, combine.DUTY_ROUNDS * round_s)
+    return max(_LEAST_LEADING_S, combine.LEADER_ROUNDS * round_s)

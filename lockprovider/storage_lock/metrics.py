@@ -229,7 +229,7 @@ def measures(owner: str, now_ms: int, step: Transition) -> tuple[Measure, ...]:
 def _counted(owner: str, step: Transition) -> tuple[str, ...]:
     """Return the counters that a step increases."""
     match step.before, step.event, step.effect:
-        case _, TakeLock(RecordSeen(record=LockRecord(given=False, owner=holder))), PutRecord() if holder != owner:
+        case _, TakeLock(RecordSeen(record=LockRecord(is_free=False, owner=holder))), PutRecord() if holder != owner:
             return (DANGLING,)
         case Checking(), RecordSeen(), Ended():
             return (BY_OTHERS,)

@@ -5,9 +5,9 @@
     overdue                        poll, more and more seldom: after half the time that it has waited in vain
     free, but another's turn       allow each waiter ahead some patience, then take the lock
 
-No client needs to be a waiter (`LockRecord.line`), and a JVM writer may drop the waiters. A client sleeps for at most
-`LONGEST_S`, or `poll_s` if that is longer. Any client may take a lock that lay free for `LONGEST_S`, so waiters that
-gave up or died cost at most that time together.
+No client needs to be a waiter (`LockRecord.waiters`), and a JVM writer may drop the waiters. A client sleeps for at
+most `LONGEST_S`, or `poll_s` if that is longer. Any client may take a lock that lay free for `LONGEST_S`, so waiters
+that gave up or died cost at most that time together.
 
 Not promised: an order. Only that clients of this library do not pass over a waiting one for long.
 """
@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
 from lockprovider.storage_lock.machine import may_take
-from lockprovider.storage_lock.record import LONGEST_S, LockRecord, ahead_of, lies_free_s, rests_s, without
+from lockprovider.storage_lock.record import LONGEST_S, LockRecord, ahead_of, free_for_s, without_waiter, yield_left_s
 
 FIRST_S = 0.15  # first pause of a client that is no waiter; also how late a waiter may be
 
 _SHARE = 0.5  # share of the time waited in vain that the next pause takes
-_LOOKS = 6  # polls in the length of a turn, by a waiter whose turn is due
-_WAYS = 3  # latencies of the store by which a waiter polls before its turn, and may be late
+_POLLS = 6  # polls in the length of a turn, by a waiter whose turn is due
+_LATENCIES = 3  # latencies of the store by which a waiter polls before its turn, and may be late
 # Each join makes the holder write again: if all joined in its turn, the turn would not end.
 _UNKNOWN_TURN_S = 0.2
 _JOIN_BURST = 4  # attempts in a row: with short turns, one in three or four succeeds
@@ -47,7 +47,7 @@ class Observation:
     @property
     def mine(self) -> bool:
         """Whether the record is an older take of this client that landed late."""
-        return self.record.owner == self.owner and not self.record.given
+        return self.record.owner == self.owner and not self.record.is_free
 
     @property
     def free(self) -> bool:
@@ -62,7 +62,7 @@ class Waiter:
     name: str
     poll_s: float
     began_s: float
-    way_s: float = 0.0  # the slowest recent latency of a read
+    latency_s: float = 0.0  # the slowest recent latency of a read
     version: Version | None = None
     free_since_s: float | None = None  # since when the lock was free at `version`
     refused: int = 0  # attempts to join that lost to another write
@@ -71,9 +71,9 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class TakeTurn:
-    """Take the lock as it was read; `line` are the waiters from then on."""
+    """Take the lock as it was read; `waiters` are the waiters from then on."""
 
-    line: tuple[str, ...]
+    waiters: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,33 +88,33 @@ class Join:
     """Add this client to the waiters, under the version that was read; then poll after a pause."""
 
 
-def looked(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
-    """Choose the next action after a read of the record; `draw` is in [0, 1)."""
-    outside = seen.record.line and waiter.name not in seen.record.line
+def next_action(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
+    """Choose the next action after a read of the record; `jitter` is in [0, 1)."""
+    outside = seen.record.waiters and waiter.name not in seen.record.waiters
     known = replace(_noted(waiter, seen), round_s=_round_s(seen) if outside else None)
     take = None if known.free_since_s is None else _take(waiter, seen)
     if take is not None or _should_join(known, seen):
         return known, take or Join()
-    return known, _pause(known, seen, draw)
+    return known, _pause(known, seen, jitter)
 
 
 def at_last(waiter: Waiter, seen: Observation) -> TakeTurn | None:
     """Take the lock if it is free, regardless of waiters and yield window: for a client at its deadline."""
     if not seen.free:
         return None
-    return TakeTurn(() if _was_left(seen) else without(seen.record.line, waiter.name))
+    return TakeTurn(() if _was_left(seen) else without_waiter(seen.record.waiters, waiter.name))
 
 
-def next_look(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Pause]:
+def next_poll(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waiter, Pause]:
     """Choose the pause after joining, or after a refused take (`Observation.lost_race`)."""
     known = _noted(waiter, seen)
-    return known, _pause(known, seen, draw)
+    return known, _pause(known, seen, jitter)
 
 
-def join_failed(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Pause]:
+def join_failed(waiter: Waiter, seen: Observation, jitter: float) -> tuple[Waiter, Pause]:
     """Choose the pause after an attempt to join that lost to another write."""
     after = replace(waiter, refused=waiter.refused + 1)
-    return after, Pause(0.0 if after.refused % _JOIN_BURST else _slowing_s(waiter, seen, draw))
+    return after, Pause(0.0 if after.refused % _JOIN_BURST else _slowing_s(waiter, seen, jitter))
 
 
 def _take(waiter: Waiter, seen: Observation) -> TakeTurn | None:
@@ -122,22 +122,22 @@ def _take(waiter: Waiter, seen: Observation) -> TakeTurn | None:
 
     A client that was not a waiter at its last poll, and has waited for a whole round, goes before all waiters once.
     """
-    line, name = seen.record.line, waiter.name
-    ahead = ahead_of(name, line)
+    waiters, name = seen.record.waiters, waiter.name
+    ahead = ahead_of(name, waiters)
     if seen.mine or _was_left(seen):
         return at_last(waiter, seen)
-    if ahead <= _no_shows(waiter, seen):
-        return TakeTurn(without(line[ahead:], name))
+    if ahead <= _skipped_waiters(waiter, seen):
+        return TakeTurn(without_waiter(waiters[ahead:], name))
     waited_s = seen.monotonic_s - seen.took_s - waiter.began_s
-    return TakeTurn(without(line, name)) if waiter.round_s is not None and waited_s > waiter.round_s else None
+    return TakeTurn(without_waiter(waiters, name)) if waiter.round_s is not None and waited_s > waiter.round_s else None
 
 
 def _was_left(seen: Observation) -> bool:
     """Return whether the lock lay free for so long that no waiter can be alive."""
-    return not seen.mine and lies_free_s(seen.record, seen.now_ms) > LONGEST_S
+    return not seen.mine and free_for_s(seen.record, seen.now_ms) > LONGEST_S
 
 
-def _no_shows(waiter: Waiter, seen: Observation) -> int:
+def _skipped_waiters(waiter: Waiter, seen: Observation) -> int:
     """Count the first waiters whose turns have passed since the lock was first read in this version."""
     if waiter.free_since_s is None or waiter.version != seen.version:
         return 0
@@ -156,66 +156,66 @@ def comes_again(gap_s: float, waited_s: float) -> bool:
 def _noted(waiter: Waiter, seen: Observation) -> Waiter:
     """Note this read: version, latency, and since when the lock is free."""
     # In the yield window the lock is left to foreign clients.
-    free = seen.free and not rests_s(seen.record, seen.now_ms)
+    free = seen.free and not yield_left_s(seen.record, seen.now_ms)
     since_s = waiter.free_since_s if waiter.version == seen.version else None
     since_s = seen.monotonic_s if since_s is None else since_s
-    way_s = max(seen.took_s, waiter.way_s / 2)
-    return replace(waiter, way_s=way_s, version=seen.version, free_since_s=since_s if free else None)
+    latency_s = max(seen.took_s, waiter.latency_s / 2)
+    return replace(waiter, latency_s=latency_s, version=seen.version, free_since_s=since_s if free else None)
 
 
 def _should_join(waiter: Waiter, seen: Observation) -> bool:
     """Return whether to join now: after a round in vain; as the first waiter, in a turn of some length."""
     record = seen.record
-    if not seen.understood or not waiter.name or waiter.name in record.line or seen.lost_race:
+    if not seen.understood or not waiter.name or waiter.name in record.waiters or seen.lost_race:
         return False
     waited_s = seen.monotonic_s - waiter.began_s
-    if not record.line and not record.turn_ms:
+    if not record.waiters and not record.turn_ms:
         return min(waited_s, _lasts_s(seen)) > _UNKNOWN_TURN_S
     return waited_s > _round_s(seen)
 
 
-def _pause(waiter: Waiter, seen: Observation, draw: float) -> Pause:
-    if rest_s := rests_s(seen.record, seen.now_ms):
-        return Pause(rest_s * (1 + draw / 10))
-    pause_s = max(_expected_s(waiter, seen, draw), _slowing_s(waiter, seen, draw))
-    return Pause(max(0.0, min(pause_s, _until_there_s(waiter, seen, draw), max(LONGEST_S, waiter.poll_s))))
+def _pause(waiter: Waiter, seen: Observation, jitter: float) -> Pause:
+    if yield_s := yield_left_s(seen.record, seen.now_ms):
+        return Pause(yield_s * (1 + jitter / 10))
+    pause_s = max(_expected_s(waiter, seen, jitter), _slowing_s(waiter, seen, jitter))
+    return Pause(max(0.0, min(pause_s, _until_takeable_s(waiter, seen, jitter), max(LONGEST_S, waiter.poll_s))))
 
 
-def _expected_s(waiter: Waiter, seen: Observation, draw: float) -> float:
-    """Return the seconds until this client's expected turn; `draw` spreads clients that are no waiters."""
-    line, turn_s = seen.record.line, _turn_s(seen)
-    if waiter.name in line:
+def _expected_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
+    """Return the seconds until this client's expected turn; `jitter` spreads clients that are no waiters."""
+    waiters, turn_s = seen.record.waiters, _turn_s(seen)
+    if waiter.name in waiters:
         left_s = 0.0 if seen.free else min(turn_s, max(0.0, turn_s - _lasts_s(seen)))
-        return ahead_of(waiter.name, line) * turn_s + left_s - _WAYS * waiter.way_s
-    return 0.0 if seen.lost_race else len(line) * turn_s * (1 + draw) / 2
+        return ahead_of(waiter.name, waiters) * turn_s + left_s - _LATENCIES * waiter.latency_s
+    return 0.0 if seen.lost_race else len(waiters) * turn_s * (1 + jitter) / 2
 
 
-def _slowing_s(waiter: Waiter, seen: Observation, draw: float) -> float:
+def _slowing_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
     """Return the seconds between two polls of a client whose turn is due."""
-    if waiter.name in seen.record.line:
-        least_s, in_vain_s = _turn_s(seen) / _LOOKS, _lasts_s(seen) - _turn_s(seen)
+    if waiter.name in seen.record.waiters:
+        least_s, in_vain_s = _turn_s(seen) / _POLLS, _lasts_s(seen) - _turn_s(seen)
     else:
         least_s, in_vain_s = FIRST_S, seen.monotonic_s - waiter.began_s
-    return min(waiter.poll_s, max(least_s, in_vain_s * _SHARE)) * (1 + draw) / 2
+    return min(waiter.poll_s, max(least_s, in_vain_s * _SHARE)) * (1 + jitter) / 2
 
 
-def _until_there_s(waiter: Waiter, seen: Observation, draw: float) -> float:
+def _until_takeable_s(waiter: Waiter, seen: Observation, jitter: float) -> float:
     """Return the seconds until this client may take the lock: at the lapse, at its turn, or when any client may.
 
-    `draw` spreads clients that wait for the same moment.
+    `jitter` spreads clients that wait for the same moment.
     """
     if waiter.free_since_s is None:
-        there_s = (seen.record.lapses_ms - seen.now_ms) / 1000
+        takeable_s = (seen.record.lapses_ms - seen.now_ms) / 1000
     else:
-        patience_s = ahead_of(waiter.name, seen.record.line) * _patience_s(waiter, seen)
+        patience_s = ahead_of(waiter.name, seen.record.waiters) * _patience_s(waiter, seen)
         passed_s = waiter.free_since_s + patience_s - seen.monotonic_s
-        there_s = min(passed_s, LONGEST_S - lies_free_s(seen.record, seen.now_ms))
-    return max(0.0, there_s) + draw * FIRST_S
+        takeable_s = min(passed_s, LONGEST_S - free_for_s(seen.record, seen.now_ms))
+    return max(0.0, takeable_s) + jitter * FIRST_S
 
 
 def _round_s(seen: Observation) -> float:
     """Return the seconds of a round: a turn of each waiter, and of this client."""
-    return (len(seen.record.line) + 1) * _turn_s(seen)
+    return (len(seen.record.waiters) + 1) * _turn_s(seen)
 
 
 def _turn_s(seen: Observation) -> float:
@@ -232,4 +232,4 @@ def _lasts_s(seen: Observation) -> float:
 
 def _patience_s(waiter: Waiter, seen: Observation) -> float:
     """Return how many seconds the first waiter has to take a free lock."""
-    return FIRST_S + _turn_s(seen) / _LOOKS + _WAYS * waiter.way_s
+    return FIRST_S + _turn_s(seen) / _POLLS + _LATENCIES * waiter.latency_s

@@ -45,10 +45,10 @@ _ENDED_BEFORE = Ended("it had already ended", LossReason.LAPSED)
 
 
 class Publisher:
-    """Publishes under its client's lease. The publishing thread holds `one_publish` throughout."""
+    """Publishes under its client's lease. The publishing thread holds `publish_guard` throughout."""
 
     def __init__(self, store: Store, path: str, me: Me, driver: Driver) -> None:
-        self.one_publish = threading.RLock()  # renewals do not wait for it
+        self.publish_guard = threading.RLock()  # renewals do not wait for it
         self._store = store
         self._folder = path.rpartition("/")[0]
         self._me = me
@@ -64,12 +64,12 @@ class Publisher:
         """Forget the earlier lease's commits: they cannot land over the new lease's record."""
         self._commits = {}
 
-    def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
+    def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
         """Enclose data that fits into the lock record; write other data to the store."""
-        enclosed = steps.enclose(path, data, sole=sole)
+        enclosed = steps.enclose(path, data, unshared=unshared)
         if enclosed is not None:
             return enclosed
-        return steps.stage(self._store, self._folder, self._world.new_id(), path, data, sole=sole)
+        return steps.stage(self._store, self._folder, self._world.new_id(), path, data, unshared=unshared)
 
     def unstage(self, pending: Pending) -> None:
         """Remove the staged bytes of a publish, after reading that no record needs them.
@@ -79,12 +79,12 @@ class Publisher:
             CasError: the store failed; they may remain.
         """
         if pending.staged:
-            with self._driver.one_step:
+            with self._driver.step_guard:
                 seen = self._driver.read()
-            unapplied = () if seen.record is None else seen.record.unapplied
+            all_pending = () if seen.record is None else seen.record.all_pending
             tries = self._commits.items()
             may_be = [tried for tried, sent in tries if became(sent, seen.record, seen.version) == "open"]
-            if any(named.staged == pending.staged for named in (*unapplied, *may_be)):
+            if any(named.staged == pending.staged for named in (*all_pending, *may_be)):
                 raise LockError(
                     f"a publish that was or may be decided needs the bytes staged at {pending.staged!r}: "
                     "acquire the lock again, then remove them"
@@ -104,7 +104,7 @@ class Publisher:
         bytes, if the caller has them. `new`: the caller knows that nothing is at the path.
         """
         data_is_ready, ended = new and data is not None, None
-        with self.one_publish:
+        with self.publish_guard:
             while True:
                 step, answer = self._advance(pending, ended, data_is_ready=data_is_ready)
                 match step, answer:
@@ -132,7 +132,7 @@ class Publisher:
         The answer of a commit is None until the data is ready.
         """
         driver = self._driver
-        with driver.one_step:
+        with driver.step_guard:
             state = driver.state
             step = publish_next(state, tried=self.tried(pending), ended=ended is not None, record_is_seen=False)
             if step == "look":
@@ -167,13 +167,13 @@ class Publisher:
         """
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
-            with self._driver.one_step:
+            with self._driver.step_guard:
                 seen = self._driver.read().record
         except (CasError, MalformedRecord) as error:
-            said = f"{pending.path!r} was written after the lease had ended, and the lock record could not be read"
-            raise PublishUnknown(said) from error
+            message = f"{pending.path!r} was written after the lease had ended, and the lock record could not be read"
+            raise PublishUnknown(message) from error
         logged = seen is not None and seen.log is not None and seen.log.has(pending)
-        if not (logged or (seen is not None and pending in seen.unapplied) or only_ours_since(seen, since_ms)):
+        if not (logged or (seen is not None and pending in seen.all_pending) or only_ours_since(seen, since_ms)):
             raise PublishUnknown(
                 f"{pending.path!r} was written after the lease had ended; a JVM writer may have held the lock before"
             )
@@ -187,12 +187,12 @@ class Publisher:
             CasError: the same.
         """
         kept = self.set_aside[pending.path]
-        said = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {kept!r}"
-        with self._driver.one_step:
+        message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {kept!r}"
+        with self._driver.step_guard:
             held = isinstance(self._driver.state, Held)
             if held and self._driver.feed(Renew(self._driver.moment())) == Done("renewed"):
-                raise AlreadyExists(said, path=pending.path)
-        raise Unappliable(said, occupied=True)
+                raise AlreadyExists(message, path=pending.path)
+        raise Unappliable(message, occupied=True)
 
     def tried(self, pending: Pending) -> bool:
         """Return whether this lease ever sent the commit of `pending`."""
@@ -215,12 +215,12 @@ class Publisher:
         while True:
             match publish_next(driver.state, tried=tried, ended=True, record_is_seen=seen is not None):
                 case "read_record":
-                    with driver.one_step:
+                    with driver.step_guard:
                         seen = driver.read()
                 case "read_path":
                     record = None if seen is None else seen.record
-                    there = steps.digest_at(self._store, pending.path)
-                    verdict = settle_commit(pending, self._me.owner, epoch, record, there)
+                    stored_digest = steps.digest_at(self._store, pending.path)
+                    verdict = settle_commit(pending, self._me.owner, epoch, record, stored_digest)
                     # A JVM writer that drops `pending` from the record does not stop a write that this client has sent.
                     return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
                 case _:
@@ -238,7 +238,7 @@ class Publisher:
         """Apply what was decided and could not be applied before."""
         state = self._driver.state
         if isinstance(state, Rolling) and state.held.record.pending is not None:
-            self._apply(Apply(state.held.record.pending, state.held.record.earlier), left_s=left_s)
+            self._apply(Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
 
     def _apply(self, what: Apply, data: bytes | None = None, left_s: steps.Left | None = None) -> None:
         """Apply a publish and those before it while the lease lives.
@@ -246,11 +246,11 @@ class Publisher:
         The machine is free during this, and notified at the end.
         """
         left_s = left_s or self.left_s
-        there = [self._is_applied(earlier, None, left_s) for earlier in what.earlier]
+        are_applied = [self._is_applied(earlier, None, left_s) for earlier in what.earlier]
         self._sent.add(what.pending)
-        there.append(self._is_applied(what.pending, data, left_s))
+        are_applied.append(self._is_applied(what.pending, data, left_s))
         self._sent.discard(what.pending)
-        self._note_applied(what.pending, set_aside=not all(there))
+        self._note_applied(what.pending, set_aside=not all(are_applied))
 
     def _is_applied(self, pending: Pending, data: bytes | None, left_s: steps.Left) -> bool:
         """Apply a publish; False if it was set aside."""
@@ -276,9 +276,9 @@ class Publisher:
 
     def roll_forward(self, what: Apply) -> None:
         """Apply what was decided under an earlier lease, unless a listing shows that it exists."""
-        unapplied = (*what.earlier, what.pending)
-        many = bool(what.earlier) and all(pending.sole for pending in unapplied)
-        if many and steps.are_there(self._store, [pending.path for pending in unapplied]):
+        all_pending = (*what.earlier, what.pending)
+        many = bool(what.earlier) and all(pending.unshared for pending in all_pending)
+        if many and steps.all_exist(self._store, [pending.path for pending in all_pending]):
             self._note_applied(what.pending)
         else:
             self._apply(what)
@@ -286,7 +286,7 @@ class Publisher:
     def _note_applied(self, pending: Pending, *, set_aside: bool = False) -> None:
         """Notify the machine at once, even if a renewal's answer is missing: the object may now be removed."""
         driver = self._driver
-        with driver.one_step:
+        with driver.step_guard:
             held = driver.held()
             waits = isinstance(driver.state, Rolling) or (isinstance(driver.state, Checking) and not set_aside)
             if waits and held is not None and held.record.pending == pending:

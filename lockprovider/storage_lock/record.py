@@ -37,9 +37,9 @@ LARGEST_ENCLOSED = 256 << 10
 """Most bytes of a publish in the record; a larger one is staged, however well it deflates."""
 _LARGEST = 4 << 20  # bytes of a record; ours have about 50 KB, and 40 bytes for each waiter
 _LARGEST_LONG = (1 << 63) - 1  # the JVM's largest `long`
-_TIMES = {"turnMs": "turn_ms", "freedMs": "freed_ms", "pendingUntil": "late_ms"}
-_TIMES |= {"foreignSeenMs": "guest_ms", "yieldUntilMs": "rest_ms", "combinerMs": "duty_ms"}
-_MOST_EARLIER = 64  # four times `MOST_UNAPPLIED` of `combine`
+_TIMES = {"turnMs": "turn_ms", "freedMs": "freed_ms", "pendingUntil": "pending_until_ms"}
+_TIMES |= {"foreignSeenMs": "foreign_seen_ms", "yieldUntilMs": "yield_until_ms", "combinerMs": "combiner_ms"}
+_MOST_PENDING_BEFORE = 64  # four times `MOST_PENDING` of `combine`
 
 
 def lapsed(valid_until_ms: int, now_ms: int) -> bool:
@@ -60,19 +60,20 @@ class LockRecord:
             falls only if another client's clock was ahead by more than the time in between.
         nonce: makes the bytes of every write unique, and names the write.
         pending: a decided publish that the next holder must apply first.
-        earlier: the publishes decided right before `pending` that may not be applied yet either, in order.
+        pending_before: the publishes decided right before `pending` that may not be applied yet either, in order.
         holder: the holding process, for people.
-        line: the waiters, in the order of their turns. Safety never depends on it.
+        waiters: the waiters, in the order of their turns. Safety never depends on it.
         turn_ms: the recent length of a turn, from take to take; 0 if not known.
         freed_ms: when the lock was released to the waiters, epoch ms by the releaser's clock; else 0.
-        guest_ms: when a foreign client (a JVM writer) was last found to have written the record, epoch ms; 0 if long
-            past.
-        duty_ms: a hint for how long after this write its writer leads the batch; 0 if it does not.
-        rest_ms: end of the last yield window, in which waiters leave a released lock to a foreign client, epoch ms.
-        handed: the lock was released with pending publishes. Clients of this library may take it. A foreign client,
-            which ignores `pending`, must wait until `valid_until_ms`.
-        late_ms: `valid_until_ms` of the last `handed` record: until then a pending publish may be applied. 0 if long
-            past.
+        foreign_seen_ms: when a foreign client (a JVM writer) was last found to have written the record, epoch ms; 0 if
+            long past.
+        combiner_ms: a hint for how long after this write its writer leads the batch; 0 if it does not.
+        yield_until_ms: end of the last yield window, in which waiters leave a released lock to a foreign client, epoch
+            ms.
+        released_pending: the lock was released with pending publishes. Clients of this library may take it. A foreign
+            client, which ignores `pending`, must wait until `valid_until_ms`.
+        pending_until_ms: `valid_until_ms` of the last `released_pending` record: until then a pending publish may be
+            applied. 0 if long past.
         log: the recent publishes of holders that keep the log; None once any other holder has had the lock.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
@@ -88,26 +89,26 @@ class LockRecord:
     nonce: str = ""
     pending: Pending | None = None
     holder: Holder | None = None
-    line: tuple[str, ...] = ()
+    waiters: tuple[str, ...] = ()
     turn_ms: int = 0
     freed_ms: int = 0
-    handed: bool = False
-    late_ms: int = 0
+    released_pending: bool = False
+    pending_until_ms: int = 0
     log: Log | None = None
-    earlier: tuple[Pending, ...] = ()
-    guest_ms: int = 0
-    rest_ms: int = 0
-    duty_ms: int = 0
+    pending_before: tuple[Pending, ...] = ()
+    foreign_seen_ms: int = 0
+    yield_until_ms: int = 0
+    combiner_ms: int = 0
 
     @property
-    def unapplied(self) -> tuple[Pending, ...]:
+    def all_pending(self) -> tuple[Pending, ...]:
         """All publishes that are decided and may not be applied yet, in the order of the decisions."""
-        return () if self.pending is None else (*self.earlier, self.pending)
+        return () if self.pending is None else (*self.pending_before, self.pending)
 
     @property
-    def tells_all(self) -> bool:
+    def log_has_pending(self) -> bool:
         """Whether the log has the bytes of all pending publishes; True if nothing is pending."""
-        return self.pending is None or (self.log is not None and self.log.ends_with(self.unapplied))
+        return self.pending is None or (self.log is not None and self.log.ends_with(self.all_pending))
 
     def lapsed_at(self, now_ms: int) -> bool:
         """Return whether other clients may take the lock over: its validity and the grace have passed.
@@ -122,18 +123,18 @@ class LockRecord:
         """The first time, epoch ms, at which the record is lapsed."""
         return self.valid_until_ms + GRACE_MS + 1
 
-    def apart_from_line(self) -> LockRecord:
+    def without_waiters(self) -> LockRecord:
         """Return the record without the waiters, which waiting clients may change.
 
-        >>> record.apart_from_line().line
+        >>> record.without_waiters().waiters
         ()
         """
-        return replace(self, line=())
+        return replace(self, waiters=())
 
     @property
-    def given(self) -> bool:
+    def is_free(self) -> bool:
         """Whether a client of this library may take the lock without waiting: its holder has released it."""
-        return self.expired or self.handed
+        return self.expired or self.released_pending
 
     def encode(self) -> bytes:
         """Encode the record as UTF-8 JSON, Hudi's fields first.
@@ -147,28 +148,30 @@ class LockRecord:
             "owner": self.owner,
             "epoch": self.epoch,
             "nonce": self.nonce,
-            "pending": None if self.pending is None else fields_of(self.pending, enclosed=not self.tells_all),
+            "pending": None if self.pending is None else fields_of(self.pending, enclosed=not self.log_has_pending),
             "holder": None if self.holder is None else _holder_fields(self.holder),
         }
-        fields |= {name: value for name, value in self._only_if_said() if value}
-        if self.earlier:
-            told = self.tells_all and all(p.sole and not p.staged for p in self.earlier)
-            fields["pendingBefore"] = len(self.earlier) if told else [fields_of(p, enclosed=True) for p in self.earlier]
+        fields |= {name: value for name, value in self._optional_fields() if value}
+        if self.pending_before:
+            log_suffices = self.log_has_pending and all(p.unshared and not p.staged for p in self.pending_before)
+            fields["pendingBefore"] = (
+                len(self.pending_before) if log_suffices else [fields_of(p, enclosed=True) for p in self.pending_before]
+            )
         if self.log is not None:
             fields["log"] = {"name": self.log.name, "first": self.log.first, "next": self.log.next}
             fields["log"]["packed"] = base64.b64encode(self.log.packed).decode("ascii")
         return json.dumps(fields, separators=(",", ":")).encode()
 
-    def _only_if_said(self) -> Iterator[tuple[str, Any]]:
+    def _optional_fields(self) -> Iterator[tuple[str, Any]]:
         """Yield the fields that are left out if they are empty."""
-        yield "waiters", list(self.line)
+        yield "waiters", list(self.waiters)
         yield "turnMs", self.turn_ms
         yield "freedMs", self.freed_ms
-        yield "foreignSeenMs", self.guest_ms
-        yield "yieldUntilMs", self.rest_ms
-        yield "combinerMs", self.duty_ms
-        yield "releasedPending", self.handed
-        yield "pendingUntil", self.late_ms
+        yield "foreignSeenMs", self.foreign_seen_ms
+        yield "yieldUntilMs", self.yield_until_ms
+        yield "combinerMs", self.combiner_ms
+        yield "releasedPending", self.released_pending
+        yield "pendingUntil", self.pending_until_ms
 
     @classmethod
     def decode(cls, data: bytes, path: str = "") -> LockRecord:
@@ -195,10 +198,10 @@ class LockRecord:
                 nonce=as_text(fields.get("nonce") or "", "nonce"),
                 pending=pending,
                 holder=_holder(fields.get("holder")),
-                line=tuple([as_text(name, "waiters") for name in fields.get("waiters") or ()]),
-                handed=as_flag(fields.get("releasedPending") or False, "releasedPending"),
+                waiters=tuple([as_text(name, "waiters") for name in fields.get("waiters") or ()]),
+                released_pending=as_flag(fields.get("releasedPending") or False, "releasedPending"),
                 log=log,
-                earlier=_earlier(fields.get("pendingBefore"), log) if pending else (),
+                pending_before=_pending_before(fields.get("pendingBefore"), log) if pending else (),
                 **{_TIMES[n]: as_whole(fields[n] or 0, n, most=_LARGEST_LONG) for n in fields.keys() & _TIMES.keys()},
             )
 
@@ -221,25 +224,25 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {"path": pending.path, "staged": pending.staged, "digest": pending.digest}
     if pending.data is not None and enclosed:
         fields["enclosed"] = base64.b64encode(zlib.compress(pending.data)).decode("ascii")
-    if pending.sole:
+    if pending.unshared:
         fields["unshared"] = True
     if pending.first is not None and enclosed:
         fields["first"] = fields_of(pending.first, enclosed=True)
     return fields
 
 
-def _earlier(value: Any, log: Log | None) -> tuple[Pending, ...]:
+def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
     """Decode the earlier pending publishes; a number refers to that many log entries before the last one."""
     if value is None:
         return ()
-    if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_EARLIER:
-        raise Undecodable(f"it has more than {_MOST_EARLIER} pending publishes")
+    if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_PENDING_BEFORE:
+        raise Undecodable(f"it has more than {_MOST_PENDING_BEFORE} pending publishes")
     if isinstance(value, list):
         return tuple(p for p in (_pending(one, None) for one in value) if p is not None)
-    found = () if log is None else (log.since(log.next - 1 - value) or ())[:-1]
-    if len(found) != value:
+    entries = () if log is None else (log.since(log.next - 1 - value) or ())[:-1]
+    if len(entries) != value:
         raise Undecodable(f"its log does not hold the {value} publishes that are pending")
-    return tuple(entry.pending for entry in found)
+    return tuple(entry.pending for entry in entries)
 
 
 def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
@@ -248,16 +251,18 @@ def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending 
         return None
     if is_first and value.get("first") is not None:
         raise Undecodable("a pending publish has a nested `first`, which is allowed only one level deep")
-    sole = as_flag(value.get("unshared") or False, "unshared")
-    pending = Pending(text_in(value, "path"), text_in(value, "staged"), text_in(value, "digest"), sole=sole)
+    unshared = as_flag(value.get("unshared") or False, "unshared")
+    pending = Pending(text_in(value, "path"), text_in(value, "staged"), text_in(value, "digest"), unshared=unshared)
     enclosed, first = value.get("enclosed"), _pending(value.get("first"), None, is_first=True)
     if enclosed is not None:
         data = inflate(unbase64(enclosed, "enclosed"), most=LARGEST_ENCLOSED)
         return replace(pending, data=data, first=first)
-    told = None if log is None else log.told(pending)
-    if told is None or told.data is None:
+    logged = None if log is None else log.last_entry(pending)
+    if logged is None or logged.data is None:
         return replace(pending, first=first)
-    return replace(told.pending, staged=pending.staged, sole=pending.sole, first=first or told.pending.first)
+    return replace(
+        logged.pending, staged=pending.staged, unshared=pending.unshared, first=first or logged.pending.first
+    )
 
 
 def _holder(value: Any) -> Holder | None:
@@ -276,83 +281,83 @@ def _holder_fields(holder: Holder) -> dict[str, Any]:
 # -- the waiters: their order, the length of a turn, and the yield window ----------------------------------------------
 #
 # Safety does not depend on the waiters. A foreign client (a JVM writer) does not know them, and would hardly find the
-# lock free. So if one was seen recently (`guest_ms`), the waiters regularly leave a released lock alone for long enough
-# to be found (`rest_ms`).
+# lock free. So if one was seen recently (`foreign_seen_ms`), the waiters regularly leave a released lock alone for long
+# enough to be found (`yield_until_ms`).
 
 # Longest turn that waiting clients expect, and longest time that a free lock is left to its waiters.
 LONGEST_S = 4.5
 # Shortest time for which a client that need not hold the lock leaves a free lock to the waiters.
-_GOES_FIRST_S = 0.25
+_WAITERS_FIRST_S = 0.25
 
 
-def ahead_of(name: str, line: tuple[str, ...]) -> int:
+def ahead_of(name: str, waiters: tuple[str, ...]) -> int:
     """Count the waiters ahead of `name`; all, if it is not one."""
-    return line.index(name) if name in line else len(line)
+    return waiters.index(name) if name in waiters else len(waiters)
 
 
-def without(line: tuple[str, ...], name: str) -> tuple[str, ...]:
+def without_waiter(waiters: tuple[str, ...], name: str) -> tuple[str, ...]:
     """Return the waiters without that name."""
-    return tuple(other for other in line if other != name)
+    return tuple(other for other in waiters if other != name)
 
 
-def joined(record: LockRecord, name: str) -> LockRecord:
+def with_waiter(record: LockRecord, name: str) -> LockRecord:
     """Return the record with this name added to the waiters."""
-    return record if name in record.line else replace(record, line=(*record.line, name))
+    return record if name in record.waiters else replace(record, waiters=(*record.waiters, name))
 
 
-def lies_free_s(record: LockRecord, now_ms: int) -> float:
+def free_for_s(record: LockRecord, now_ms: int) -> float:
     """Return for how many seconds a free lock has been available, by the record; clocks may differ."""
-    return (now_ms - max(record.rest_ms, record.freed_ms or record.valid_until_ms)) / 1000
+    return (now_ms - max(record.yield_until_ms, record.freed_ms or record.valid_until_ms)) / 1000
 
 
 def others_wait(record: LockRecord, name: str) -> bool:
     """Return whether a waiter other than `name` is in the record."""
-    return any(other != name for other in record.line)
+    return any(other != name for other in record.waiters)
 
 
-def goes_first_s(record: LockRecord) -> float:
+def waiters_first_s(record: LockRecord) -> float:
     """Return for how many seconds a client that need not hold the lock leaves it, once free, to the waiters."""
-    return min(LONGEST_S, max(_GOES_FIRST_S, 2 * record.turn_ms / 1000))
+    return min(LONGEST_S, max(_WAITERS_FIRST_S, 2 * record.turn_ms / 1000))
 
 
-def rests_s(record: LockRecord, now_ms: int) -> float:
+def yield_left_s(record: LockRecord, now_ms: int) -> float:
     """Return the seconds left of the yield window, in which waiters leave a released lock to a foreign client."""
-    left_ms = record.rest_ms - now_ms if record.expired else 0
-    return left_ms / 1000 if 0 < left_ms <= _REST_MS else 0.0
+    left_ms = record.yield_until_ms - now_ms if record.expired else 0
+    return left_ms / 1000 if 0 < left_ms <= _YIELD_MS else 0.0
 
 
-def rest_due_ms(record: LockRecord, now_ms: int) -> int:
+def due_yield_until_ms(record: LockRecord, now_ms: int) -> int:
     """Return the end of the yield window of a lock that is released now; 0 if none is due.
 
     A foreign client may wait unseen, so a window is due now and then in any case.
     """
-    every_ms = _REST_EVERY_MS if record.guest_ms else _REST_UNASKED_MS
-    return now_ms + _REST_MS if now_ms > max(record.guest_ms, record.rest_ms) + every_ms else 0
+    every_ms = _YIELD_EVERY_MS if record.foreign_seen_ms else _YIELD_UNSEEN_MS
+    return now_ms + _YIELD_MS if now_ms > max(record.foreign_seen_ms, record.yield_until_ms) + every_ms else 0
 
 
-def left_alone_ms(record: LockRecord, now_ms: int, *, lies_free: bool) -> int:
+def last_yield_until_ms(record: LockRecord, now_ms: int, *, lies_free: bool) -> int:
     """Return the end of the last yield window for a write of now.
 
     `lies_free`: the write leaves the lock free, and no client needs to wait for that.
     """
-    return now_ms - _REST_MS if lies_free or not record.rest_ms else record.rest_ms
+    return now_ms - _YIELD_MS if lies_free or not record.yield_until_ms else record.yield_until_ms
 
 
-_REST_EVERY_MS = 15_000
-_REST_UNASKED_MS = 50_000  # a JVM writer tries for a minute
-_REST_MS = 1200  # JVM Hudi tries once in a second
+_YIELD_EVERY_MS = 15_000
+_YIELD_UNSEEN_MS = 50_000  # a JVM writer tries for a minute
+_YIELD_MS = 1200  # JVM Hudi tries once in a second
 
 
-def guest_ms(seen: LockRecord, now_ms: int) -> int:
+def foreign_seen_ms(seen: LockRecord, now_ms: int) -> int:
     """Return when a foreign client last wrote the record; 0 if that is long past."""
     if not seen.nonce:
         return now_ms
-    return seen.guest_ms if now_ms <= seen.guest_ms + LONG_PAST_MS else 0
+    return seen.foreign_seen_ms if now_ms <= seen.foreign_seen_ms + LONG_PAST_MS else 0
 
 
 def turn_ms(seen: LockRecord, now_ms: int) -> int:
     """Return the length of a turn: a running mean without outliers, of turns that had waiters. A hint."""
-    if not seen.line or seen.holder is None:
+    if not seen.waiters or seen.holder is None:
         return 0
     last_ms, mean_ms = _last_turn_ms(seen, seen.holder.since_ms, now_ms), seen.turn_ms
     if not mean_ms:

@@ -11,8 +11,8 @@ from lockprovider.storage_lock import combine, steps
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.commit_log import Pending
 from lockprovider.storage_lock.commit_requests import SMOOTHING
-from lockprovider.storage_lock.driver import REQUEST_S, Known, RecordFile
-from lockprovider.storage_lock.machine import became, hand_over_s, not_there
+from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile
+from lockprovider.storage_lock.machine import became, hand_over_s, pending_after
 from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.states import Me, Moment, Sent
 
@@ -21,22 +21,22 @@ class Applying:
     """Apply decided publishes on threads of its own, so that the next decision need not wait.
 
     It applies one after the other, in the order of the log, or concurrently with unordered visibility. After each
-    publish the applying thread calls `told`. Not promised: that all is applied. What is left stays pending in the
+    publish the applying thread calls `notify`. Not promised: that all is applied. What is left stays pending in the
     record, and its next writer applies it.
 
     Attributes:
-        there: the last publish that is known to be applied, with all before it.
-        at_once: whether visibility is unordered.
+        last_applied: the last publish that is known to be applied, with all before it.
+        unordered: whether visibility is unordered.
         failed: why the last run ended early; what it left must be applied again.
     """
 
-    def __init__(self, store: Store, world: World, told: Callable[[], None]) -> None:
-        self.there: Pending | None = None
-        self.at_once = False
+    def __init__(self, store: Store, world: World, notify: Callable[[], None]) -> None:
+        self.last_applied: Pending | None = None
+        self.unordered = False
         self.failed: Exception | None = None
         self._store = store
         self._world = world
-        self._told = told
+        self._notify = notify
         self._guard = threading.Lock()
         self._todo: tuple[Pending, ...] = ()
         self._new: Collection[Pending] = ()
@@ -50,49 +50,49 @@ class Applying:
         """Whether anything is being applied."""
         return self._threads > 0
 
-    def apply(self, unapplied: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
+    def apply(self, all_pending: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
         """Start to apply these publishes, until that time by the monotonic clock. Objects of `new` cannot exist yet.
 
         Work that is under way goes on, until the later of the two times.
         """
         with self._guard:
-            self._todo, self._new, self._until_s = unapplied, {*self._new, *new} & {*unapplied}, until_s
-            self._done &= {*unapplied}
+            self._todo, self._new, self._until_s = all_pending, {*self._new, *new} & {*all_pending}, until_s
+            self._done &= {*all_pending}
             if not self._threads:
                 self.failed, self._begun = None, set()
-            wanted = len(self._open()) if self.at_once else int(bool(unapplied) and not self._threads)
+            wanted = len(self._open()) if self.unordered else int(bool(all_pending) and not self._threads)
             self._threads += wanted
         for _ in range(wanted):
             self._store.in_background(self._run)
 
-    def finds(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
-        """Read whether another client has applied the publish and all `before` it; if so, note that in `there`.
+    def check_applied(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
+        """Read whether another client has applied the publish and all `before` it; if so, note that in `last_applied`.
 
         Without `before`, the object's bytes are compared; else all objects are only looked up by name.
 
         Raises:
             CasError: the store failed.
         """
-        found = (
-            steps.are_there(self._store, [one.path for one in (*before, pending)])
+        applied = (
+            steps.all_exist(self._store, [pending.path for pending in (*before, pending)])
             if before
             else steps.digest_at(self._store, pending.path) == pending.digest
         )
-        if found:
+        if applied:
             with self._guard:
-                self.there = pending
-        return found
+                self.last_applied = pending
+        return applied
 
     def _run(self) -> None:
         try:
             while (pending := self._next()) is not None:
                 self._put(pending)
-                self._told()
+                self._notify()
         except Exception as error:  # noqa: BLE001 - the member reads it
             with self._guard:
                 self._threads, self.failed = self._threads - 1, error
         else:
-            self._told()
+            self._notify()
 
     def _put(self, pending: Pending) -> None:
         steps.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
@@ -104,22 +104,22 @@ class Applying:
             for one in self._left():
                 if one not in self._done:
                     break
-                self.there = one
+                self.last_applied = one
 
     def _next(self) -> Pending | None:
         with self._guard:
-            found = next(iter(self._open()), None)
-            if found is None:
+            pending = next(iter(self._open()), None)
+            if pending is None:
                 self._threads -= 1
             else:
-                self._begun.add(found)
-            return found
+                self._begun.add(pending)
+            return pending
 
     def _open(self) -> list[Pending]:
-        return [one for one in self._left() if one not in self._begun and one not in self._done]
+        return [pending for pending in self._left() if pending not in self._begun and pending not in self._done]
 
     def _left(self) -> tuple[Pending, ...]:
-        return self._todo[self._todo.index(self.there) + 1 :] if self.there in self._todo else self._todo
+        return self._todo[self._todo.index(self.last_applied) + 1 :] if self.last_applied in self._todo else self._todo
 
     def _left_s(self) -> float:
         return self._until_s - self._world.monotonic_s()
@@ -148,7 +148,7 @@ class RecordWriter:
         self._doubts: tuple[Sent, ...] = ()  # writes without a known outcome, since the record was last read
 
     @property
-    def known(self) -> Known | None:
+    def known(self) -> KnownRecord | None:
         """The record as this client last read or wrote it."""
         return self._file.known
 
@@ -157,7 +157,7 @@ class RecordWriter:
         """Whether a write may still land, or has landed unseen."""
         return bool(self._doubts)
 
-    def learn(self, known: Known) -> None:
+    def learn(self, known: KnownRecord) -> None:
         """Adopt a newer record that another client read, unless a write is in doubt: only an own read settles that.
 
         The other read may have been sent before the write. Its epoch is no proof after a JVM writer, which drops it.
@@ -166,7 +166,7 @@ class RecordWriter:
         if not self._doubts and (mine is None or known.record.epoch > mine.record.epoch):
             self._file.known, self.stale = known, False
 
-    def look(self) -> Known | None:
+    def look(self) -> KnownRecord | None:
         """Read the record; starts to apply what a write in doubt has decided.
 
         Raises:
@@ -177,18 +177,18 @@ class RecordWriter:
         self._settle_doubts(known)
         return known
 
-    def _settle_doubts(self, known: Known | None) -> None:
+    def _settle_doubts(self, known: KnownRecord | None) -> None:
         """Start to apply what an unanswered or refused write has decided after all, and forget writes that are over.
 
         Such a write may have landed late, so its time to apply counts from its start.
         """
         record, version = (None, None) if known is None else (known.record, known.version)
         for sent in self._doubts:
-            if record is not None and record.handed and became(sent, record, version) == "there":
-                self._applying.apply(record.unapplied, (), sent.until_s)
+            if record is not None and record.released_pending and became(sent, record, version) == "there":
+                self._applying.apply(record.all_pending, (), sent.until_s)
         self._doubts = tuple(sent for sent in self._doubts if became(sent, record, version) == "open")
 
-    def put(self, known: Known, batch: tuple[Pending, ...], *, duty_s: float, rest_ms: int = 0) -> bool:
+    def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
         """Write the record at the known version and start to apply what it decides; False if that was not won.
 
         Raises:
@@ -196,9 +196,16 @@ class RecordWriter:
         """
         began_s = self._world.monotonic_s()
         at = Moment(self._world.now_ms(), began_s, self._world.new_id())
-        there, epoch = self._applying.there, self._file.highest_epoch
+        last_applied, epoch = self._applying.last_applied, self._file.highest_epoch
         record = combine.combine(
-            self._me, known.record, batch, at, there=there, duty_ms=round(duty_s * 1000), rest_ms=rest_ms, epoch=epoch
+            self._me,
+            known.record,
+            batch,
+            at,
+            last_applied=last_applied,
+            combiner_ms=round(leading_s * 1000),
+            yield_until_ms=yield_until_ms,
+            epoch=epoch,
         )
         until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half allows for clocks that differ
         outcome = self._file.put(record, known.version, REQUEST_S)
@@ -211,7 +218,7 @@ class RecordWriter:
             self._doubts = (*self._doubts, Sent(record.nonce, known.version, until_s))
             return False
         self.refused, self.stale, self._doubts = 0, False, ()
-        self._applying.apply(record.unapplied, batch, until_s)
+        self._applying.apply(record.all_pending, batch, until_s)
         if self._audit is not None and batch:
             self._audit.taken(record)
             self._audit.ended(self._world.now_ms(), held=True)
@@ -229,13 +236,13 @@ class RecordWriter:
         while first is not None and known is not None and known.version == first.version:
             if not combine.may_write(known.record):
                 return
-            self.put(known, (), duty_s=0.0)
+            self.put(known, (), leading_s=0.0)
             known = self.look()
 
-    def unapplied(self, record: LockRecord) -> tuple[Pending, ...]:
+    def all_pending(self, record: LockRecord) -> tuple[Pending, ...]:
         """Return what may not be applied yet, as far as this client knows."""
-        return not_there(record, self._applying.there)
+        return pending_after(record, self._applying.last_applied)
 
     def is_stuck(self, record: LockRecord) -> bool:
         """Return whether a decided publish never can be applied: a holder must settle that."""
-        return isinstance(self._applying.failed, Unappliable) and bool(self.unapplied(record))
+        return isinstance(self._applying.failed, Unappliable) and bool(self.all_pending(record))

@@ -27,7 +27,7 @@ class Me:
     settings: LockSettings
     host: str = ""
     pid: int = 0
-    line_name: str = ""  # its name among the waiters; clients of one process may share it
+    waiter_name: str = ""  # its name among the waiters; clients of one process may share it
     user: str = ""
     command: str = ""
 
@@ -79,12 +79,12 @@ class RecordSeen:
 class TakeLock:
     """Take the lock as it was read, if it may be taken.
 
-    `line`: the waiters from then on. `keeps_log`: only publishes will change what the lock protects. `epoch`: the
+    `waiters`: the waiters from then on. `keeps_log`: only publishes will change what the lock protects. `epoch`: the
     highest that this client has seen, in case a foreign client dropped it.
     """
 
     seen: RecordSeen
-    line: tuple[str, ...] = ()
+    waiters: tuple[str, ...] = ()
     keeps_log: bool = False
     epoch: int = 0
 
@@ -235,7 +235,7 @@ class Writing:
     clocks_ms: int
     before: Held | None
     then: What = "not_written"  # for a renewal during a roll-forward: what that completes
-    there: tuple[Pending, ...] = ()  # the pending publishes of `before` that are known to be applied
+    applied: tuple[Pending, ...] = ()  # the pending publishes of `before` that are known to be applied
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
     """Return the state of the record for a client whose clock shows `now_ms`."""
     if record is None:
         return "absent"
-    if record.given:
+    if record.is_free:
         return "released"
     return "lapsed" if record.lapsed_at(now_ms) else "held"
 
@@ -66,20 +66,20 @@ def changes_between(before: LockRecord | None, after: LockRecord | None) -> list
         return [] if before is None else [Change("removed", None)]
     if before is not None and before == after:
         return []
-    what = _change(before, after)
-    found = [Change(what, after)]
+    kind = _change(before, after)
+    changes = [Change(kind, after)]
     if after.pending is not None and (before is None or before.pending != after.pending):
-        found.append(Change("decided", after))
-    return found
+        changes.append(Change("decided", after))
+    return changes
 
 
 def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
-    if before is not None and before.apart_from_line() == after.apart_from_line():
+    if before is not None and before.without_waiters() == after.without_waiters():
         return "waiting"
     same = before is not None and (before.owner, before.epoch) == (after.owner, after.epoch)
-    if after.given:
-        return "rewritten" if same and before is not None and before.given else "released"
-    if not same or before is None or before.given:
+    if after.is_free:
+        return "rewritten" if same and before is not None and before.is_free else "released"
+    if not same or before is None or before.is_free:
         return "acquired"
     return "renewed" if after.valid_until_ms != before.valid_until_ms else "rewritten"
 
@@ -129,7 +129,7 @@ def record_fields(record: LockRecord | None) -> dict[str, Any]:
         "since_ms": holder and holder.since_ms,
         "valid_until_ms": record and record.valid_until_ms,
         "epoch": record and record.epoch,
-        "waiting": len(record.line) if record else 0,
+        "waiting": len(record.waiters) if record else 0,
         "pending": pending and {"path": pending.path, "staged": pending.staged, "digest": pending.digest},
     }
 
@@ -144,17 +144,17 @@ def lines(status: LockStatus) -> list[str]:
         since_ms = record.holder.since_ms
         named.append(("holder", str(record.holder)))
         named.append(("since", f"{moment(since_ms)} ({span(now_ms - since_ms)} ago)"))
-    if not record.given:
+    if not record.is_free:
         named.append(("until", f"{moment(record.valid_until_ms)} ({distance(record.valid_until_ms - now_ms)})"))
     named.append(("epoch", str(record.epoch) if record.epoch else "none (written by JVM Hudi)"))
-    if record.line:
-        named.append(("waiting", count(len(record.line), "client")))
-    if record.holder is None and not record.given:
+    if record.waiters:
+        named.append(("waiting", count(len(record.waiters), "client")))
+    if record.holder is None and not record.is_free:
         named.append(("note", JVM_HOLDS))
-    if record.guest_ms and record.line:
+    if record.foreign_seen_ms and record.waiters:
         named.append(("note", JVM_STARVES))
-    if record.unapplied:
-        paths = ", ".join(pending.path for pending in record.unapplied)
+    if record.all_pending:
+        paths = ", ".join(pending.path for pending in record.all_pending)
         named.append(("pending", f"{paths}; decided, and the next holder applies it first"))
     named.append(("clock", _clock_words(status)))
     return [f"{name:<8} {words}" for name, words in named]
@@ -197,7 +197,7 @@ def describe(change: Change) -> str:
         case "decided":
             words = f"to publish {record.pending.path if record.pending else 'nothing'}"
         case "waiting":
-            words = f"for it: {count(len(record.line), 'client')}"
+            words = f"for it: {count(len(record.waiters), 'client')}"
         case "lapsed":
             words = f"without a release by {who(record)}, {until}"
         case "released" | "rewritten" | "absent" | "removed":
@@ -206,28 +206,28 @@ def describe(change: Change) -> str:
 
 
 @contextlib.contextmanager
-def telling(url: str, record: Callable[[], LockRecord | None], now_ms: Callable[[], int]) -> Iterator[None]:
+def detailed_errors(url: str, record: Callable[[], LockRecord | None], now_ms: Callable[[], int]) -> Iterator[None]:
     """Add the lock's details to a `LockError` of this block, once; `record` returns the record without a request."""
     try:
         yield
     except LockError as error:
         if not error.url:
-            say_all(error, url, record(), now_ms())
+            add_details(error, url, record(), now_ms())
         raise
 
 
-def say_all(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
+def add_details(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
     """Add the lock's URL, holder and next step to the error's message and attributes, where they are missing."""
-    said, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
+    message, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
     error.url = url
-    if record is not None and not record.given:
+    if record is not None and not record.is_free:
         error.holder = error.holder or record.holder
         error.owner, error.valid_until_ms = error.owner or record.owner, error.valid_until_ms or record.valid_until_ms
-        more += [] if "held by" in said else [held_by(record.owner, record.holder, record.valid_until_ms, now_ms)]
+        more += [] if "held by" in message else [held_by(record.owner, record.holder, record.valid_until_ms, now_ms)]
     step = error.next_step.format(url=_place(url))
     ends = [", ".join(more)] if more else []
-    ends += [step] if step and step not in said else []
-    error.args = ("; ".join([said, *ends]), *error.args[1:])
+    ends += [step] if step and step not in message else []
+    error.args = ("; ".join([message, *ends]), *error.args[1:])
 
 
 def _place(url: str) -> str:

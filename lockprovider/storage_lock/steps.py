@@ -14,8 +14,8 @@ A client that only publishes need not hold the lock (`combine`). Then several pu
 Each client applies them in the order of the decisions, unless visibility is unordered (`combine`).
 
 Applying ends with its lease, or half of `HAND_OVER_S` after the write that decided. Nothing is written after that, and
-no request is waited for longer. A client that removes published objects waits that long (`LockRecord.late_ms`). So a
-roll-forward that was paused does not restore what was removed.
+no request is waited for longer. A client that removes published objects waits that long
+(`LockRecord.pending_until_ms`). So a roll-forward that was paused does not restore what was removed.
 
 Not promised:
 - that a removed object stays away, if its write was delayed on its way or its process stopped in the moment of sending;
@@ -58,21 +58,21 @@ def ample() -> float:
     return _REQUEST_S
 
 
-def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, sole: bool = False) -> Pending:
+def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, unshared: bool = False) -> Pending:
     """Write `data` to a staged object that only the lock record will name."""
     path = check_path(path)
     data = check_bytes(path, data)
     staged = f"{folder}/staged/{write_id}" if folder else f"staged/{write_id}"
     store.put_if_absent(staged, data, create_once=True).unwrap()
-    return Pending(path, staged, digest(data), sole=sole)
+    return Pending(path, staged, digest(data), unshared=unshared)
 
 
-def enclose(path: str, data: bytes, *, sole: bool = False) -> Pending | None:
+def enclose(path: str, data: bytes, *, unshared: bool = False) -> Pending | None:
     """Return a publish whose data travels in the record; None if the data is too large for that."""
     path = check_path(path)
     data = check_bytes(path, data)
     fits = len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED
-    return Pending(path, "", digest(data), data, sole) if fits else None
+    return Pending(path, "", digest(data), data, unshared) if fits else None
 
 
 def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
@@ -93,14 +93,14 @@ def prepare(store: Store, pending: Pending, data: bytes | None = None, left_s: L
         AlreadyExists: another object is at the path.
         LockError: the staged copy is gone or was changed.
     """
-    there = digest_at(store, pending.path, left_s)
-    if there not in (None, pending.digest):
+    stored_digest = digest_at(store, pending.path, left_s)
+    if stored_digest not in (None, pending.digest):
         raise AlreadyExists(
-            f"{pending.path!r} already exists with other bytes (digest {there}); nothing was published",
+            f"{pending.path!r} already exists with other bytes (digest {stored_digest}); nothing was published",
             path=pending.path,
         )
     try:
-        path = pending.path if there else pending.staged
+        path = pending.path if stored_digest else pending.staged
         data = store.read(path, timeout=_look_s(left_s)).data if data is None else data
     except ObjectNotFound:
         raise LockError(f"no object is staged at {pending.staged!r} for {pending.path!r}: stage it again") from None
@@ -114,27 +114,27 @@ def must_match(pending: Pending, data: bytes) -> bytes:
     Raises:
         NotBytes, LockError: they do not.
     """
-    given = check_bytes(pending.path, data)
-    if digest(given) != pending.digest:
+    checked = check_bytes(pending.path, data)
+    if digest(checked) != pending.digest:
         where = f"staged at {pending.staged!r}" if pending.staged else "given"
-        said = f"the bytes {where} for {pending.path!r} do not have the digest {pending.digest}"
-        raise LockError(f"{said}: stage them again")
-    return given
+        message = f"the bytes {where} for {pending.path!r} do not have the digest {pending.digest}"
+        raise LockError(f"{message}: stage them again")
+    return checked
 
 
 def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> None:
     """Create the pending object from `data`, the enclosed bytes or the staged copy. Any holder may repeat it safely.
 
-    Any object at the path of a `sole` publish counts as that publish. Only the publisher, which passes `data`, compares
-    the bytes. The publish's `first` object is created before it.
+    Any object at the path of an `unshared` publish counts as that publish. Only the publisher, which passes `data`,
+    compares the bytes. The publish's `first` object is created before it.
 
     Raises:
         Unappliable: another object is at the path, or neither the object nor the staged copy exists.
         Unavailable: the lease ended first; nothing was written after that.
         OutcomeUnknown, StoreError: try again; the record still names the publish.
     """
-    trusts = data is None and pending.sole
-    if trusts and is_there(store, pending.path, left_s):
+    trusts = data is None and pending.unshared
+    if trusts and exists(store, pending.path, left_s):
         return  # most likely the client that released it has applied it
     is_new = data is not None
     data = _bytes_of(store, pending, left_s) if data is None else data
@@ -185,8 +185,8 @@ def _timeout_s(path: str, left_s: Left) -> float:
     return min(_REQUEST_S, seconds)
 
 
-def is_there(store: Store, path: str, left_s: Left = ample) -> bool:
-    """Return whether an object exists at `path`; for a `sole` publish this means that it was applied."""
+def exists(store: Store, path: str, left_s: Left = ample) -> bool:
+    """Return whether an object exists at `path`; for an `unshared` publish this means that it was applied."""
     try:
         store.head(path, timeout=_timeout_s(path, left_s))
     except ObjectNotFound:
@@ -194,7 +194,7 @@ def is_there(store: Store, path: str, left_s: Left = ample) -> bool:
     return True
 
 
-def are_there(store: Store, paths: Sequence[str]) -> bool:
+def all_exist(store: Store, paths: Sequence[str]) -> bool:
     """Return whether an object exists at each path, by one listing of each folder."""
     folders: dict[str, set[str]] = {}
     for path in paths:
@@ -205,16 +205,16 @@ def are_there(store: Store, paths: Sequence[str]) -> bool:
     )
 
 
-def _must_be(pending: Pending, there: str | None) -> None:
-    if there == pending.digest:
+def _must_be(pending: Pending, stored_digest: str | None) -> None:
+    if stored_digest == pending.digest:
         return
-    if there is None and pending.sole:
+    if stored_digest is None and pending.unshared:
         return  # it was applied, and a later holder has removed it
-    found = "its bytes are gone" if there is None else f"its path holds an object with digest {there}"
+    found = "its bytes are gone" if stored_digest is None else f"its path holds an object with digest {stored_digest}"
     raise Unappliable(
         f"the decided publish of {pending.path!r} (digest {pending.digest}) cannot be applied: {found}; "
         f"a program changed it outside the lock; {_CURE}",
-        occupied=there is not None,
+        occupied=stored_digest is not None,
     )
 
 
@@ -227,8 +227,8 @@ def set_aside(store: Store, folder: str, pending: Pending, why: Unappliable) -> 
     The call may be repeated: the record names the publish until the object is written.
     """
     path = f"{folder}/set_aside/{digest(repr((pending.path, pending.digest)).encode())}.json".removeprefix("/")
-    said = {**fields_of(pending, enclosed=True), "why": str(why)}
-    store.put_if_absent(path, json.dumps(said).encode(), timeout=_REQUEST_S)
+    details = {**fields_of(pending, enclosed=True), "why": str(why)}
+    store.put_if_absent(path, json.dumps(details).encode(), timeout=_REQUEST_S)
     return path
 
 

@@ -64,7 +64,7 @@ def _record(data: bytes) -> LockRecord:
     record = LockRecord.decode(data, PATH)
     if record.log is not None:
         assert isinstance(record.log.entries, tuple)
-    assert isinstance(record.tells_all, bool)
+    assert isinstance(record.log_has_pending, bool)
     return record
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from fsspec_cas import ABSENT, Version
 from lockprovider.settings import GRACE_MS, LockSettings
 from lockprovider.storage_lock.machine import belief, step
-from lockprovider.storage_lock.record import LockRecord, joined
+from lockprovider.storage_lock.record import LockRecord, with_waiter
 from lockprovider.storage_lock.states import (
     Checking,
     Done,
@@ -97,7 +97,7 @@ class Clocks:
     reached: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._me = [Me(name, SETTINGS, line_name=name) for name in "ABC"[: len(self.skews_s)]]
+        self._me = [Me(name, SETTINGS, waiter_name=name) for name in "ABC"[: len(self.skews_s)]]
 
     def initial(self) -> World:
         clients = tuple(Client(Idle(), None, self.tries, self.renewals, skew_s) for skew_s in self.skews_s)
@@ -115,8 +115,8 @@ class Clocks:
 
     def _join(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         name, record = self._me[i].owner, world.record
-        if world.joins and record and not record.expired and record.owner != name and name not in record.line:
-            there = world._replace(record=joined(record, name), joins=world.joins - 1, late=())
+        if world.joins and record and not record.expired and record.owner != name and name not in record.waiters:
+            there = world._replace(record=with_waiter(record, name), joins=world.joins - 1, late=())
             self.reached.add("joined")
             yield f"{name} joins the line in {record.owner}'s record", there
 
@@ -222,7 +222,7 @@ def _version(record: LockRecord | None) -> Any:
     return (
         ABSENT
         if record is None
-        else Version("model", record.nonce + record.owner + str(record.expired) + ",".join(record.line))
+        else Version("model", record.nonce + record.owner + str(record.expired) + ",".join(record.waiters))
     )
 
 

@@ -67,7 +67,7 @@ class Met(Exception):
 class Meeting:
     """Publishes of the same bytes meet."""
 
-    at_once = False
+    unordered = False
     sample = b""
 
     def refresh(self, seen_s: float) -> None:
@@ -187,10 +187,10 @@ class GroupCommit:
             "holding": self._holds,
             "done": self._afterwards,
         }
-        self._me = {name: Me(name, LockSettings(), line_name=name) for name in (*_NAMES, _HOLDER)}
+        self._me = {name: Me(name, LockSettings(), waiter_name=name) for name in (*_NAMES, _HOLDER)}
 
     def initial(self) -> World:
-        record = replace(_AT_FIRST, duty_ms=_DUTY_MS) if self.abandoned else _AT_FIRST
+        record = replace(_AT_FIRST, combiner_ms=_DUTY_MS) if self.abandoned else _AT_FIRST
         return World(self._id(record), tuple(Writer() for _ in self.bodies), budget=self.budget)
 
     def ended(self, world: World) -> bool:
@@ -236,7 +236,7 @@ class GroupCommit:
         record, budget = self._all[world.record], world.budget
         if record.owner == _GUEST and not record.expired:
             yield "the JVM writer releases", self._recorded(world, self._id(replace(record, expired=True)))
-        elif budget.guests and record.given and not world.holder:
+        elif budget.guests and record.is_free and not world.holder:
             label = "(fault) a JVM writer takes the lock"
             left = world._replace(budget=budget._replace(guests=budget.guests - 1))
             if not record.expired:
@@ -267,7 +267,7 @@ class GroupCommit:
                 left = after._replace(budget=budget._replace(crashes=budget.crashes - 1))
                 yield "(fault) the holder dies, and its lease lapses", self._recorded(left, lapsed)
             return
-        if budget.holders and self._all[world.record].given:
+        if budget.holders and self._all[world.record].is_free:
             for how in ("keeps", "ends") if budget.ends else ("keeps",):
                 ends = budget.ends - (how == "ends")
                 left = world._replace(holder=how, budget=budget._replace(holders=budget.holders - 1, ends=ends))
@@ -290,14 +290,14 @@ class GroupCommit:
     def _holding(self, world: World, after: World, owner: str) -> Iterator[tuple[str, World]]:
         """Apply what is not there, in its order; then release."""
         record = self._all[world.record]
-        missing = [pending.path for pending in record.unapplied if pending.path not in world.objects]
+        missing = [pending.path for pending in record.all_pending if pending.path not in world.objects]
         if missing and self.rules.holder_applies:
             label = f"{owner}, which holds the lock, applies {missing[0]}"
             yield label, self._there(label, world, missing[0])
             return
         at, version = self._at(world), Version("model", record.nonce)
         held: Any = Held(record, version, 10**9, 0)
-        if record.unapplied:
+        if record.all_pending:
             held, _ = machine.step(self._me[owner], Rolling(held, "acquired"), AppliedPending())
         _, put = machine.step(self._me[owner], held, Release(at))
         label = f"{owner} releases the lock"
@@ -333,8 +333,8 @@ class GroupCommit:
             yield f"{name} finds that it was rolled back", self._denied(world, i)
         elif any(self._body(path) == self.bodies[i] and not path.startswith(stem) for path in world.objects):
             yield f"{name} finds one that it meets", self._denied(world, i)
-        elif record.log is None or not record.tells_all or (not record.given and record.valid_until_ms < 0):
-            if record.given or record.valid_until_ms < 0:
+        elif record.log is None or not record.log_has_pending or (not record.is_free and record.valid_until_ms < 0):
+            if record.is_free or record.valid_until_ms < 0:
                 self.reached.add("a log is begun")
                 label = f"{name} takes the lock, for there is no log to go by"
                 left = self._with(world, i, Writer("holding"))
@@ -420,11 +420,11 @@ class GroupCommit:
                     yield from self._finds(world, i)
                 case group.Post():
                     yield from self._posts(world, i)
-                case group.LookAgain() if self._looked(world, i) != writer:
+                case group.PollAgain() if self._looked(world, i) != writer:
                     yield self._looks(world, i)
                 case group.WriteRecord(duty):
                     batch = self._choice(writer, (writer.intent,))
-                    if batch or known.unapplied:
+                    if batch or known.all_pending:
                         yield from self._write(world, i, batch, duty=duty)
                 case group.Hold() if writer.posted or writer.doubts:
                     yield self._withdraws(world, i, to="judge")
@@ -435,7 +435,7 @@ class GroupCommit:
 
     def _finds(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         known = self._all[world.writers[i].known]
-        for path in (pending.path for pending in known.unapplied if pending.path in world.objects):
+        for path in (pending.path for pending in known.all_pending if pending.path in world.objects):
             if path.startswith(self._stem(i)):
                 label = f"{_NAMES[i]} finds {path}, which {known.owner} has applied"
                 yield label, self._acknowledged(label, world, i, path)
@@ -445,19 +445,19 @@ class GroupCommit:
         known = self._all[writer.known]
         mine = self._situation(writer, name, undecided=undecided)
         asks = [mine, replace(mine, fails=True)]
-        if mine.standing is not None:
-            asks = [replace(mine, standing=replace(mine.standing, age_s=age_s)) for age_s in (0.0, _LONG_S)]
+        if mine.waiting is not None:
+            asks = [replace(mine, waiting=replace(mine.waiting, age_s=age_s)) for age_s in (0.0, _LONG_S)]
             asks += [replace(mine, others_apply=not undecided and known.owner != name)]
         return {self.rules.next_act(known, ask, 0, 1.0) for ask in asks}
 
     def _situation(self, writer: Writer, name: str, *, undecided: bool) -> group.Situation:
         known = self._all[writer.known]
         wants = not writer.ended and not writer.duty
-        standing = group.Standing(writer.posted or not undecided, int(writer.refused), waits_s=10.0)
-        not_there = self._not_there(known, writer)
+        standing = group.Waiting(writer.posted or not undecided, int(writer.refused), waits_s=10.0)
+        pending_after = self._not_there(known, writer)
         return group.Situation(
-            unapplied=tuple(pending for pending in known.unapplied if pending.path in not_there),
-            standing=standing if wants else None,
+            all_pending=tuple(pending for pending in known.all_pending if pending.path in pending_after),
+            waiting=standing if wants else None,
             undecided=undecided,
             leads=writer.duty,
             applies=bool(writer.todo),
@@ -495,8 +495,8 @@ class GroupCommit:
             yield f"{name} lists", self._with(world, i, writer._replace(phase="lists", listed=listed))
             return
         batch = self._choice(writer, tuple(sorted({*listed, *self._wanted(writer)}))) if known.log is not None else ()
-        for rests in {False, not mine.unapplied}:
-            match group.after_listing(known, mine, batch, rests=rests, is_due=False, empty_rounds=0):
+        for rests in {False, not mine.all_pending}:
+            match group.after_listing(known, mine, batch, yields=rests, is_due=False, empty_rounds=0):
                 case group.StepDown():
                     yield from self._write(self._with(world, i, writer._replace(duty=False)), i, (), duty=False)
                 case group.WriteRecord():
@@ -556,7 +556,7 @@ class GroupCommit:
         record = self._all[put]
         todo = tuple(path for path in self._not_there(record, writer))
         known = base if moves else put
-        won = back._replace(known=known, refused=False, duty=record.duty_ms > 0, doubts=frozenset(), todo=todo)
+        won = back._replace(known=known, refused=False, duty=record.combiner_ms > 0, doubts=frozenset(), todo=todo)
         yield label, self._with(landed, i, self._calm(won))
         if budget.lost:
             lost = self._with(landed, i, unsure.writers[i])._replace(budget=budget._replace(lost=budget.lost - 1))
@@ -623,7 +623,7 @@ class GroupCommit:
     def _looked(self, world: World, i: int) -> Writer:
         writer, record = world.writers[i], self._all[world.record]
         came = {sent: self._became(sent, world.record) for sent in writer.doubts}
-        lands = "there" in came.values() and record.handed
+        lands = "there" in came.values() and record.released_pending
         todo = self._not_there(record, writer) if lands else writer.todo
         doubts = frozenset(sent for sent in came if came[sent] == "open")
         return writer._replace(known=world.record, doubts=doubts, todo=todo)
@@ -638,7 +638,7 @@ class GroupCommit:
         """Without what is not needed any more: fewer states that differ in nothing."""
         if writer.phase != "done" or writer.duty:
             return writer
-        known = writer.known if writer.todo or (writer.known > 0 and self._all[writer.known].handed) else 0
+        known = writer.known if writer.todo or (writer.known > 0 and self._all[writer.known].released_pending) else 0
         there = writer.there if known else ""
         return Writer("done", known=known, todo=writer.todo, there=there, ended=writer.ended)
 
@@ -648,7 +648,7 @@ class GroupCommit:
             return world
         record = self._all[world.record]
         log = "" if record.log is None else record.log.name
-        named = {pending.path for pending in record.unapplied}
+        named = {pending.path for pending in record.all_pending}
         writers = tuple(self._leaner(world, writer, named) for writer in world.writers)
         posts = frozenset(post for post in world.posts if self._all[post[0]].log == log)
         ghosts = frozenset(g for g in world.ghosts if g[0] != "post" or self._all[g[1]].log == log)
@@ -670,13 +670,13 @@ class GroupCommit:
         if writer.ended or writer.duty or writer.put[0]:
             phase = "done" if writer.ended else "on"
             return self._calm(writer._replace(phase=phase, known=0, put=(0, 0), duty=False, refused=True))
-        first = group.next_step(self._all[writer.known], group.Standing(writer.posted), 0, 1.0)
+        first = group.next_step(self._all[writer.known], group.Waiting(writer.posted), 0, 1.0)
         posts = isinstance(first, group.Post)
         return writer._replace(known=_STALE if posts else 0, refused=writer.refused or not posts)
 
     def _not_there(self, record: LockRecord, writer: Writer) -> tuple[str, ...]:
-        there = next((pending for pending in record.unapplied if pending.path == writer.there), None)
-        return tuple(pending.path for pending in machine.not_there(record, there))
+        there = next((pending for pending in record.all_pending if pending.path == writer.there), None)
+        return tuple(pending.path for pending in machine.pending_after(record, there))
 
     def _wanted(self, writer: Writer) -> tuple[int, ...]:
         return () if writer.ended else (writer.intent,)
@@ -695,7 +695,7 @@ class GroupCommit:
         key = (writer.known, writer.there, intents)
         if key not in self._chosen:
             known = self._all[writer.known]
-            unapplied = tuple(p for p in known.unapplied if p.path in self._not_there(known, writer))
+            unapplied = tuple(p for p in known.all_pending if p.path in self._not_there(known, writer))
             wanted = [self._all[intent] for intent in intents]
             self._chosen[key] = self.rules.choose(known.log, unapplied, wanted, self._decider, 0)
         return self._chosen[key]
@@ -705,18 +705,29 @@ class GroupCommit:
         key = (i, known, there, batch, duty)
         if key not in self._combined:
             seen = self._all[known]
-            last = next((pending for pending in seen.unapplied if pending.path == there), None)
+            last = next((pending for pending in seen.all_pending if pending.path == there), None)
             me, at = self._me[_NAMES[i]], Moment(0, 0.0, "1")
-            self._combined[key] = self.rules.combine(me, seen, batch, at, there=last, duty_ms=_DUTY_MS if duty else 0)
+            self._combined[key] = self.rules.combine(
+                me, seen, batch, at, last_applied=last, combiner_ms=_DUTY_MS if duty else 0
+            )
         return self._plain(world, self._combined[key])
 
     def _plain(self, world: World, record: LockRecord) -> int:
         """Without what rises with every write and decides nothing here; another than all that somebody knows."""
         log = record.log
         if log is not None and self.short:
-            kept = max(1, len(record.unapplied))
+            kept = max(1, len(record.all_pending))
             log = Log(log.name, max(log.first, log.next - kept), log.next, pack(log.entries[-kept:]))
-        plain = replace(record, epoch=1, holder=None, valid_until_ms=0, freed_ms=0, rest_ms=0, guest_ms=0, late_ms=0)
+        plain = replace(
+            record,
+            epoch=1,
+            holder=None,
+            valid_until_ms=0,
+            freed_ms=0,
+            yield_until_ms=0,
+            foreign_seen_ms=0,
+            pending_until_ms=0,
+        )
         live = {world.record}
         for writer in world.writers:
             live |= {writer.known, *writer.put, *(one for sent in writer.doubts for one in sent)}
@@ -729,10 +740,10 @@ class GroupCommit:
 
     def _land(self, label: str, world: World, put: int, by: str = "") -> World:
         old, new = self._all[world.record], self._all[put]
-        if not old.given and old.valid_until_ms >= 0 and (by or new.owner) != old.owner:
+        if not old.is_free and old.valid_until_ms >= 0 and (by or new.owner) != old.owner:
             self._broken("held", label, f"{old.owner} holds the lock")
         decided = world.decided
-        for path in (pending.path for pending in new.unapplied if pending.path not in decided):
+        for path in (pending.path for pending in new.all_pending if pending.path not in decided):
             stem = path[:2]
             if any(other.startswith(stem) for other in decided):
                 self._broken("once", label, f"{path} is decided, and so is one of {decided}")
@@ -741,7 +752,7 @@ class GroupCommit:
             if any(self._body(other) == self._body(path) and not other.startswith(stem) for other in decided):
                 self._broken("meet", label, f"{path} meets one of {decided}")
             decided = (*decided, path)
-        named = {pending.path for pending in new.unapplied}
+        named = {pending.path for pending in new.all_pending}
         if missing := [path for path in decided if path not in world.objects and path not in named]:
             self._broken("keep", label, f"{missing} were decided, and are not there")
         return self._recorded(world, put)._replace(decided=decided)
@@ -800,9 +811,9 @@ class GroupCommit:
     def _said(self, record: int) -> str:
         said = self._all[record]
         log = "no log" if said.log is None else f"log {said.log.name}, place {said.log.next}"
-        duty = ", on duty" if said.duty_ms else ""
-        unapplied = ", ".join(pending.path for pending in said.unapplied)
-        how = "released" if said.expired else f"{unapplied or 'nothing'} unapplied" if said.handed else "held"
+        duty = ", on duty" if said.combiner_ms else ""
+        unapplied = ", ".join(pending.path for pending in said.all_pending)
+        how = "released" if said.expired else f"{unapplied or 'nothing'} unapplied" if said.released_pending else "held"
         return f"{said.owner or 'nobody'}'s, {how}, {log}{duty}"
 
     def _at(self, world: World) -> Moment:

@@ -57,34 +57,34 @@ def _chooses_what_is_decided(
 
 def _any_place(log: Log | None, intent: Intent, decider: Any) -> group._Verdict:
     """What the log does not go back to is taken for nothing."""
-    if log is not None and not log.first <= intent.place:
-        intent = replace(intent, place=log.first)
+    if log is not None and not log.first <= intent.position:
+        intent = replace(intent, position=log.first)
     return group.verdict(log, intent, decider)
 
 
 def _chooses_from_any_place(
     log: Log, unapplied: tuple[Pending, ...], intents: Iterable[Intent], decider: Any, now_ms: int
 ) -> tuple[Pending, ...]:
-    moved = [replace(intent, place=max(intent.place, log.first)) for intent in intents]
+    moved = [replace(intent, position=max(intent.position, log.first)) for intent in intents]
     return group.choose(log, unapplied, moved, decider, now_ms)
 
 
 def _chooses_from_any_log(
     log: Log, unapplied: tuple[Pending, ...], intents: Iterable[Intent], decider: Any, now_ms: int
 ) -> tuple[Pending, ...]:
-    moved = [replace(one, log=log.name, place=one.place if one.log == log.name else log.first) for one in intents]
+    moved = [replace(one, log=log.name, position=one.position if one.log == log.name else log.first) for one in intents]
     return group.choose(log, unapplied, moved, decider, now_ms)
 
 
 def _knows_less(log: Log | None, intent: Intent, decider: Any) -> group._Verdict:
     """It cannot compare its intent with an entry, and others can."""
     came = group.verdict(log, intent, decider)
-    since = () if log is None or isinstance(came, group.Void) else log.since(intent.place)
+    since = () if log is None or isinstance(came, group.Void) else log.since(intent.position)
     return group.Void() if isinstance(came, group.Undecided) and since else came
 
 
 def _forgets_what_is_not_there(*args: Any, **more: Any) -> LockRecord:
-    return replace(group.combine(*args, **more), earlier=())
+    return replace(group.combine(*args, **more), pending_before=())
 
 
 def _over_unless_there(*args: Any) -> str:

@@ -106,7 +106,7 @@ class Rules:
     settle: Callable[..., str] = real.settle_commit
     condition: Callable[[PutRecord], Any] = lambda put: put.condition
     stored: Callable[[LockRecord], LockRecord | None] = lambda record: record
-    joined: Callable[[LockRecord, str], LockRecord] = real.joined
+    with_waiter: Callable[[LockRecord, str], LockRecord] = real.with_waiter
     deletes: bool = False
     combine: Callable[..., LockRecord] = group.combine
     verdict: Callable[..., group._Verdict] = group.verdict
@@ -190,7 +190,7 @@ class Publishing:
         self._nonces: list[frozenset[int]] = [frozenset()]
         self._fed: dict[Any, tuple[int, int]] = {}
         self._free: set[Any] = set()
-        self._me = [Me(name, LockSettings(), line_name=name) for name in _NAMES]
+        self._me = [Me(name, LockSettings(), waiter_name=name) for name in _NAMES]
 
     def initial(self) -> World:
         return World(0, tuple(Client(self._id(Idle())) for _ in range(self.clients)), budget=self.budget)
@@ -221,7 +221,7 @@ class Publishing:
         for path in sorted(world.objects - gone):
             if path[0] == _GUEST or any(self._may_apply(j, path, world) for j in range(len(world.clients)) if j != i):
                 continue
-            named = any(pending.path == path for pending in self._all[world.record].unapplied)
+            named = any(pending.path == path for pending in self._all[world.record].all_pending)
             mark = (path, machine.record.epoch if named and self.rules.cleans else 0)
             self.reached.add("removed while the record names it" if named else "removed")
             after = world._replace(removed=world.removed | {mark}, budget=budget._replace(removals=budget.removals - 1))
@@ -229,13 +229,13 @@ class Publishing:
 
     def _is_the_holder(self, world: World, held: Held) -> bool:
         record = self._all[world.record]
-        return (record.owner, record.epoch, record.given) == (held.record.owner, held.record.epoch, False)
+        return (record.owner, record.epoch, record.is_free) == (held.record.owner, held.record.epoch, False)
 
     def _may_apply(self, i: int, path: str, world: World) -> bool:
         client = world.clients[i]
         machine, before = self._all[client.machine], self._all[client.before] or ()
         held = real.belief(machine)
-        rolling = () if held is None or isinstance(machine, Held) else held.record.unapplied
+        rolling = () if held is None or isinstance(machine, Held) else held.record.all_pending
         applies = [self._all[op] for op in (client.op, client.applying) if isinstance(self._all[op], Apply)]
         late = [self._entry(i, client)] if client.phase in ("late", "publish", "asking") else []
         named = {p.path for p in (*before, *rolling, *(q for a in applies for q in (*a.earlier, a.pending)))}
@@ -244,9 +244,9 @@ class Publishing:
     def _break(self, world: World) -> Iterator[tuple[str, World]]:
         """An operator marks the record as released, if nothing is pending (else it takes the lock, as after a lapse)."""
         record, budget = self._all[world.record], world.budget
-        if not budget.breaks or record is None or record.given or not record.nonce:
+        if not budget.breaks or record is None or record.is_free or not record.nonce:
             return
-        if record.unapplied and not self.rules.frees_unapplied:
+        if record.all_pending and not self.rules.frees_unapplied:
             return
         self.reached.add("broken")
         broken = replace(record, expired=True, nonce=str(self._fresh_nonce(world)))
@@ -366,7 +366,7 @@ class Publishing:
             case "look":
                 return self._feed(f"{name} looks again", world, i, client, "look")
             case "roll_forward":
-                apply = Apply(machine.held.record.pending, machine.held.record.earlier)
+                apply = Apply(machine.held.record.pending, machine.held.record.pending_before)
                 label = f"{name} takes the roll-forward up again"
                 return label, _with(world, i, client._replace(op=self._id(apply)))
             case _:
@@ -392,10 +392,10 @@ class Publishing:
     def _combines(self, world: World, i: int, client: Client, seen: LockRecord, batch: tuple[Pending, ...]) -> World:
         """Write what `combine` says over what was seen."""
         there = self._all[client.there]
-        if real.not_there(seen, there) and batch:
+        if real.pending_after(seen, there) and batch:
             self.reached.add("decided before what was decided earlier was there")
         at = _at(str(self._fresh_nonce(world)))
-        record = self.rules.combine(self._me[i], seen, batch, at, there=there)
+        record = self.rules.combine(self._me[i], seen, batch, at, last_applied=there)
         put = PutRecord(record, self._all[client.machine].version)
         return _with(world, i, client._replace(op=self._id(put)))
 
@@ -404,7 +404,7 @@ class Publishing:
         client = world.clients[i]
         base = self._by_log(client, machine)
         how = "reads the entries" if base is None else "goes by the log"
-        unapplied = (p.path for p in machine.record.unapplied) if isinstance(machine, Looked) else ()
+        unapplied = (p.path for p in machine.record.all_pending) if isinstance(machine, Looked) else ()
         base = ",".join(sorted({*world.objects, *unapplied})) if base is None else base
         self.reached.add(how)
         after = self._remembering(client._replace(phase="publish", base=base), machine)
@@ -456,7 +456,7 @@ class Publishing:
         log, place, _ = self._all[client.memory]
         seen = None if record is None else record.log
         came = self.rules.verdict(seen, Intent(log, place, pending.path, b"it"), Alone())
-        unapplied = () if record is None else real.not_there(record, self._all[client.there])
+        unapplied = () if record is None else real.pending_after(record, self._all[client.there])
         waits = self._id(None)
         match came:
             case group.Decided() if pending in unapplied:
@@ -511,7 +511,7 @@ class Publishing:
         if budget.renewals and isinstance(machine, Rolling):
             after = world._replace(budget=budget._replace(renewals=budget.renewals - 1))
             label = f"{name}'s heartbeat applies {machine.held.record.pending.path}"
-            for pending in machine.held.record.unapplied:
+            for pending in machine.held.record.all_pending:
                 after = self._whole(label, after, pending, i)
             yield self._feed(label, after, i, client, "applied")
         if budget.lapses and isinstance(machine, (Held, Rolling)):
@@ -530,10 +530,12 @@ class Publishing:
 
     def _join(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         name, record, budget = _NAMES[i], self._all[world.record], world.budget
-        joinable = record is not None and (not record.given or self.combiners != "")  # whoever goes last writes it, too
+        joinable = record is not None and (
+            not record.is_free or self.combiners != ""
+        )  # whoever goes last writes it, too
         waits = world.clients[i].phase == "out" and joinable
-        if budget.joins and waits and record.nonce and name != record.owner and name not in record.line:
-            put = PutRecord(self.rules.joined(record, name), self._version(world.record))
+        if budget.joins and waits and record.nonce and name != record.owner and name not in record.waiters:
+            put = PutRecord(self.rules.with_waiter(record, name), self._version(world.record))
             after = world._replace(budget=budget._replace(joins=budget.joins - 1))
             label = f"{name} reads {record.owner}'s record ({_what(record)}) and asks to join the line"
             yield label, after._replace(ghosts=world.ghosts | {self._id(put)})
@@ -571,7 +573,7 @@ class Publishing:
         there = "no record" if record is None else f"{record.owner}'s record ({_what(record)})"
         then = "take" if isinstance(self._all[client.machine], (Idle, Lost)) else "seen"
         yield self._feed(f"{name} reads {there}", world, i, client, then, world.record)
-        if budget.lapses and record is not None and record.owner not in (name, _GUEST) and not record.given:
+        if budget.lapses and record is not None and record.owner not in (name, _GUEST) and not record.is_free:
             after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
             old = self._id(replace(record, valid_until_ms=_LONG_AGO_MS))
             yield self._feed(f"{name} reads {there}, lapsed by its clock", after, i, client, then, old)
@@ -622,10 +624,10 @@ class Publishing:
         label = f"{what} lands"
         landed = self._land(label, after, put)
         pending = self._pending(i, client)
-        if frees or pending not in put.record.unapplied:
+        if frees or pending not in put.record.all_pending:
             yield label, landed
         else:
-            before = put.record.unapplied[: put.record.unapplied.index(pending)]
+            before = put.record.all_pending[: put.record.all_pending.index(pending)]
             won = Looked(put.record, self._version(landed.record))
             known = client._replace(op=0, phase="late", machine=self._id(won), before=self._id(before))
             yield label, _with(landed, i, known)
@@ -807,7 +809,7 @@ class Publishing:
         if record is None:
             return ABSENT
         unique = record.nonce or str(_GUESTS + 2 * record.valid_until_ms + record.expired)
-        return Version("model", unique + "+" * len(record.line))
+        return Version("model", unique + "+" * len(record.waiters))
 
     def _land(self, label: str, world: World, put: PutRecord) -> World:
         old, new = self._all[world.record], put.record
@@ -821,7 +823,7 @@ class Publishing:
         named = () if new.log is None or pending is None else [e.path for e in new.log.since(new.log.first) or ()]
         if len(named) != len(set(named)):
             self._broken("once", label, f"the log names {named}")
-        for gone in set() if old is None else {*old.unapplied} - {*new.unapplied}:
+        for gone in set() if old is None else {*old.all_pending} - {*new.all_pending}:
             if gone.path not in world.objects:
                 self._broken("keep", label, f"{gone.path} was decided, and is forgotten before it is there")
         newest = world.newest_epoch
@@ -848,7 +850,7 @@ class Publishing:
             return
         self._free.add(key)
         newcomer, record = len(_NAMES) - 1, self._all[world.record]
-        if record is not None and not record.given:
+        if record is not None and not record.is_free:
             record = replace(record, valid_until_ms=_LONG_AGO_MS)
         seen = RecordSeen(record, None if record is None else self._version(world.record), _at("new"))
         state, effect = self.rules.step(self._me[newcomer], Idle(), TakeLock(seen))
@@ -907,7 +909,7 @@ class Publishing:
     def _pending(self, i: int, client: Client) -> Pending:
         entry = self._entry(i, client)
         first = Pending.of_bytes(_first(entry), b"") if self.pairs else None
-        return Pending(entry, "", client.base, b"", sole=True, first=first)
+        return Pending(entry, "", client.base, b"", unshared=True, first=first)
 
     def _id(self, thing: Any) -> int:
         found = self._ids.get(thing)
@@ -948,9 +950,9 @@ def _what(record: LockRecord) -> str:
     what = f"epoch {record.epoch}"
     if record.expired:
         what += ", released"
-    if record.handed:
+    if record.released_pending:
         what += ", handed over"
-    return f"{what}, pending {', '.join(p.path for p in record.unapplied)}" if record.unapplied else what
+    return f"{what}, pending {', '.join(p.path for p in record.all_pending)}" if record.all_pending else what
 
 
 def _nonces(thing: Any) -> Iterator[int]:

@@ -33,7 +33,7 @@ Chooses = Callable[..., tuple[Pending, ...]]
 class Judge:
     """As a table's, but for what that asks of the table."""
 
-    at_once = False
+    unordered = False
     sample = b""
 
     def refresh(self, seen_s: float) -> None:

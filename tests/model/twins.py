@@ -136,37 +136,37 @@ def _looks_at_the_path_first(state: Any, *, tried: bool, ended: bool, record_is_
 
 
 def _unsettled_means_never(
-    pending: Pending, owner: str, epoch: int, seen: LockRecord | None, digest_there: str | None
+    pending: Pending, owner: str, epoch: int, seen: LockRecord | None, stored_digest: str | None
 ) -> str:
     """ "The object is not there and the record does not say so": forgets that a commit may still be on its way."""
-    verdict = real.settle_commit(pending, owner, epoch, seen, digest_there)
+    verdict = real.settle_commit(pending, owner, epoch, seen, stored_digest)
     return "not_committed" if verdict == "unknown" else verdict
 
 
 def _only_the_object_counts(
-    pending: Pending, owner: str, epoch: int, seen: LockRecord | None, digest_there: str | None
+    pending: Pending, owner: str, epoch: int, seen: LockRecord | None, stored_digest: str | None
 ) -> str:
     return real.settle_commit(
-        pending, owner, epoch, None if seen is None else replace(seen, pending=None), digest_there
+        pending, owner, epoch, None if seen is None else replace(seen, pending=None), stored_digest
     )
 
 
 def _join_is_a_plain_put(put: PutRecord) -> Any:
-    return ANY if put.record.line else put.condition
+    return ANY if put.record.waiters else put.condition
 
 
 def _join_keeps_only_what_jvm_hudi_knows(record: LockRecord, name: str) -> LockRecord:
-    after = real.joined(record, name)
-    return LockRecord(after.owner, after.valid_until_ms, after.expired, nonce=after.nonce, line=after.line)
+    after = real.with_waiter(record, name)
+    return LockRecord(after.owner, after.valid_until_ms, after.expired, nonce=after.nonce, waiters=after.waiters)
 
 
 def _join_drops_pending(record: LockRecord, name: str) -> LockRecord:
-    return replace(real.joined(record, name), pending=None)
+    return replace(real.with_waiter(record, name), pending=None)
 
 
 def _a_join_ends_the_lease(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     """Another version than one's own, so another holder."""
-    if isinstance(state, Checking) and isinstance(event, RecordSeen) and event.record and event.record.line:
+    if isinstance(state, Checking) and isinstance(event, RecordSeen) and event.record and event.record.waiters:
         event = replace(event, record=replace(event.record, owner="?", nonce="0"))
     return real.step(me, state, event)
 
@@ -176,15 +176,15 @@ def _leaves_it_to_whoever_decided(me: Me, state: Any, event: Any) -> tuple[Any, 
     after, effect = real.step(me, state, event)
     if isinstance(after, Rolling) and isinstance(effect, Apply) and after.then == "acquired":
         held = after.held
-        if held.record.late_ms:
+        if held.record.pending_until_ms:
             return replace(held, record=replace(held.record, pending=None)), Done("acquired")
     return after, effect
 
 
 def _what_was_decided_keeps_the_lock_held(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     seen = _seen(event)
-    if seen is not None and seen.handed:
-        event = _seeing(event, replace(seen, handed=False))
+    if seen is not None and seen.released_pending:
+        event = _seeing(event, replace(seen, released_pending=False))
     return real.step(me, state, event)
 
 
@@ -213,11 +213,11 @@ def _a_new_log_has_the_name_of_the_old(me: Me, state: Any, event: Any) -> tuple[
 
 
 def _combines_with_a_plain_put(put: PutRecord) -> Any:
-    return ANY if put.record.handed and put.record.freed_ms == put.record.holder.since_ms else put.condition
+    return ANY if put.record.released_pending and put.record.freed_ms == put.record.holder.since_ms else put.condition
 
 
 def _combines_and_forgets_what_is_not_there(*args: Any, **more: Any) -> LockRecord:
-    return replace(group.combine(*args, **more), earlier=())
+    return replace(group.combine(*args, **more), pending_before=())
 
 
 def _take_over_sees_the_last_only(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
@@ -235,7 +235,7 @@ def _what_others_went_on_from_was_never(log: Log | None, intent: Intent, decider
 def _forgets_what_is_there(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     """Whatever the record names as pending when a renewal was refused is applied, also if it was before."""
     if isinstance(state, Checking):
-        state = Checking(replace(state.write, there=()))
+        state = Checking(replace(state.write, applied=()))
     return real.step(me, state, event)
 
 
@@ -304,8 +304,8 @@ PUBLISHING: dict[str, tuple[str, Publishing, Rules]] = {
     "a release deletes the record": ("epoch", TAKEN_OVER, Rules(stored=_deleted_when_released, deletes=True)),
     "a released record counts as held": ("free", TAKEN_OVER, Rules(step=_release_is_ignored)),
     "a waiter joins the line with a plain put": ("fence", JOINED, Rules(condition=_join_is_a_plain_put)),
-    "a waiter that joins forgets the epoch": ("epoch", JOINED, Rules(joined=_join_keeps_only_what_jvm_hudi_knows)),
-    "a waiter that joins forgets the pending publish": ("fence", JOINED, Rules(joined=_join_drops_pending)),
+    "a waiter that joins forgets the epoch": ("epoch", JOINED, Rules(with_waiter=_join_keeps_only_what_jvm_hudi_knows)),
+    "a waiter that joins forgets the pending publish": ("fence", JOINED, Rules(with_waiter=_join_drops_pending)),
     "a join ends the lease": ("truth", ANSWER_LOST, Rules(step=_a_join_ends_the_lease, publish_next=never_settles)),
     "the next holder does not wait for what was decided without it": (
         "order",

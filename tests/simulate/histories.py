@@ -61,7 +61,7 @@ class BrokenPromise(AssertionError):
 class AllSeen:
     """What is decided has seen what its writer had seen, and all that was decided since."""
 
-    at_once = False
+    unordered = False
     sample = b""
 
     def refresh(self, seen_s: float) -> None:
@@ -73,7 +73,7 @@ class AllSeen:
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
         """With what it has seen."""
         del now_ms
-        since = log.since(intent.place)
+        since = log.since(intent.position)
         assert since is not None, "else it is void"
         seen = sorted({*json.loads(intent.body), *(entry.path for entry in since)})
         return Pending.of_bytes(intent.stem, json.dumps(seen).encode())
@@ -247,7 +247,7 @@ class History:
 
     def _seen(self, client: Client, record: LockRecord) -> list[str]:
         """What is published, or decided."""
-        unapplied = (pending.path for pending in record.unapplied)
+        unapplied = (pending.path for pending in record.all_pending)
         listed = {*(entry.path for entry in client.store.list("tx/")), *unapplied}
         seen = self._by_log(client, record.log) or sorted(listed)
         client.memory = None if record.log is None else (record.log, seen)
@@ -295,12 +295,12 @@ class History:
         if self.rng.random() < 0.4:
             lease.publish(path, data)
             return
-        pending = client.lock.stage(path, data, sole=True)
+        pending = client.lock.stage(path, data, unshared=True)
         lease.publish(pending, data, new=True)
 
     def _read_and_publish(self, client: Client, lease: Lease, path: str) -> None:
         known = {path for path, there in self.done.items() if there}
-        seen = self._seen(client, replace(lease.record, pending=None, earlier=()))
+        seen = self._seen(client, replace(lease.record, pending=None, pending_before=()))
         if not known <= set(seen) and self._is_newest(lease):
             self.broken = self.broken or f"fence: {client.process.name} holds the lock and does not see {known}"
         client.clock.sleep(self.rng.choice((0.0, 0.5, 4.0, 12.0)) * self.rng.random())
@@ -352,7 +352,7 @@ class History:
                 self.broken = f"free: after {within_s:g} s {refusal}"
             took_s = self.scheduler.now_s - began_s
             nobody_else = all(owner.startswith("z") for _, owner in self.written[before:])  # a late take, say
-            if last is not None and last.given and nobody_else and took_s > SOON_S:
+            if last is not None and last.is_free and nobody_else and took_s > SOON_S:
                 self.broken = f"free: the lock was released, and it took {took_s:.1f} s to get it"
 
         self.scheduler.spawn(auditor.process, audit, "z")

@@ -263,7 +263,7 @@ def test_roll_forward_that_fails_at_acquire_gives_the_lock_back(town: Town) -> N
     client.way.before = _no_space_for("state/1")
     with pytest.raises(StoreError, match="no space left"):
         client.lock.acquire(0)
-    assert town.record.given
+    assert town.record.is_free
     assert town.record.pending is not None, "what was decided is not forgotten"
     with other.lock.acquire(0):
         assert town.store.read("state/1").data == b"data"

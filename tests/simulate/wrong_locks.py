@@ -104,9 +104,9 @@ _ALSO = {
 }
 
 
-def _forgets_what_is_not_there(me: Any, seen: LockRecord, *given: Any, there: Any, **more: Any) -> LockRecord:
+def _forgets_what_is_not_there(me: Any, seen: LockRecord, *given: Any, last_applied: Any, **more: Any) -> LockRecord:
     """As if all that was decided before were there."""
-    return _COMBINE(me, seen, *given, there=seen.pending or there, **more)
+    return _COMBINE(me, seen, *given, last_applied=seen.pending or last_applied, **more)
 
 
 def _whatever_the_log(log: Log | None, intent: Intent, decider: Any) -> Any:
@@ -135,7 +135,7 @@ WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
         "fence|truth",
         lambda: mock.patch.object(combine, "combine", _forgets_what_is_not_there),
     ),
-    "what is decided is there": ("truth", lambda: mock.patch.object(RecordWriter, "unapplied", return_value=())),
+    "what is decided is there": ("truth", lambda: mock.patch.object(RecordWriter, "all_pending", return_value=())),
     "what is given up never was": ("truth", lambda: mock.patch.object(Member, "_withdraw", return_value=False)),
     "an intent holds for any log": ("fence|truth", lambda: mock.patch.object(combine, "verdict", _whatever_the_log)),
 }

@@ -342,7 +342,7 @@ def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
 
     A commit under the lock adds an entry to its log, or ends the log.
     """
-    log = record.log if record.tells_all else None
+    log = record.log if record.log_has_pending else None
     names = [entry.path.rpartition("/")[2] for entry in log.entries] if log is not None else []
     times = [one.completion for one in map(parse_instant, names) if one is not None and one.completion]
     first = min(times, default=None)
@@ -353,11 +353,11 @@ def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
 
 
 def _lock_note(table: TableContext, record: LockRecord) -> str:
-    missing = [pending.path for pending in record.unapplied if _read(table, pending.path) is None]
+    missing = [pending.path for pending in record.all_pending if _read(table, pending.path) is None]
     if missing:
         return f"a commit was decided and is not applied yet ({missing[0]}): the next holder does it"
-    held = "" if record.given else f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"
+    held = "" if record.is_free else f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"
     if held and record.holder is None:
         held = f"{held}, by a JVM writer: {JVM_HOLDS}"
-    starves = JVM_STARVES if record.guest_ms and record.line else ""
+    starves = JVM_STARVES if record.foreign_seen_ms and record.waiters else ""
     return "; ".join(filter(None, [held, starves]))

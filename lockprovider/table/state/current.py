@@ -201,8 +201,8 @@ class CurrentState:
         decided = record is not None
         record = record or self._record()
         view = None if listed else self.known(record)
-        is_combined = record is not None and record.duty_ms > 0
-        has_guests = record is not None and (record.guest_ms > 0 or not record.nonce)
+        is_combined = record is not None and record.combiner_ms > 0
+        has_guests = record is not None and (record.foreign_seen_ms > 0 or not record.nonce)
         if view is None:
             view = self._listed_now(record, decided=decided)
         else:
@@ -242,7 +242,7 @@ class CurrentState:
 
         It caches the view.
         """
-        log = record.log if record is not None and record.tells_all else None
+        log = record.log if record is not None and record.log_has_pending else None
         view = self._knowledge.at(log)
         if view is not None or log is None or log.next < checkpoint.EVERY:
             return view
@@ -400,7 +400,7 @@ class CurrentState:
         known = None if seen is None else self._knowledge.snapshot(seen.timeline)
         if record is None or seen is None or known is None:
             return None
-        unapplied = [pending.path for pending in record.unapplied]
+        unapplied = [pending.path for pending in record.all_pending]
         applied = self._knowledge.applied
         at = unapplied.index(applied) + 1 if applied in unapplied else 0
         begins = [_name(path)[:-1] for path in unapplied[at:] if _is_on_timeline(path)]
@@ -440,7 +440,7 @@ def _tells_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
 def _decisions(record: LockRecord | None) -> Decisions:
     if record is None:
         return Decisions()
-    unapplied = tuple(filter(None, (_instant(pending.path) for pending in record.unapplied)))
+    unapplied = tuple(filter(None, (_instant(pending.path) for pending in record.all_pending)))
     named = record.nonce or f"{record.owner} {record.valid_until_ms} {record.expired}"  # of a JVM writer
     log = record.log
     if log is None:

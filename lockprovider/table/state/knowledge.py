@@ -175,8 +175,8 @@ class TableKnowledge:
 
         The last publishes of the record may be decided and not stored yet; they count if `decided`.
         """
-        log = record.log if record is not None and (decided or record.tells_all) else None
-        unapplied = 0 if record is None else len(record.unapplied)
+        log = record.log if record is not None and (decided or record.log_has_pending) else None
+        unapplied = 0 if record is None else len(record.all_pending)
         before = self.at(log)
         entries = () if log is None else log.since(log.first) or ()
         # A listing may have a later one and lack the one before.

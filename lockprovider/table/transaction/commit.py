@@ -87,7 +87,7 @@ class Committing:
             NotAcquired, CasError: the lock or the store failed.
         """
         lock = self._table.lock
-        staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._proposal.data, sole=True)
+        staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._proposal.data, unshared=True)
         self._txn.enter(Step.ASK)
         try:
             return self._in_some_try(staged), self._waited_s
@@ -167,7 +167,7 @@ class Committing:
             name = came.path.removeprefix(f"{TIMELINE}/")
             table.knowledge.remember(name, proposal.data)
             table.knowledge.committed_s[name] = table.world.monotonic_s()
-            checkpoint.write_if_due(table, came.place)
+            checkpoint.write_if_due(table, came.position)
             return self._ended(name.partition("_")[2].partition(".")[0], came.posted)
         return _Again(hold=isinstance(came, Hold))
 
@@ -244,7 +244,7 @@ class Committing:
         name = proposal.completed(completion).file_name
         data, left = self._carrying(now), ""
         if data is not proposal.data:
-            staged = table.lock.stage(staged.path, data, sole=True)
+            staged = table.lock.stage(staged.path, data, unshared=True)
             left = staged.staged
         # `new`: no other writer has this begin time, and the completion time exceeds all those listed under this lease.
         lease.publish(replace(staged, path=f"{TIMELINE}/{name}", first=first), data, new=True)

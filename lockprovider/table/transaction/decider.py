@@ -119,7 +119,7 @@ class TableDecider:
 
     def __init__(self, table: TableContext, latest: str, config: TableConfig, sample: bytes = b"") -> None:
         self.sample = sample
-        self.at_once = appears_at_once(config)
+        self.unordered = appears_at_once(config)
         self._table = table
         self._latest = latest
         self._config = ""
@@ -128,7 +128,7 @@ class TableDecider:
     def refresh(self, seen_s: float) -> None:
         """Read the table's properties again, since they are not always changed under the lock."""
         config = self._table.current.config_since(seen_s)
-        self._config, self.at_once = config_digest(config), appears_at_once(config)
+        self._config, self.unordered = config_digest(config), appears_at_once(config)
 
     def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
         """Raise if the intent may not follow these log entries; see the function `refuse`."""

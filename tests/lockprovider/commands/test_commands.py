@@ -218,7 +218,7 @@ def test_break_frees_blocked_lock_and_names_where_it_moved_the_obstacle(local):
     lock = Lock(local.store)
     pending = lock.stage("state/1", os.urandom(10_000))  # does not fit into the record
     lock.acquire().release()
-    record = replace(local.record(), expired=False, handed=True, pending=pending)
+    record = replace(local.record(), expired=False, released_pending=True, pending=pending)
     local.store.update(HUDI_LOCK_PATH, lambda _: record.encode())
     local.store.delete(pending.staged)
     done = command("run", "--timeout", "0", *local.words, "--", "true", code=125)

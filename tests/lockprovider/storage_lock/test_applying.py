@@ -51,7 +51,7 @@ def over(one: Applying) -> None:
 
 def test_decided_publishes_are_applied_in_order_and_each_is_reported(store: Store, backend: Slow) -> None:
     known: list[object] = []
-    one, clock = applying(store, lambda: known.append(one.there))
+    one, clock = applying(store, lambda: known.append(one.last_applied))
     one.apply((A, B, C), (A, B, C), clock.now_s + 5)
     until(lambda: len(known) == 4)
     assert backend.asked == ["put a", "put b", "put c"]
@@ -107,9 +107,9 @@ def test_publish_decided_as_the_applier_ends_is_applied(store: Store, backend: S
         if todo := next(more, None):
             one.apply(todo, todo, clock.now_s + 5)
 
-    one._told = told
+    one._notify = told
     one.apply((A,), (A,), clock.now_s + 5)
-    until(lambda: one.there == C)
+    until(lambda: one.last_applied == C)
     over(one)
     assert backend.asked == ["put a", "put b", "put c"]
 
@@ -120,11 +120,11 @@ def test_failed_publish_blocks_the_later_ones(store: Store, backend: Slow) -> No
     one.apply((A, B), (A, B), clock.now_s + 5)
     over(one)
     assert isinstance(one.failed, Unavailable)
-    assert one.there is None
+    assert one.last_applied is None
     backend.down = False
     one.apply((A, B), (), clock.now_s + 5)
     over(one)
-    assert (one.failed, one.there) == (None, B)
+    assert (one.failed, one.last_applied) == (None, B)
     assert [store.read(name).data for name in "ab"] == [b"a", b"b"]
 
 
@@ -134,7 +134,7 @@ def test_foreign_bytes_at_the_path_of_a_publish_are_detected(store: Store) -> No
     one.apply((A, B), (A, B), clock.now_s + 5)
     over(one)
     assert isinstance(one.failed, Unappliable)
-    assert (one.there, [entry.path for entry in store.list("")]) == (None, ["a"])
+    assert (one.last_applied, [entry.path for entry in store.list("")]) == (None, ["a"])
 
 
 def test_nothing_is_written_after_the_deadline(store: Store, backend: Slow) -> None:
@@ -152,7 +152,7 @@ def test_publish_written_after_the_deadline_is_not_taken_for_applied(store: Stor
     one.apply((A, B), (A, B), clock.now_s + 5)
     over(one)
     assert isinstance(one.failed, Unavailable)
-    assert one.there is None
+    assert one.last_applied is None
     assert backend.asked == ["put a"]
 
 
@@ -167,12 +167,12 @@ def test_unordered_publish_after_a_slow_one_is_reported_after_it(store: Store, b
             go.wait()
 
     one, clock = applying(store)
-    one.at_once, backend.before = True, before
+    one.unordered, backend.before = True, before
     one.apply((A, B, C), (A, B, C), clock.now_s + 5)
     begun.wait()
     go.set()
     over(one)
-    assert one.there == C
+    assert one.last_applied == C
     assert sorted(backend.asked) == ["put a", "put b", "put c"]
 
 
@@ -182,23 +182,23 @@ def test_unordered_apply_repeats_only_the_missing_publish(store: Store, backend:
             raise Unavailable("not now")
 
     one, clock = applying(store)
-    one.at_once, backend.before = True, before
+    one.unordered, backend.before = True, before
     one.apply((A, B, C), (A, B, C), clock.now_s + 5)
     over(one)
-    assert one.there == A
+    assert one.last_applied == A
     assert isinstance(one.failed, Unavailable)
     backend.before = lambda _: None
     backend.asked.clear()
     one.apply((B, C), (), clock.now_s + 5)
     over(one)
     assert backend.asked == ["put b"]
-    assert (one.there, one.failed) == (C, None)
+    assert (one.last_applied, one.failed) == (C, None)
 
 
 def test_unordered_publish_counts_as_applied_once_all_earlier_ones_are(store: Store) -> None:
     store.put_if_absent("b", b"b").unwrap()
     one, _ = applying(store)
-    assert not one.finds(B, (A,))
+    assert not one.check_applied(B, (A,))
     store.put_if_absent("a", b"a").unwrap()
-    assert one.finds(B, (A,))
-    assert one.there == B
+    assert one.check_applied(B, (A,))
+    assert one.last_applied == B

@@ -13,26 +13,26 @@ from lockprovider import Intent, LockRecord, Log, LogEntry, Pending
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 from lockprovider.storage_lock import combine
 from lockprovider.storage_lock.combine import (
-    MOST_UNAPPLIED,
+    MOST_PENDING,
     AwaitOthers,
     Combine,
     Decided,
     Free,
     Hold,
-    LookAgain,
+    PollAgain,
     Post,
     Refused,
     Rest,
     Situation,
-    Standing,
     StepDown,
     Undecided,
     Void,
     Wait,
+    Waiting,
     WriteRecord,
     after_listing,
     choose,
-    latest_first_look_s,
+    latest_first_poll_s,
     may_write,
     next_act,
     next_step,
@@ -75,17 +75,21 @@ def record_of(*names: str, unapplied: int = 0) -> LockRecord:
         epoch=7,
         nonce="n7",
         log=log_of(*names),
-        handed=bool(left),
+        released_pending=bool(left),
         pending=left[-1] if left else None,
-        earlier=left[:-1],
+        pending_before=left[:-1],
         freed_ms=NOW_MS - 1000,
     )
 
 
-def combined(seen: LockRecord, *intents: Intent, there: Pending | None = None, duty_ms: int = 0) -> LockRecord:
+def combined(
+    seen: LockRecord, *intents: Intent, last_applied: Pending | None = None, combiner_ms: int = 0
+) -> LockRecord:
     assert seen.log is not None
-    batch = choose(seen.log, seen.unapplied, intents, RULES, NOW_MS)
-    return combine.combine(DEAD, seen, batch, Moment(NOW_MS, 5.0, "n8"), there=there, duty_ms=duty_ms)
+    batch = choose(seen.log, seen.all_pending, intents, RULES, NOW_MS)
+    return combine.combine(
+        DEAD, seen, batch, Moment(NOW_MS, 5.0, "n8"), last_applied=last_applied, combiner_ms=combiner_ms
+    )
 
 
 # -- what one write decides --------------------------------------------------------------------------------------------
@@ -140,8 +144,8 @@ def test_intent_posted_again_for_a_later_position_is_decided_once() -> None:
 
 def test_number_of_decided_intents_is_bounded_by_the_time_to_apply() -> None:
     many = [intent(f"n{number:03}", 2) for number in range(100)]
-    assert len(choose(log_of("a", "b"), (), many, RULES, 0)) == MOST_UNAPPLIED
-    assert len(choose(log_of("a", "b"), published("a", "b"), many, RULES, 0)) == MOST_UNAPPLIED - 2
+    assert len(choose(log_of("a", "b"), (), many, RULES, 0)) == MOST_PENDING
+    assert len(choose(log_of("a", "b"), published("a", "b"), many, RULES, 0)) == MOST_PENDING - 2
 
 
 def test_unapplied_entries_stay_in_the_log() -> None:
@@ -159,21 +163,21 @@ def test_unapplied_entries_stay_in_the_log() -> None:
 
 def test_record_holds_decided_publishes_and_keeps_foreign_clients_away() -> None:
     seen = record_of("a", "b", unapplied=1)
-    record = combined(seen, intent("c", 2), intent("d", 2), duty_ms=90)
-    assert names(record.unapplied) == ["b.1", "c.2", "d.3"]
+    record = combined(seen, intent("c", 2), intent("d", 2), combiner_ms=90)
+    assert names(record.all_pending) == ["b.1", "c.2", "d.3"]
     assert record.log is not None
     assert [entry.path for entry in record.log.entries] == ["a.0", "b.1", "c.2", "d.3"]
-    assert (record.handed, record.expired, record.given) == (True, False, True)
+    assert (record.released_pending, record.expired, record.is_free) == (True, False, True)
     assert record.valid_until_ms == NOW_MS + HAND_OVER_S * 1000
-    assert (record.epoch, record.nonce, record.owner, record.duty_ms) == (NOW_MS, "n8", "dead", 90)
+    assert (record.epoch, record.nonce, record.owner, record.combiner_ms) == (NOW_MS, "n8", "dead", 90)
     assert LockRecord.decode(record.encode()) == record
 
 
 def test_record_drops_applied_publishes_and_all_earlier_ones() -> None:
     seen = record_of("a", "b", "c", unapplied=3)
-    assert names(combined(seen, intent("d", 3), there=seen.unapplied[1]).unapplied) == ["c.2", "d.3"]
-    free = combined(seen, there=seen.unapplied[2])
-    assert (free.expired, free.handed, free.unapplied) == (True, False, ())
+    assert names(combined(seen, intent("d", 3), last_applied=seen.all_pending[1]).all_pending) == ["c.2", "d.3"]
+    free = combined(seen, last_applied=seen.all_pending[2])
+    assert (free.expired, free.released_pending, free.all_pending) == (True, False, ())
     assert free.log == seen.log
 
 
@@ -184,7 +188,7 @@ def test_epoch_rises_whatever_the_local_clock_says() -> None:
 
 def test_record_tells_removers_until_when_late_publishes_may_come() -> None:
     seen = record_of("a", "b", unapplied=1)
-    assert combined(seen, there=seen.unapplied[-1]).late_ms == seen.valid_until_ms
+    assert combined(seen, last_applied=seen.all_pending[-1]).pending_until_ms == seen.valid_until_ms
 
 
 @pytest.mark.parametrize(
@@ -194,7 +198,7 @@ def test_record_tells_removers_until_when_late_publishes_may_come() -> None:
         (False, {"expired": False}),
         (False, {"log": None}),
         (False, {"pending": Pending("state", "staged", "digest")}),
-        (False, {"pending": Pending("state", "", "digest", b"not in the log", sole=True)}),
+        (False, {"pending": Pending("state", "", "digest", b"not in the log", unshared=True)}),
     ],
     ids=["free", "held", "no log", "staged", "not told by the log"],
 )
@@ -248,37 +252,37 @@ def test_refusal_check_gets_only_entries_after_the_intent_position() -> None:
 # -- what to do next ---------------------------------------------------------------------------------------------------
 
 FREE = record_of("a")
-ON_DUTY = replace(record_of("a"), duty_ms=600, freed_ms=NOW_MS)
-WAITED_FOR = replace(FREE, line=("somebody",), freed_ms=NOW_MS)
+ON_DUTY = replace(record_of("a"), combiner_ms=600, freed_ms=NOW_MS)
+WAITED_FOR = replace(FREE, waiters=("somebody",), freed_ms=NOW_MS)
 HELD = replace(FREE, expired=False, valid_until_ms=NOW_MS + 60_000)
 
 
 @pytest.mark.parametrize(
     ("record", "mine", "act"),
     [
-        (FREE, Standing(), WriteRecord()),
-        (FREE, Standing(refused=1), WriteRecord(duty=True)),
-        (FREE, Standing(posted=True), WriteRecord(duty=True)),
-        (ON_DUTY, Standing(age_s=0.59), Post()),
-        (ON_DUTY, Standing(posted=True, age_s=0.3), LookAgain(pytest.approx(0.2))),
-        (ON_DUTY, Standing(posted=True, age_s=0.3, writes=2), LookAgain(pytest.approx(0.301))),
-        (ON_DUTY, Standing(posted=True, writes=2), LookAgain(pytest.approx(0.4))),
-        (replace(ON_DUTY, freed_ms=NOW_MS - 50), Standing(posted=True), LookAgain(pytest.approx(0.15))),
-        (replace(ON_DUTY, freed_ms=NOW_MS - 9999), Standing(posted=True), LookAgain(pytest.approx(0.1))),
-        (replace(ON_DUTY, freed_ms=NOW_MS + 9999), Standing(posted=True), LookAgain(pytest.approx(0.2))),
-        (ON_DUTY, Standing(posted=True, waits_s=4.0), LookAgain(pytest.approx(0.5))),
-        (ON_DUTY, Standing(posted=True, waits_s=40.0), LookAgain(pytest.approx(0.601))),
-        (ON_DUTY, Standing(posted=True, age_s=0.58), LookAgain(pytest.approx(0.021))),
-        (ON_DUTY, Standing(posted=True, age_s=0.6), WriteRecord(duty=True)),
-        (ON_DUTY, Standing(age_s=0.6), WriteRecord()),
-        (replace(FREE, log=None), Standing(), Hold()),
-        (replace(FREE, pending=Pending("a", "staged", "digest")), Standing(), Hold()),
-        (replace(HELD, valid_until_ms=NOW_MS - GRACE_MS - 1), Standing(), Hold()),
-        (replace(FREE, rest_ms=NOW_MS + 1000), Standing(), LookAgain(1.0)),
-        (replace(ON_DUTY, rest_ms=NOW_MS + 1000), Standing(age_s=0.1), LookAgain(1.0)),
+        (FREE, Waiting(), WriteRecord()),
+        (FREE, Waiting(refused=1), WriteRecord(leads=True)),
+        (FREE, Waiting(posted=True), WriteRecord(leads=True)),
+        (ON_DUTY, Waiting(age_s=0.59), Post()),
+        (ON_DUTY, Waiting(posted=True, age_s=0.3), PollAgain(pytest.approx(0.2))),
+        (ON_DUTY, Waiting(posted=True, age_s=0.3, writes=2), PollAgain(pytest.approx(0.301))),
+        (ON_DUTY, Waiting(posted=True, writes=2), PollAgain(pytest.approx(0.4))),
+        (replace(ON_DUTY, freed_ms=NOW_MS - 50), Waiting(posted=True), PollAgain(pytest.approx(0.15))),
+        (replace(ON_DUTY, freed_ms=NOW_MS - 9999), Waiting(posted=True), PollAgain(pytest.approx(0.1))),
+        (replace(ON_DUTY, freed_ms=NOW_MS + 9999), Waiting(posted=True), PollAgain(pytest.approx(0.2))),
+        (ON_DUTY, Waiting(posted=True, waits_s=4.0), PollAgain(pytest.approx(0.5))),
+        (ON_DUTY, Waiting(posted=True, waits_s=40.0), PollAgain(pytest.approx(0.601))),
+        (ON_DUTY, Waiting(posted=True, age_s=0.58), PollAgain(pytest.approx(0.021))),
+        (ON_DUTY, Waiting(posted=True, age_s=0.6), WriteRecord(leads=True)),
+        (ON_DUTY, Waiting(age_s=0.6), WriteRecord()),
+        (replace(FREE, log=None), Waiting(), Hold()),
+        (replace(FREE, pending=Pending("a", "staged", "digest")), Waiting(), Hold()),
+        (replace(HELD, valid_until_ms=NOW_MS - GRACE_MS - 1), Waiting(), Hold()),
+        (replace(FREE, yield_until_ms=NOW_MS + 1000), Waiting(), PollAgain(1.0)),
+        (replace(ON_DUTY, yield_until_ms=NOW_MS + 1000), Waiting(age_s=0.1), PollAgain(1.0)),
     ],
 )
-def test_next_act_of_a_client_follows_from_record_and_intents(record: LockRecord, mine: Standing, act: object) -> None:
+def test_next_act_of_a_client_follows_from_record_and_intents(record: LockRecord, mine: Waiting, act: object) -> None:
     assert next_step(record, mine, NOW_MS, 1.0) == act
 
 
@@ -292,17 +296,17 @@ LEFT = record_of("a", "b", unapplied=2)  # handed over, with both pending
         (HELD, Situation(leads=True), StepDown()),
         (FREE, Situation(leads=True, is_waited_for=True), StepDown()),
         (FREE, Situation(leads=True, fails=True), Combine()),
-        (LEFT, Situation(LEFT.unapplied, leads=True, fails=True), StepDown()),
+        (LEFT, Situation(LEFT.all_pending, leads=True, fails=True), StepDown()),
         (LEFT, Situation(wrote=True), Free()),
         (LEFT, Situation(wrote=True, applies=True), Wait()),
         (LEFT, Situation(wrote=True, is_waited_for=True), Rest()),
-        (LEFT, Situation(LEFT.unapplied, wrote=True), Rest()),
+        (LEFT, Situation(LEFT.all_pending, wrote=True), Rest()),
         (LEFT, Situation(), Rest()),
         (FREE, Situation(wrote=True), Rest()),
-        (LEFT, Situation(standing=Standing(), applies=True), Wait()),
-        (LEFT, Situation(standing=Standing(), others_apply=True), AwaitOthers()),
-        (LEFT, Situation(standing=Standing(), undecided=True, applies=True), WriteRecord()),
-        (LEFT, Situation(standing=Standing(), undecided=True, is_stuck=True), Hold()),
+        (LEFT, Situation(waiting=Waiting(), applies=True), Wait()),
+        (LEFT, Situation(waiting=Waiting(), others_apply=True), AwaitOthers()),
+        (LEFT, Situation(waiting=Waiting(), undecided=True, applies=True), WriteRecord()),
+        (LEFT, Situation(waiting=Waiting(), undecided=True, is_stuck=True), Hold()),
     ],
 )
 def test_next_act_of_a_client_depends_on_what_it_knows(record: LockRecord, mine: Situation, act: object) -> None:
@@ -312,43 +316,43 @@ def test_next_act_of_a_client_depends_on_what_it_knows(record: LockRecord, mine:
 @pytest.mark.parametrize(
     ("mine", "batch", "given", "act"),
     [
-        (Situation(LEFT.unapplied), LEFT.unapplied, {}, WriteRecord(duty=True)),
-        (Situation(LEFT.unapplied), (), {}, Wait()),
-        (Situation(LEFT.unapplied), (), {"is_due": True, "empty_rounds": 9}, WriteRecord(duty=True)),
-        (Situation(), (), {}, WriteRecord(duty=True)),
-        (Situation(LEFT.unapplied), (), {"rests": True}, Wait()),
-        (Situation(), (), {"rests": True}, StepDown(frees=True)),
+        (Situation(LEFT.all_pending), LEFT.all_pending, {}, WriteRecord(leads=True)),
+        (Situation(LEFT.all_pending), (), {}, Wait()),
+        (Situation(LEFT.all_pending), (), {"is_due": True, "empty_rounds": 9}, WriteRecord(leads=True)),
+        (Situation(), (), {}, WriteRecord(leads=True)),
+        (Situation(LEFT.all_pending), (), {"yields": True}, Wait()),
+        (Situation(), (), {"yields": True}, StepDown(frees=True)),
     ],
 )
 def test_batch_leader_writes_new_or_due_intents(
     mine: Situation, batch: tuple[Pending, ...], given: dict[str, int], act: object
 ) -> None:
-    assert after_listing(LEFT, mine, batch, **{"rests": False, "is_due": False, "empty_rounds": 0, **given}) == act
+    assert after_listing(LEFT, mine, batch, **{"yields": False, "is_due": False, "empty_rounds": 0, **given}) == act
 
 
 def test_batch_leader_steps_down_after_two_rounds_without_work() -> None:
-    for empty_rounds, act in ((0, WriteRecord(duty=True)), (1, StepDown(frees=True))):
-        came = after_listing(FREE, Situation(), (), rests=False, is_due=True, empty_rounds=empty_rounds)
+    for empty_rounds, act in ((0, WriteRecord(leads=True)), (1, StepDown(frees=True))):
+        came = after_listing(FREE, Situation(), (), yields=False, is_due=True, empty_rounds=empty_rounds)
         assert came == act
     waited_for = Situation(is_waited_for=True)
-    assert after_listing(FREE, waited_for, (), rests=False, is_due=True, empty_rounds=1) == StepDown()
+    assert after_listing(FREE, waited_for, (), yields=False, is_due=True, empty_rounds=1) == StepDown()
 
 
 def test_first_poll_is_after_a_few_rounds_when_one_write_decides_all() -> None:
-    assert latest_first_look_s(ON_DUTY) == pytest.approx(0.8)
-    assert latest_first_look_s(replace(ON_DUTY, duty_ms=60_000)) == latest_first_look_s(full()) == 4.0
+    assert latest_first_poll_s(ON_DUTY) == pytest.approx(0.8)
+    assert latest_first_poll_s(replace(ON_DUTY, combiner_ms=60_000)) == latest_first_poll_s(full()) == 4.0
 
 
 def full() -> LockRecord:
     """As many wait to be applied as may."""
-    unapplied = tuple(Pending.of_bytes(f"{n}.", b"-") for n in range(MOST_UNAPPLIED))
-    return replace(ON_DUTY, pending=unapplied[-1], earlier=unapplied[:-1])
+    unapplied = tuple(Pending.of_bytes(f"{n}.", b"-") for n in range(MOST_PENDING))
+    return replace(ON_DUTY, pending=unapplied[-1], pending_before=unapplied[:-1])
 
 
 def test_held_lock_is_polled_with_growing_pauses_and_at_its_lapse() -> None:
     def pause_s(waits_s: float, record: LockRecord = HELD) -> float:
-        act = next_step(record, Standing(waits_s=waits_s), NOW_MS, 1.0)
-        assert isinstance(act, LookAgain)
+        act = next_step(record, Waiting(waits_s=waits_s), NOW_MS, 1.0)
+        assert isinstance(act, PollAgain)
         return act.seconds
 
     assert [pause_s(waits_s) for waits_s in (0.0, 0.4, 2.0, 4.0, 100.0)] == [0.05, 0.1, 0.5, 1.0, 1.0]
@@ -358,12 +362,12 @@ def test_held_lock_is_polled_with_growing_pauses_and_at_its_lapse() -> None:
 
 
 def test_client_waiting_to_hold_the_lock_goes_before_group_commits() -> None:
-    assert isinstance(next_step(WAITED_FOR, Standing(), NOW_MS, 1.0), LookAgain)
-    assert next_step(WAITED_FOR, Standing(name="somebody"), NOW_MS, 1.0) == WriteRecord(), "that is this process"
+    assert isinstance(next_step(WAITED_FOR, Waiting(), NOW_MS, 1.0), PollAgain)
+    assert next_step(WAITED_FOR, Waiting(name="somebody"), NOW_MS, 1.0) == WriteRecord(), "that is this process"
     for turn_ms, waited_for_s in ((0, 0.25), (1000, 2.0), (1_000_000, LONGEST_S)):
         seen = replace(WAITED_FOR, turn_ms=turn_ms)
         just, past = (replace(seen, freed_ms=NOW_MS - round(waited_for_s * 1000) - more) for more in (0, 1))
-        assert isinstance(next_step(just, Standing(), NOW_MS, 1.0), LookAgain)
-        assert next_step(past, Standing(), NOW_MS, 1.0) == WriteRecord()
-        assert (combined(past).line, combined(just).line) == ((), ("somebody",))
-    assert next_step(WAITED_FOR, Standing(waits_s=LONGEST_S + 0.1), NOW_MS, 1.0) == WriteRecord()
+        assert isinstance(next_step(just, Waiting(), NOW_MS, 1.0), PollAgain)
+        assert next_step(past, Waiting(), NOW_MS, 1.0) == WriteRecord()
+        assert (combined(past).waiters, combined(just).waiters) == ((), ("somebody",))
+    assert next_step(WAITED_FOR, Waiting(waits_s=LONGEST_S + 0.1), NOW_MS, 1.0) == WriteRecord()

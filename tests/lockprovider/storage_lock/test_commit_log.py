@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockprovider import Log, LogEntry, Pending
-from lockprovider.storage_lock.commit_log import digest, pack, tells, unpack
+from lockprovider.storage_lock.commit_log import digest, fits_log, pack, unpack
 
 EMPTY = zlib.compress(b"")
 
@@ -79,7 +79,7 @@ def test_adding_several_entries_equals_adding_them_one_by_one() -> None:
 
 def test_judged_log_has_one_more_entry_and_equals_no_other_log() -> None:
     log = Log("a").plus(publish("old", b"0"))
-    one, other = (log.judged_with(publish(name, name.encode())) for name in ("b", "c"))
+    one, other = (log.with_candidate(publish(name, name.encode())) for name in ("b", "c"))
     assert one.entries == log.plus(publish("b", b"b")).entries
     assert one.since(log.next) == (LogEntry("b", digest(b"b"), b"b"),)
     assert one != other
@@ -97,7 +97,7 @@ def test_large_entry_is_kept_without_its_bytes() -> None:
     large = publish("large", random.Random(1).randbytes(20_000))
     log = Log("a").plus(publish("small", b"1")).plus(large)
     assert log.has(large)
-    assert log.told(large) == LogEntry("large", large.digest, None)
+    assert log.last_entry(large) == LogEntry("large", large.digest, None)
     assert not log.ends_with((large,))
     assert [entry.data for entry in log.since(log.first) or ()][-1:] == [None]
     assert log.plus(publish("next", b"2")).since(log.next) == (LogEntry("next", digest(b"2"), b"2"),)
@@ -129,5 +129,5 @@ def test_first_part_of_an_entry_is_kept_while_it_may_be_unapplied() -> None:
 
 def test_large_first_part_of_an_entry_is_not_kept() -> None:
     large = publish("large", random.Random(1).randbytes(20_000))
-    assert not tells(replace(publish("small", b"1"), first=large))
-    assert not tells(replace(publish("small", b"1"), first=Pending("staged", "there", "d")))
+    assert not fits_log(replace(publish("small", b"1"), first=large))
+    assert not fits_log(replace(publish("small", b"1"), first=Pending("staged", "there", "d")))

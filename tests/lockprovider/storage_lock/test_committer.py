@@ -140,7 +140,7 @@ def test_commit_takes_one_record_write_and_one_to_free_foreign_clients(store: St
     assert commit(lock, "second") == Decided("second.1")
     after = free(store)
     assert backend.asked == [f"put {RECORD}", "put second.1", f"put {RECORD}"]
-    assert not after.unapplied
+    assert not after.all_pending
     assert after.epoch > before.epoch
     assert told(store) == ["first", "second"]
     assert store.read("second.1").data == b"-"
@@ -189,7 +189,7 @@ def test_commit_without_the_lock_asks_to_hold_it_when_record_forbids(store: Stor
         case "held until it lapsed":
             rewritten(store, expired=False, releasedPending=False, validUntil=1)
         case _:
-            pending = Lock(store).stage("second", os.urandom(10_000), sole=True)
+            pending = Lock(store).stage("second", os.urandom(10_000), unshared=True)
             fields = {"path": "second", "staged": pending.staged, "digest": pending.digest, "unshared": True}
             rewritten(store, pending=fields)
     came = client(store).commit(intent, RULES)
@@ -264,7 +264,7 @@ def test_commit_waits_for_the_lock_holder(store: Store) -> None:
         assert refusal.value.owner == lease.record.owner
         assert not waiting.done()
         assert there(store) == {"first"}
-        lease.publish(Lock(store).stage("third.1", b"", sole=True), b"", new=True)
+        lease.publish(Lock(store).stage("third.1", b"", unshared=True), b"", new=True)
     assert waiting.result(SOON_S) == Decided("second.2")
     assert there(store) == {"first", "second", "third"}
 
@@ -314,7 +314,7 @@ def test_refused_commit_is_unknown_when_the_store_fails_before_a_look(
     backend.twice = True
     backend.once(RECORD, lambda: monkeypatch.setattr(backend, "get", fails))
     publishing = started(lock, intent, timeout_s=30)
-    until(lambda: record(elsewhere).unapplied)
+    until(lambda: record(elsewhere).all_pending)
     clock.advance(31)
     with pytest.raises(PublishUnknown, match="may have been published"):
         publishing.result(SOON_S)
@@ -393,7 +393,7 @@ def test_commit_that_cannot_be_applied_is_retried_and_not_reported_applied(store
     publishing = started(lock, intent)
     until(lambda: backend.asked.count(f"put {RECORD}") > 3)
     assert not publishing.done()
-    assert [pending.path for pending in record(store).unapplied] == ["second.1"]
+    assert [pending.path for pending in record(store).all_pending] == ["second.1"]
     backend.down = False
     assert publishing.result(SOON_S) == Decided("second.1")
     assert there(store) == {"first", "second"}
@@ -407,7 +407,7 @@ def test_publish_unapplied_at_the_deadline_is_left_to_the_next_client(
     lock.look()
     backend.down = True
     publishing = started(lock, intent, timeout_s=30)
-    until(lambda: record(store).unapplied)
+    until(lambda: record(store).all_pending)
     clock.advance(31)
     with pytest.raises(PublishUnknown, match="was decided; the next writer of the lock applies it"):
         publishing.result(SOON_S)
@@ -421,7 +421,7 @@ def test_jvm_takeover_before_apply_drops_the_publish_and_is_reported(store: Stor
     lock.look()
     backend.down = True
     publishing = started(lock, intent)
-    until(lambda: record(store).unapplied)
+    until(lambda: record(store).all_pending)
     until(lambda: publishing.done() or jvm_takes(store))
     assert publishing.result(SOON_S) == Void()
     backend.down = False
@@ -471,7 +471,7 @@ def clock(store: Store) -> ManualClock:
 
 def on_duty(store: Store, *intents: Intent) -> LockRecord:
     """Another is, and has decided these."""
-    return decide(store, *intents, duty_ms=DUTY_MS)
+    return decide(store, *intents, combiner_ms=DUTY_MS)
 
 
 def test_posted_intent_is_decided_and_applied_before_its_writer_is_notified(store: Store, clock: ManualClock) -> None:
@@ -480,11 +480,11 @@ def test_posted_intent_is_decided_and_applied_before_its_writer_is_notified(stor
     publishing = started(client(store, clock), mine)
     until(lambda: posted(store) == {"mine."})
     assert there(store) == {"first"}
-    decide(store, mine, wanted(store, "another"), duty_ms=DUTY_MS)
+    decide(store, mine, wanted(store, "another"), combiner_ms=DUTY_MS)
     store.put_if_absent("another.1", b"-").unwrap()
     store.put_if_absent("mine.2", b"-").unwrap()
     assert not publishing.done(), "nobody has said that it is there"
-    put_there(store, duty_ms=DUTY_MS)
+    put_there(store, combiner_ms=DUTY_MS)
     came = publishing.result(SOON_S)
     assert isinstance(came, Decided)
     assert came.path == "mine.2"
@@ -506,10 +506,10 @@ def test_record_tells_whether_publishes_of_the_batch_leader_are_applied(
     mine = wanted(store, "mine")
     publishing = started(client(store, clock), mine)
     until(lambda: posted(store) == {"mine."})
-    decide(store, mine, duty_ms=DUTY_MS)
+    decide(store, mine, combiner_ms=DUTY_MS)
     backend.got.clear()
     until(lambda: backend.got.count(RECORD) > 2 or "mine.1" in backend.got)
-    put_there(store, duty_ms=DUTY_MS)
+    put_there(store, combiner_ms=DUTY_MS)
     assert publishing.result(SOON_S) == Decided("mine.1", f".hoodie/.locks/intents/{as_posted(store, mine).name}")
     assert ("mine.1" in backend.got) == (writes_per_s is not None)
 
@@ -519,8 +519,8 @@ def test_intent_in_conflict_with_a_decision_of_the_batch_leader_is_refused(store
     mine = wanted(store, "mine", b"another")
     publishing = started(client(store, clock), mine)
     until(lambda: posted(store) == {"mine."})
-    decide(store, mine, wanted(store, "another"), duty_ms=DUTY_MS)
-    put_there(store, duty_ms=DUTY_MS)
+    decide(store, mine, wanted(store, "another"), combiner_ms=DUTY_MS)
+    put_there(store, combiner_ms=DUTY_MS)
     with pytest.raises(Met):
         publishing.result(SOON_S)
     assert told(store) == ["first", "another"]
@@ -554,7 +554,7 @@ def test_withdrawn_intent_is_never_decided(store: Store, clock: ManualClock, end
     until(lambda: store.read(HUDI_LOCK_PATH).version != seen.version)
     then, (entry,) = LockRecord.decode(seen.data), [RULES.pending(mine, Log(mine.log), 0)]
     assert entry is not None
-    late = combine.combine(DEAD, then, [entry], Moment(0, 0.0, "late"), there=None)
+    late = combine.combine(DEAD, then, [entry], Moment(0, 0.0, "late"), last_applied=None)
     assert not isinstance(store.put_if_match(HUDI_LOCK_PATH, late.encode(), seen.version), Won)
     Intents(store, HUDI_LOCK_PATH.rpartition("/")[0]).post(as_posted(store, mine))  # a late copy
     assert not posted(store)
@@ -562,7 +562,7 @@ def test_withdrawn_intent_is_never_decided(store: Store, clock: ManualClock, end
 
 
 def test_next_client_leads_the_batch_when_the_leader_dies(store: Store, clock: ManualClock) -> None:
-    decide(store, duty_ms=DUTY_MS)
+    decide(store, combiner_ms=DUTY_MS)
     publishing = [started(client(store, clock), wanted(store, f"state{number}")) for number in range(3)]
     until(lambda: len(posted(store)) == 3)
     assert there(store) == {"first"}
@@ -582,7 +582,7 @@ def test_slower_of_two_colliding_writers_leads_the_batch(store: Store, elsewhere
     def before(name: str, data: bytes) -> None:
         once(name, data)
         if name == RECORD:
-            duties.append(LockRecord.decode(data).duty_ms)
+            duties.append(LockRecord.decode(data).combiner_ms)
 
     backend.before = before
     assert lock.commit(mine, RULES) == Decided("mine.2")
@@ -590,7 +590,7 @@ def test_slower_of_two_colliding_writers_leads_the_batch(store: Store, elsewhere
     assert ran
     assert told(store) == ["first", "faster", "mine", "posts"]
     assert (duties[0], duties[1] > 0) == (0, True), "it is announced"
-    until(lambda: record(store).duty_ms == 0, "and it ends")
+    until(lambda: record(store).combiner_ms == 0, "and it ends")
     assert record(store).expired
 
 
@@ -608,7 +608,7 @@ def test_intent_that_others_cannot_judge_is_judged_by_its_writer(store: Store, c
     on_duty(store)
     publishing = started(client(store, clock), wanted(store, "mine", ANEW))
     until(lambda: posted(store))
-    decide(store, wanted(store, "another"), duty_ms=DUTY_MS)
+    decide(store, wanted(store, "another"), combiner_ms=DUTY_MS)
     assert publishing.result(SOON_S) == Void()
 
 
@@ -639,7 +639,7 @@ def test_threads_of_one_process_are_decided_together(store: Store, backend: Watc
     assert sorted(int(path.partition(".")[2]) for path in paths) == list(range(1, 21))
     assert there(store) == {"first", *(f"state{number}" for number in range(20))}
     assert sorted(told(store)[1:]) == sorted(f"state{number}" for number in range(20))
-    assert not free(store).handed, "nobody waits any more"
+    assert not free(store).released_pending, "nobody waits any more"
 
 
 def test_concurrently_publishing_processes_all_get_true_outcomes(store: Store, tmp_path: Path) -> None:
@@ -663,7 +663,7 @@ def test_concurrently_publishing_processes_all_get_true_outcomes(store: Store, t
     log = record(store).log
     assert log is not None
     assert (log.next, told(store)[-1] in {path.partition(".")[0] for path in paths}) == (31, True)
-    assert not free(store).unapplied
+    assert not free(store).all_pending
 
 
 def test_one_of_several_conflicting_intents_is_decided(store: Store, tmp_path: Path) -> None:

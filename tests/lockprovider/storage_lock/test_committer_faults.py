@@ -74,7 +74,7 @@ def test_commit_raises_when_no_thread_can_start_and_the_next_one_retries(
 
 @pytest.mark.parametrize("how", ["never sent", "no answer"])
 def test_intent_of_unknown_outcome_is_posted_again(store: Store, lock: Lock, backend: LosesPosts, how: str) -> None:
-    decide(store, duty_ms=600)
+    decide(store, combiner_ms=600)
     backend.how = how
     publishing = started(lock, wanted(store, "second"))
     until(lambda: backend.asked.count("lost") > 1)

@@ -27,7 +27,7 @@ from lockprovider import (
 )
 from lockprovider.errors import PublishUnknown, Unappliable
 from lockprovider.storage_lock import client
-from lockprovider.storage_lock.status import say_all
+from lockprovider.storage_lock.status import add_details
 
 ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -155,7 +155,7 @@ def test_invalid_record_is_named_by_its_url(url):
 def test_every_lock_error_names_lock_holder_times_and_next_step(kind):
     record = LockRecord("o-1", 1_795_311_856_909, expired=False, epoch=7, nonce="n", holder=HOLDER)
     error = kind("it came to nothing")
-    say_all(error, "s3://b/t.json", record, 1_795_311_814_909)
+    add_details(error, "s3://b/t.json", record, 1_795_311_814_909)
     assert (error.url, error.holder, error.owner, error.valid_until_ms) == (
         "s3://b/t.json",
         HOLDER,
@@ -173,7 +173,7 @@ def test_every_lock_error_names_lock_holder_times_and_next_step(kind):
 
 def test_lock_that_was_given_back_names_no_holder():
     error = LockError("no")
-    say_all(error, "s3://b/t.json", LockRecord("o-1", 1, expired=True, holder=HOLDER), 2)
+    add_details(error, "s3://b/t.json", LockRecord("o-1", 1, expired=True, holder=HOLDER), 2)
     assert (str(error), error.holder) == ("no; the lock is s3://b/t.json", None)
 
 

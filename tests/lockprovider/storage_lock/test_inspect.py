@@ -154,12 +154,12 @@ def test_waiter_that_joins_before_the_break_does_not_prevent_it(store: Store) ->
     store.put_if_absent(HUDI_LOCK_PATH, record.encode()).unwrap()
     shown = see(store)
     for line in (("a",), ("a", "b")):
-        store.update(HUDI_LOCK_PATH, lambda _, line=line: replace(record, line=line).encode())  # type: ignore[misc]
+        store.update(HUDI_LOCK_PATH, lambda _, line=line: replace(record, waiters=line).encode())  # type: ignore[misc]
     assert status_fields(see(store))["waiting"] == 2
     assert isinstance(broken(store, shown), Won)
     left = see(store).record
     assert left is not None
-    assert (left.expired, left.line, left.owner, left.epoch) == (True, ("a", "b"), record.owner, record.epoch)
+    assert (left.expired, left.waiters, left.owner, left.epoch) == (True, ("a", "b"), record.owner, record.epoch)
     assert left.freed_ms == shown.own_ms, "so that those in the line are given their turn"
 
 
@@ -203,8 +203,8 @@ def test_break_without_a_record_is_refused(store: Store) -> None:
         (HELD, replace(HELD, owner="o2", epoch=8, expired=True), ["released"]),
         (HELD, None, ["removed"]),
         (HELD, replace(HELD, valid_until_ms=30_000, pending=Pending("a", "b", "c")), ["renewed", "decided"]),
-        (HELD, replace(HELD, line=("a",)), ["waiting"]),
-        (replace(HELD, line=("a",)), replace(HELD, line=("a",), expired=True, nonce="n2"), ["released"]),
+        (HELD, replace(HELD, waiters=("a",)), ["waiting"]),
+        (replace(HELD, waiters=("a",)), replace(HELD, waiters=("a",), expired=True, nonce="n2"), ["released"]),
         (JVM, replace(JVM, valid_until_ms=30_000), ["renewed"]),
         (replace(JVM, expired=True), JVM, ["acquired"]),
     ],

@@ -35,7 +35,7 @@ def test_other_names_are_not_parsed_as_intents(name: str) -> None:
 
 
 def test_intent_similar_to_last_entry_and_sample_is_read_from_its_name() -> None:
-    told = LIKE_IT.telling(LOG, SAMPLE)
+    told = LIKE_IT.with_packed_body(LOG, SAMPLE)
     found = parse_intent(told.name, b"")
     assert found is not None
     assert len(told.name) < 60
@@ -56,7 +56,7 @@ def test_intent_similar_to_last_entry_and_sample_is_read_from_its_name() -> None
     ids=["no sample", "another sample", "another entry", "a log that does not go back so far"],
 )
 def test_intent_name_is_unreadable_without_its_log_and_sample(log: Log, sample: bytes) -> None:
-    found = parse_intent(LIKE_IT.telling(LOG, SAMPLE).name, b"")
+    found = parse_intent(LIKE_IT.with_packed_body(LOG, SAMPLE).name, b"")
     assert found is not None
     assert found.read(log, sample).body == b""
 
@@ -71,8 +71,8 @@ def test_malformed_intent_name_is_ignored(told: str) -> None:
 
 def test_content_too_long_for_a_name_is_left_out() -> None:
     first = Intent("log", 0, "mine_", LIKE_IT.body)
-    assert first.telling(LOG, SAMPLE) is first, "nothing was before it, and its bytes do not deflate"
-    longest = max(len(Intent("l", 1, "s" * n, b"b").telling(LOG, b"").name) for n in range(300))
+    assert first.with_packed_body(LOG, SAMPLE) is first, "nothing was before it, and its bytes do not deflate"
+    longest = max(len(Intent("l", 1, "s" * n, b"b").with_packed_body(LOG, b"").name) for n in range(300))
     assert longest - len("l/") in range(250, 310)
-    told = [one for n in range(300) if (one := Intent("l", 1, "s" * n, b"b").telling(LOG, b"")).told]
+    told = [one for n in range(300) if (one := Intent("l", 1, "s" * n, b"b").with_packed_body(LOG, b"")).packed_body]
     assert max(len(one.name) for one in told) - len("l/") == 255

@@ -47,14 +47,14 @@ def decided(store: Store, *, is_there: bool = False) -> None:
     Lock(store, settings=SETTINGS).look()  # this process knew another record
     if is_there:
         store.put_if_absent("second.1", b"-").unwrap()
-    assert [pending.path for pending in record(store).unapplied] == ["second.1"]
+    assert [pending.path for pending in record(store).all_pending] == ["second.1"]
 
 
 def took(store: Store) -> tuple[Lock, Lease]:
     """The next holder, whose record still names what was decided before."""
     lock = Lock(store, settings=SETTINGS)
     lease = lock.acquire()
-    assert record(store).unapplied
+    assert record(store).all_pending
     return lock, lease
 
 
@@ -72,7 +72,7 @@ def test_failed_roll_forward_keeps_jvm_writers_out_until_the_deadline(store: Sto
     with pytest.raises(Unavailable):
         Lock(store, settings=SETTINGS).acquire()
     left = record(store)
-    assert (left.handed, left.expired, len(left.unapplied)) == (True, False, 1)
+    assert (left.released_pending, left.expired, len(left.all_pending)) == (True, False, 1)
     assert left.valid_until_ms >= before_ms + HAND_OVER_S * 1000
     backend.down = False
     Lock(store, settings=SETTINGS).acquire().release()
@@ -143,10 +143,10 @@ def test_record_does_not_name_an_object_that_is_about_to_be_removed(store: Store
     world = ManualClock(time.time())
     lock = Lock(store, settings=SETTINGS, world=world)
     lock.acquire()
-    assert record(store).unapplied
+    assert record(store).all_pending
     lock.wait_for_late()
     store.delete("second.1")
-    assert not record(store).unapplied
+    assert not record(store).all_pending
     later = ManualClock(world.now_s + 200)
     with Lock(store, settings=SETTINGS, world=later).acquire():
         assert there(store) == {"first"}

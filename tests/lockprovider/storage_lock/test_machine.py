@@ -10,7 +10,7 @@ from fsspec_cas import ABSENT, Version
 from lockprovider import Holder, LockRecord, LockSettings, Log, Pending
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 from lockprovider.storage_lock.machine import belief, settle_commit, step
-from lockprovider.storage_lock.record import joined, rests_s
+from lockprovider.storage_lock.record import with_waiter, yield_left_s
 from lockprovider.storage_lock.states import (
     AppliedPending,
     Apply,
@@ -74,7 +74,7 @@ def test_client_acquires_by_a_write_at_the_version_it_read() -> None:
         assert put.condition == V2
         assert put.record.epoch == released.epoch + 1
         assert put.record.pending == PENDING, "what is pending is copied"
-        assert put.record.line == ("a", "b"), "who waits from then on is said by whoever takes it"
+        assert put.record.waiters == ("a", "b"), "who waits from then on is said by whoever takes it"
 
 
 def test_absent_record_is_created() -> None:
@@ -389,41 +389,41 @@ def test_write_is_only_ever_sent_under_a_condition() -> None:
 
 # -- the line ----------------------------------------------------------------------------------------------------------
 
-FREED = LockRecord("other", NOW_MS, expired=True, epoch=41, nonce="x", line=("a", "b", "p", "c"), freed_ms=NOW_MS)
+FREED = LockRecord("other", NOW_MS, expired=True, epoch=41, nonce="x", waiters=("a", "b", "p", "c"), freed_ms=NOW_MS)
 
 
 def test_client_that_releases_and_returns_is_last_of_the_waiters() -> None:
-    holds = replace(held(), record=replace(held().record, line=("a",)))
+    holds = replace(held(), record=replace(held().record, waiters=("a",)))
     for again, line in ((True, ("a", "p")), (False, ("a",))):
-        _, put = step(replace(ME, line_name="p"), holds, Release(at("n2"), again))
-        assert (put.record.line, put.record.freed_ms) == (line, NOW_MS)
+        _, put = step(replace(ME, waiter_name="p"), holds, Release(at("n2"), again))
+        assert (put.record.waiters, put.record.freed_ms) == (line, NOW_MS)
     _, put = step(ME, held(), Release(at("n2")))
-    assert (put.record.line, put.record.freed_ms) == ((), 0)
+    assert (put.record.waiters, put.record.freed_ms) == ((), 0)
 
 
 def test_holder_finds_its_lease_at_the_version_of_a_joining_waiter() -> None:
     holds = held()
-    there = joined(holds.record, "b")
-    assert there.apart_from_line() == holds.record
+    there = with_waiter(holds.record, "b")
+    assert there.without_waiters() == holds.record
     writing, _ = step(ME, holds, Renew(at("n2")))
     checking, _ = step(ME, writing, PutFailed())
     after, done = step(ME, checking, RecordSeen(there, V2, at()))
     assert done == Done("not_written")
     assert after == replace(holds, record=there, version=V2)
     _, put = step(ME, after, Release(at("n3")))
-    assert (put.condition, put.record.line) == (V2, ("b",))
+    assert (put.condition, put.record.waiters) == (V2, ("b",))
 
 
 def test_write_with_lost_answer_keeps_waiters_that_joined_since() -> None:
     writing, put = step(ME, held(), Renew(at("n2")))
     checking, _ = step(ME, writing, PutFailed())
-    after, done = step(ME, checking, RecordSeen(joined(put.record, "b"), V2, at()))
+    after, done = step(ME, checking, RecordSeen(with_waiter(put.record, "b"), V2, at()))
     assert done == Done("renewed")
-    assert (after.record.line, after.version) == (("b",), V2)
+    assert (after.record.waiters, after.version) == (("b",), V2)
 
 
 def test_waiter_is_added_once() -> None:
-    assert joined(FREED, "b") is FREED
+    assert with_waiter(FREED, "b") is FREED
 
 
 def took_turn(record: LockRecord) -> PutRecord:
@@ -433,11 +433,11 @@ def took_turn(record: LockRecord) -> PutRecord:
 
 
 def test_turn_length_is_a_running_mean_over_awaited_turns() -> None:
-    took = replace(FREED, line=("p", "a"), holder=Holder("h", 1, NOW_MS - 80))
+    took = replace(FREED, waiters=("p", "a"), holder=Holder("h", 1, NOW_MS - 80))
     assert took_turn(took).record.turn_ms == 80
     assert took_turn(replace(took, turn_ms=48)).record.turn_ms == 50
     assert took_turn(replace(took, turn_ms=16)).record.turn_ms == 17, "no outlier counts whole"
-    assert took_turn(replace(took, line=(), turn_ms=16)).record.turn_ms == 0
+    assert took_turn(replace(took, waiters=(), turn_ms=16)).record.turn_ms == 0
     lay_there = replace(took, freed_ms=NOW_MS - 60, holder=Holder("h", 1, NOW_MS - 9060))
     assert took_turn(lay_there).record.turn_ms == 4560, "a long one counts only so far"
     lay_there = replace(took, freed_ms=NOW_MS - 9000, holder=Holder("h", 1, NOW_MS - 9060))
@@ -448,7 +448,7 @@ def test_turn_length_is_a_running_mean_over_awaited_turns() -> None:
 
 # -- handing over ------------------------------------------------------------------------------------------------------
 
-WAITED_FOR = replace(OTHERS, owner="me", epoch=NOW_MS, line=("next",))
+WAITED_FOR = replace(OTHERS, owner="me", epoch=NOW_MS, waiters=("next",))
 
 
 def handing_over() -> PutRecord:
@@ -467,10 +467,10 @@ def test_foreign_client_sees_a_lease_until_the_publish_is_surely_applied() -> No
 
 def test_lock_released_with_pending_publishes_is_taken_and_applied_first() -> None:
     put = handing_over()
-    them = Me("them", SETTINGS, line_name="next")
+    them = Me("them", SETTINGS, waiter_name="next")
     state, take = step(them, Idle(), TakeLock(RecordSeen(put.record, V2, at("n3"))))
     assert isinstance(take, PutRecord)
-    assert (take.record.owner, take.record.pending, take.record.handed) == ("them", PENDING, False)
+    assert (take.record.owner, take.record.pending, take.record.released_pending) == ("them", PENDING, False)
     assert step(them, state, PutWon(V3))[1] == Apply(PENDING)
 
 
@@ -479,13 +479,13 @@ def test_late_time_of_a_handed_over_lock_is_kept_for_every_allowed_clock() -> No
     until_ms = put.record.valid_until_ms
     _, take = step(Me("them", SETTINGS), Idle(), TakeLock(RecordSeen(put.record, V2, at("n3"))))
     assert isinstance(take, PutRecord)
-    assert take.record.late_ms == until_ms
+    assert take.record.pending_until_ms == until_ms
     freed = replace(take.record, expired=True, pending=None)
-    for ms, late_ms in ((60_000, until_ms), (60_001, 0)):
+    for ms, pending_until_ms in ((60_000, until_ms), (60_001, 0)):
         later = at("n4", ms=until_ms - NOW_MS + ms)
         _, again = step(Me("more", SETTINGS), Idle(), TakeLock(RecordSeen(freed, V3, later)))
         assert isinstance(again, PutRecord)
-        assert again.record.late_ms == late_ms
+        assert again.record.pending_until_ms == pending_until_ms
 
 
 def test_renewal_that_finds_the_lock_released_ends_the_lease() -> None:
@@ -538,7 +538,7 @@ def test_new_log_begins_with_publishes_that_are_being_applied() -> None:
 
 
 def small(name: str) -> Pending:
-    return Pending(name, "", f"d {name}", name.encode(), sole=True)
+    return Pending(name, "", f"d {name}", name.encode(), unshared=True)
 
 
 FIRST, SECOND, MINE = small("first"), small("second"), small("mine")
@@ -546,16 +546,16 @@ GIVEN = replace(
     WAITED_FOR,
     owner="them",
     expired=True,
-    line=(),
+    waiters=(),
     pending=SECOND,
-    earlier=(FIRST,),
+    pending_before=(FIRST,),
     log=Log("a").plus(FIRST).plus(SECOND),
 )
 
 
 def test_acquisition_applies_all_pending_publishes() -> None:
     state, put = taking(GIVEN)
-    assert put.record.unapplied == (FIRST, SECOND)
+    assert put.record.all_pending == (FIRST, SECOND)
     assert step(ME, state, PutWon(V2))[1] == Apply(SECOND, (FIRST,))
 
 
@@ -576,17 +576,17 @@ def released(record: LockRecord, ms: int) -> LockRecord:
 def after_a_jvm_writer() -> LockRecord:
     _, take = taking(BY_JVM)
     assert isinstance(take, PutRecord)
-    return replace(take.record, line=("next",))
+    return replace(take.record, waiters=("next",))
 
 
 def test_jvm_writer_that_was_seen_is_remembered_for_an_hour() -> None:
     taken = after_a_jvm_writer()
-    assert taken.guest_ms == NOW_MS
-    freed = replace(taken, expired=True, line=())
+    assert taken.foreign_seen_ms == NOW_MS
+    freed = replace(taken, expired=True, waiters=())
     for ms, kept in ((3_600_000, NOW_MS), (3_600_001, 0)):
         _, again = taking(freed, at("n2", ms=ms))
         assert isinstance(again, PutRecord)
-        assert again.record.guest_ms == kept
+        assert again.record.foreign_seen_ms == kept
 
 
 @pytest.mark.parametrize(
@@ -594,17 +594,17 @@ def test_jvm_writer_that_was_seen_is_remembered_for_an_hour() -> None:
     [
         (after_a_jvm_writer(), REST_EVERY_MS, False),
         (after_a_jvm_writer(), REST_EVERY_MS + 1, True),
-        (replace(after_a_jvm_writer(), rest_ms=NOW_MS + 100), REST_EVERY_MS + 100, False),
-        (replace(after_a_jvm_writer(), line=()), REST_EVERY_MS + 1, False),
-        (replace(after_a_jvm_writer(), guest_ms=0), REST_EVERY_MS + 1, False),
+        (replace(after_a_jvm_writer(), yield_until_ms=NOW_MS + 100), REST_EVERY_MS + 100, False),
+        (replace(after_a_jvm_writer(), waiters=()), REST_EVERY_MS + 1, False),
+        (replace(after_a_jvm_writer(), foreign_seen_ms=0), REST_EVERY_MS + 1, False),
     ],
     ids=["just seen", "due", "rested a moment ago", "nobody waits", "none was seen"],
 )
 def test_released_lock_is_periodically_left_to_a_jvm_writer(record: LockRecord, ms: int, rests: bool) -> None:
     freed = released(record, ms)
-    assert (freed.rest_ms == NOW_MS + ms + REST_MS) == rests
-    assert (rests_s(freed, NOW_MS + ms) > 0) == rests
+    assert (freed.yield_until_ms == NOW_MS + ms + REST_MS) == rests
+    assert (yield_left_s(freed, NOW_MS + ms) > 0) == rests
 
 
 def test_yield_window_far_in_the_future_is_a_clock_error() -> None:
-    assert rests_s(replace(OTHERS, expired=True, rest_ms=NOW_MS + REST_MS + 1), NOW_MS) == 0
+    assert yield_left_s(replace(OTHERS, expired=True, yield_until_ms=NOW_MS + REST_MS + 1), NOW_MS) == 0

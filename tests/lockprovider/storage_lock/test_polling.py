@@ -21,8 +21,8 @@ from lockprovider.storage_lock.polling import (
     Waiter,
     at_last,
     join_failed,
-    looked,
-    next_look,
+    next_action,
+    next_poll,
 )
 from lockprovider.storage_lock.record import LONGEST_S
 
@@ -42,13 +42,13 @@ def a_waiter(name: str = "p", poll_s: float = 1.0, **fields: object) -> Waiter:
 
 
 def pause_s(waiter: Waiter, seen: Observation, draw: float = 0.5) -> float:
-    _, what = looked(waiter, seen, draw)
+    _, what = next_action(waiter, seen, draw)
     assert isinstance(what, Pause)
     return what.seconds
 
 
 def in_line(ahead: int, **fields: object) -> LockRecord:
-    return replace(HELD, line=(*"abcdefghijklmno"[:ahead], "p"), **fields)
+    return replace(HELD, waiters=(*"abcdefghijklmno"[:ahead], "p"), **fields)
 
 
 # -- without a line ----------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_first_poll_comes_soon_and_later_ones_slow_down_to_the_interval(draw, po
 @given(draws, st.integers(min_value=1, max_value=1200))
 def test_no_waiter_polls_during_the_yield_window(draw, left_ms) -> None:
     for line in ((), ("p",), ("a", "p")):
-        record = replace(HELD, expired=True, line=line, turn_ms=50, rest_ms=NOW_MS + left_ms)
+        record = replace(HELD, expired=True, waiters=line, turn_ms=50, yield_until_ms=NOW_MS + left_ms)
         assert left_ms / 1000 <= pause_s(a_waiter(), observed(record), draw)
 
 
@@ -125,12 +125,12 @@ def test_clock_differences_do_not_lengthen_the_sleep_until_a_turn(draw, lasts_ms
 def test_sleep_is_bounded_whatever_the_record_says(draw, ahead, turn_ms, lasts_ms, s) -> None:
     free = lasts_ms % 2 == 0
     record = in_line(ahead, turn_ms=turn_ms, expired=free, holder=Holder("h", 1, NOW_MS - lasts_ms))
-    for name, way_s in itertools.product(("p", "another"), (0.0, 10.0)):
-        seen, waiter = observed(record, s=s), a_waiter(name, way_s=way_s, refused=1)
-        _, what = looked(waiter, seen, draw)
+    for name, latency_s in itertools.product(("p", "another"), (0.0, 10.0)):
+        seen, waiter = observed(record, s=s), a_waiter(name, latency_s=latency_s, refused=1)
+        _, what = next_action(waiter, seen, draw)
         if isinstance(what, Pause):
             assert 0 <= what.seconds <= LONGEST_S
-        _, pause = next_look(waiter, replace(seen, lost_race=True), draw)
+        _, pause = next_poll(waiter, replace(seen, lost_race=True), draw)
         assert 0 <= pause.seconds <= LONGEST_S
 
 
@@ -142,60 +142,60 @@ def test_waiter_polls_soon_when_the_lock_has_long_been_free(draw, lay_ms) -> Non
 
 
 def test_free_lock_goes_to_next_waiter_after_a_pause_for_each_ahead() -> None:
-    record = replace(in_line(2), expired=True, turn_ms=60, line=("a", "b", "p", "c"))
+    record = replace(in_line(2), expired=True, turn_ms=60, waiters=("a", "b", "p", "c"))
     patience_s = FIRST_S + 0.06 / 6 + 3 * 0.01
-    waiter, what = looked(a_waiter(), observed(record), 0.0)
+    waiter, what = next_action(a_waiter(), observed(record), 0.0)
     assert isinstance(what, Pause), "it is left to those ahead"
     for passed_s in (1.9 * patience_s, 2.0 * patience_s):  # up to when the look was sent
-        _, what = looked(waiter, observed(record, s=passed_s + 0.011), 0.5)
+        _, what = next_action(waiter, observed(record, s=passed_s + 0.011), 0.5)
         assert (what == TakeTurn(("c",))) == (passed_s == 2.0 * patience_s), "those who did not come leave the line"
     waited_s = 0.0
-    while not isinstance(what := looked(waiter, observed(record, s=waited_s), 0.5)[1], TakeTurn):
+    while not isinstance(what := next_action(waiter, observed(record, s=waited_s), 0.5)[1], TakeTurn):
         waited_s += what.seconds
         assert waited_s < 3 * patience_s
 
 
 def test_wait_for_waiters_ahead_restarts_with_every_record() -> None:
     record = replace(in_line(2), expired=True, turn_ms=4500)
-    waiter, _ = looked(a_waiter(), observed(record), 0.0)
+    waiter, _ = next_action(a_waiter(), observed(record), 0.0)
     patient = replace(record, freed_ms=NOW_MS + 2000)
-    assert isinstance(looked(waiter, observed(patient, s=3.0), 0.0)[1], TakeTurn)
-    waiter, what = looked(waiter, observed(patient, s=3.0, version=V2), 0.0)
+    assert isinstance(next_action(waiter, observed(patient, s=3.0), 0.0)[1], TakeTurn)
+    waiter, what = next_action(waiter, observed(patient, s=3.0, version=V2), 0.0)
     assert isinstance(what, Pause), "that is another record: they may come yet"
-    waiter, _ = looked(waiter, observed(in_line(2), s=4.0, version=V2), 0.0)
-    assert isinstance(looked(waiter, observed(patient, s=5.0, version=V2), 0.0)[1], Pause), "it was held meanwhile"
+    waiter, _ = next_action(waiter, observed(in_line(2), s=4.0, version=V2), 0.0)
+    assert isinstance(next_action(waiter, observed(patient, s=5.0, version=V2), 0.0)[1], Pause), "it was held meanwhile"
 
 
 def test_first_waiter_acquires_and_the_others_keep_their_order() -> None:
-    record = replace(HELD, expired=True, line=("p", "a", "b"), freed_ms=NOW_MS)
-    assert looked(a_waiter(), observed(record), 0.5)[1] == TakeTurn(("a", "b"))
-    assert looked(a_waiter(), observed(replace(record, line=())), 0.5)[1] == TakeTurn(())
-    assert isinstance(looked(a_waiter("another"), observed(record), 0.5)[1], Pause), "who is not in it goes last"
+    record = replace(HELD, expired=True, waiters=("p", "a", "b"), freed_ms=NOW_MS)
+    assert next_action(a_waiter(), observed(record), 0.5)[1] == TakeTurn(("a", "b"))
+    assert next_action(a_waiter(), observed(replace(record, waiters=())), 0.5)[1] == TakeTurn(())
+    assert isinstance(next_action(a_waiter("another"), observed(record), 0.5)[1], Pause), "who is not in it goes last"
 
 
 def test_abandoned_waiters_stop_no_client() -> None:
-    record = replace(HELD, expired=True, line=("a", "p", "b"), freed_ms=NOW_MS)
-    assert isinstance(looked(a_waiter(), observed(record, s=LONGEST_S), 0.5)[1], Pause)
-    assert looked(a_waiter(), observed(record, s=LONGEST_S + 0.001), 0.5)[1] == TakeTurn(())
+    record = replace(HELD, expired=True, waiters=("a", "p", "b"), freed_ms=NOW_MS)
+    assert isinstance(next_action(a_waiter(), observed(record, s=LONGEST_S), 0.5)[1], Pause)
+    assert next_action(a_waiter(), observed(record, s=LONGEST_S + 0.001), 0.5)[1] == TakeTurn(())
 
 
 def test_client_that_cannot_wait_takes_a_free_lock_at_once() -> None:
-    record = replace(HELD, expired=True, line=("a", "p", "b"), freed_ms=NOW_MS)
+    record = replace(HELD, expired=True, waiters=("a", "p", "b"), freed_ms=NOW_MS)
     assert at_last(a_waiter(), observed(record)) == TakeTurn(("a", "b"))
-    assert at_last(a_waiter(), observed(replace(record, rest_ms=NOW_MS + 1000))) == TakeTurn(("a", "b"))
+    assert at_last(a_waiter(), observed(replace(record, yield_until_ms=NOW_MS + 1000))) == TakeTurn(("a", "b"))
     assert at_last(a_waiter(), observed(HELD)) is None
 
 
 @pytest.mark.parametrize(("ms", "taken"), [(0, False), (1199, False), (1200, True)])
 def test_no_waiter_takes_the_lock_during_the_yield_window(ms: int, taken: bool) -> None:
-    record = replace(HELD, expired=True, line=("p", "b"), freed_ms=NOW_MS, rest_ms=NOW_MS + 1200)
-    waiter, _ = looked(a_waiter(), observed(record), 0.5)
-    assert isinstance(looked(waiter, observed(record, s=ms / 1000), 0.5)[1], TakeTurn) == taken
+    record = replace(HELD, expired=True, waiters=("p", "b"), freed_ms=NOW_MS, yield_until_ms=NOW_MS + 1200)
+    waiter, _ = next_action(a_waiter(), observed(record), 0.5)
+    assert isinstance(next_action(waiter, observed(record, s=ms / 1000), 0.5)[1], TakeTurn) == taken
 
 
 def test_own_acquisition_that_landed_late_is_taken_again() -> None:
-    mine = replace(observed(replace(HELD, line=("a", "b"))), owner="other")
-    assert looked(a_waiter(), mine, 0.5)[1] == TakeTurn(("a", "b"))
+    mine = replace(observed(replace(HELD, waiters=("a", "b"))), owner="other")
+    assert next_action(a_waiter(), mine, 0.5)[1] == TakeTurn(("a", "b"))
     assert at_last(a_waiter(), mine) == TakeTurn(("a", "b"))
 
 
@@ -206,29 +206,29 @@ def first_join(record: LockRecord, *, understood: bool = True, looks: int = 50, 
     waiter = a_waiter()
     for n in range(looks):
         seen = replace(observed(record, s=n * step_s), understood=understood, now_ms=NOW_MS)  # the holders come and go
-        waiter, what = looked(waiter, seen, 0.5)
+        waiter, what = next_action(waiter, seen, 0.5)
         if isinstance(what, Join):
             return n
     return None
 
 
 def test_newcomer_joins_the_waiters_after_one_round() -> None:
-    assert first_join(replace(HELD, line=("a",), turn_ms=100)) == 5
-    assert first_join(replace(HELD, line=("a", "b"), turn_ms=100)) == 7
+    assert first_join(replace(HELD, waiters=("a",), turn_ms=100)) == 5
+    assert first_join(replace(HELD, waiters=("a", "b"), turn_ms=100)) == 7
     assert first_join(replace(HELD, turn_ms=100)) == 3, "the only one in the line holds it now"
 
 
 def test_newcomer_sleeps_for_most_of_the_first_round() -> None:
-    seen = observed(replace(HELD, line=("a", "b", "c"), turn_ms=1000))
+    seen = observed(replace(HELD, waiters=("a", "b", "c"), turn_ms=1000))
     assert len({pause_s(a_waiter(), seen, n / 100) for n in range(100)}) == 100, "many may have seen the same"
     assert (pause_s(a_waiter(), seen, 0.0), pause_s(a_waiter(), seen, 1.0)) == (1.5, 3.0)
-    _, lost = next_look(a_waiter(), replace(seen, lost_race=True), 0.9)
+    _, lost = next_poll(a_waiter(), replace(seen, lost_race=True), 0.9)
     assert lost.seconds <= FIRST_S, "the lock was there a moment ago: it may soon be again"
 
 
 def test_client_does_not_join_without_waiters_or_with_unknown_fields() -> None:
     assert first_join(HELD) is None
-    assert first_join(replace(HELD, line=("a",)), understood=False) is None
+    assert first_join(replace(HELD, waiters=("a",)), understood=False) is None
     assert first_join(in_line(3)) is None
 
 
@@ -240,7 +240,7 @@ def test_first_waiter_joins_only_when_turns_last_long_enough() -> None:
 def test_newcomers_do_not_all_join_during_the_first_turn() -> None:
     """Each that joins makes the holder write anew: were all to do it at once, the holder would not get to its end."""
     lasting = replace(HELD, holder=Holder("h", 1, NOW_MS - 400))
-    waits = [first_join(replace(lasting, line=tuple("abcdef"[:n]))) for n in range(6)]
+    waits = [first_join(replace(lasting, waiters=tuple("abcdef"[:n]))) for n in range(6)]
     assert waits == sorted(set(waits)), "the more have, the later the next"
     assert waits[5] * 0.05 > 1.0
 
@@ -256,10 +256,10 @@ def test_attempts_to_join_come_in_bursts_with_longer_and_longer_pauses() -> None
 
 
 def test_client_that_waited_a_whole_round_goes_before_all_waiters() -> None:
-    waiter, _ = looked(a_waiter(), observed(replace(HELD, line=("a", "b"), turn_ms=100), s=0.2), 0.5)
+    waiter, _ = next_action(a_waiter(), observed(replace(HELD, waiters=("a", "b"), turn_ms=100), s=0.2), 0.5)
     for line in (("a", "b"), ("a", "b", "p")):  # it may have joined since
-        free = replace(HELD, expired=True, line=line, turn_ms=100, freed_ms=NOW_MS + 300)
-        assert isinstance(looked(waiter, observed(free, s=0.3), 0.5)[1], Pause)
-        outwaited, what = looked(waiter, observed(free, s=0.32), 0.5)
+        free = replace(HELD, expired=True, waiters=line, turn_ms=100, freed_ms=NOW_MS + 300)
+        assert isinstance(next_action(waiter, observed(free, s=0.3), 0.5)[1], Pause)
+        outwaited, what = next_action(waiter, observed(free, s=0.32), 0.5)
         assert what == TakeTurn(("a", "b")), "they stay in it"
-    assert isinstance(looked(outwaited, observed(free, s=0.33), 0.5)[1], Pause), "once, if it stands in it"
+    assert isinstance(next_action(outwaited, observed(free, s=0.33), 0.5)[1], Pause), "once, if it stands in it"

@@ -254,7 +254,7 @@ class Elsewhere:
 
 def held_by_another(store: Store, **fields: object) -> bytes:
     """The bytes of a record that another process holds the lock with."""
-    record = LockRecord("other", 2**50, expired=False, epoch=7, nonce="n7", turn_ms=100, line=("a",))
+    record = LockRecord("other", 2**50, expired=False, epoch=7, nonce="n7", turn_ms=100, waiters=("a",))
     data = json.dumps(json.loads(record.encode()) | fields, separators=(",", ":")).encode()
     store.put_if_absent(HUDI_LOCK_PATH, data).unwrap()
     return data
@@ -273,7 +273,7 @@ def test_waiter_adds_itself_to_the_record_and_changes_nothing_else(store: Store)
     before = LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
     name = wait_in_vain(store)
     after = LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
-    assert after == replace(before, line=("a", name))
+    assert after == replace(before, waiters=("a", name))
     assert store.backend.asked.count("put") == 2, "the record that was there, and one join"
 
 

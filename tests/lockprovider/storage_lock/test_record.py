@@ -24,11 +24,11 @@ records = st.builds(
     nonce=text,
     pending=st.none() | st.builds(Pending, text, text, text),
     holder=st.none() | st.builds(Holder, text, st.integers(min_value=0, max_value=2**53 - 1), numbers),
-    line=st.lists(text, max_size=4).map(tuple),
+    waiters=st.lists(text, max_size=4).map(tuple),
     turn_ms=st.integers(min_value=0, max_value=2**31),
     freed_ms=st.integers(min_value=0, max_value=(1 << 63) - 1),
-    guest_ms=st.integers(min_value=0, max_value=(1 << 63) - 1),
-    rest_ms=st.integers(min_value=0, max_value=(1 << 63) - 1),
+    foreign_seen_ms=st.integers(min_value=0, max_value=(1 << 63) - 1),
+    yield_until_ms=st.integers(min_value=0, max_value=(1 << 63) - 1),
 )
 
 
@@ -44,7 +44,7 @@ def test_jvm_reader_finds_its_three_fields_and_jvm_writer_drops_the_rest(record:
     read = LockRecord.decode(json.dumps(jvm).encode())
     assert (read.owner, read.valid_until_ms, read.expired) == (record.owner, record.valid_until_ms, record.expired)
     assert (read.epoch, read.nonce, read.pending, read.holder) == (0, "", None, None)
-    assert (read.line, read.turn_ms, read.freed_ms) == ((), 0, 0)
+    assert (read.waiters, read.turn_ms, read.freed_ms) == ((), 0, 0)
 
 
 firsts = st.none() | st.builds(Pending, text, st.just(""), text, st.binary(max_size=50), st.just(value=True))
@@ -60,7 +60,7 @@ def test_unapplied_publish_reads_back_with_its_bytes(publishes: list[Pending], u
         log = log.plus(pending)
     *earlier, last = publishes[-unapplied:]
     for kept in (log, None):
-        record = LockRecord("a", 5, expired=False, pending=last, earlier=tuple(earlier), log=kept)
+        record = LockRecord("a", 5, expired=False, pending=last, pending_before=tuple(earlier), log=kept)
         assert LockRecord.decode(record.encode()) == record
 
 

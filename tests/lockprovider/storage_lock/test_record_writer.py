@@ -23,7 +23,7 @@ def test_read_of_another_client_does_not_settle_a_write_in_doubt(tmp_path: Path)
     known = writer.look()
     assert known is not None
     store.update(PATH, lambda _: replace(FREE, nonce="2").encode())
-    assert not writer.put(known, (), duty_s=0.0)
+    assert not writer.put(known, (), leading_s=0.0)
     writer.learn(replace(known, record=replace(FREE, epoch=8), version=Version("local", "of before")))
     assert writer.in_doubt
     assert writer.stale

@@ -48,7 +48,7 @@ def goes_on(store: Store) -> None:
     """The next one takes the lock, publishes, and what others put there stays."""
     with of_another_process(store).acquire(timeout=0) as lease:
         lease.publish("state2", b"more")
-    assert not record(store).unapplied
+    assert not record(store).all_pending
     assert store.read("state2").data == b"more"
     assert store.read("state1").data == FOREIGN
 
@@ -59,8 +59,8 @@ def test_publish_to_a_foreign_path_is_not_reported_as_published(store: Store, *,
     lock = of_another_process(store)
     with lock.acquire(keeps_log=True) as lease:
         with pytest.raises(AlreadyExists, match="was set aside"):
-            lease.publish(lock.stage("state1", b"mine", sole=sole), b"mine", new=True)
-        assert not record(store).unapplied
+            lease.publish(lock.stage("state1", b"mine", unshared=sole), b"mine", new=True)
+        assert not record(store).all_pending
         assert record(store).log is None, "who goes by the log would take it for published"
         lease.publish("state3", b"the lease goes on")
     assert (kept(store)["path"], "enclosed" in kept(store)) == ("state1", True)
@@ -100,7 +100,7 @@ def test_wrong_bytes_of_a_publish_are_refused_before_it_is_decided(store: Store)
     with lock.acquire() as lease:
         with pytest.raises(LockError, match="given for 'state1' do not have the digest"):
             lease.publish(pending, b"others", new=True)
-        assert not record(store).unapplied
+        assert not record(store).all_pending
 
 
 def in_doubt(store: Store, backend: Noting) -> tuple[Lock, Lease, Pending]:
@@ -161,7 +161,7 @@ def test_publish_without_its_bytes_is_set_aside_only_by_break(store: Store, back
     said = json.loads(store.read(done.set_aside["state1"]).data)
     assert said == kept(store)
     assert "its bytes are gone" in said["why"]
-    assert (record(store).expired, record(store).unapplied) == (True, ())
+    assert (record(store).expired, record(store).all_pending) == (True, ())
     store.put_if_absent("state1", FOREIGN).unwrap()
     goes_on(store)
 
@@ -197,7 +197,7 @@ def test_break_that_cannot_apply_publishes_keeps_jvm_writers_out(store: Store, b
     with pytest.raises(Exception, match="down"):
         broken(store)
     left = record(store)
-    assert (left.expired, left.handed, len(left.unapplied)) == (False, True, 1)
+    assert (left.expired, left.released_pending, len(left.all_pending)) == (False, True, 1)
     assert left.valid_until_ms > Machine().now_ms()
     backend.down = False
     assert broken(store).finished == ("state1",)
@@ -209,7 +209,7 @@ def test_break_applies_publishes_pending_since_the_record_was_shown(store: Store
     backend.down = True
     lease.release()
     backend.down = False
-    assert record(store).handed
+    assert record(store).released_pending
     done = break_lock(store, HUDI_LOCK_PATH, shown, Machine())
     assert (type(done.outcome), done.finished, record(store).expired) == (Won, ("state1",), True)
 

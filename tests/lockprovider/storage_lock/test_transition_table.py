@@ -34,10 +34,10 @@ from lockprovider.storage_lock.states import (
     Writing,
 )
 
-ME = Me("me", LockSettings(validity=100, renew=10), line_name="mine")
+ME = Me("me", LockSettings(validity=100, renew=10), waiter_name="mine")
 NOW_MS = 1_000_000
 V1, V2 = Version("test", "1"), Version("test", "2")
-OLD, NEW = (Pending(f"state/{n}", "", f"d{n}", data=b"", sole=True) for n in (1, 2))
+OLD, NEW = (Pending(f"state/{n}", "", f"d{n}", data=b"", unshared=True) for n in (1, 2))
 LOG = Log("log").plus(OLD)
 HELD = LockRecord("other", NOW_MS + 60_000, expired=False, epoch=41, nonce="x")
 GIVEN = replace(HELD, expired=True)
@@ -46,14 +46,14 @@ RECORDS = (
     HELD,
     GIVEN,
     replace(HELD, owner="me"),
-    replace(HELD, handed=True, pending=OLD, log=LOG),
-    replace(GIVEN, line=("others",)),
-    replace(GIVEN, line=("others",), log=LOG),
+    replace(HELD, released_pending=True, pending=OLD, log=LOG),
+    replace(GIVEN, waiters=("others",)),
+    replace(GIVEN, waiters=("others",), log=LOG),
     replace(GIVEN, log=LOG),
     replace(GIVEN, log=LOG.plus(NEW)),
 )
 MINE = replace(HELD, owner="me", expired=True)
-BEGINNINGS = (Idle(), Idle((MINE, V1)), Idle((replace(MINE, expired=False, handed=True, pending=OLD), V1)))
+BEGINNINGS = (Idle(), Idle((MINE, V1)), Idle((replace(MINE, expired=False, released_pending=True, pending=OLD), V1)))
 DEPTH = 6  # steps from there; more find nothing more
 Rows = frozenset[tuple[str, str, str, str]]
 

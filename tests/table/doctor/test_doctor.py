@@ -314,7 +314,7 @@ def test_keys_in_several_file_groups_are_counted_if_asked(tmp_path: Path, kind: 
 def test_decided_commit_is_reported_until_it_is_applied(folder: Path) -> None:
     file = last_commit(folder)
     decided = Pending.of_bytes(str(file.relative_to(folder)), file.read_bytes())
-    record = LockRecord("another", to_ms("20990101000000000"), expired=False, handed=True, pending=decided)
+    record = LockRecord("another", to_ms("20990101000000000"), expired=False, released_pending=True, pending=decided)
     (folder / ".hoodie" / ".locks" / "table_lock.json").write_bytes(record.encode())
     assert findings(folder, "note") == []
     file.unlink()

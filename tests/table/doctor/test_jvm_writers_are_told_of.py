@@ -68,9 +68,9 @@ def test_doctor_says_that_a_jvm_lock_holder_may_be_upgrading(tmp_path: Path) -> 
 
 def test_status_and_doctor_say_that_waiters_may_starve_a_jvm_writer(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
-    put(table.store, jvm(guest_ms=Machine().now_ms()))
+    put(table.store, jvm(foreign_seen_ms=Machine().now_ms()))
     assert not any(JVM_STARVES in line for line in lines(look(table.store, HUDI_LOCK_PATH, Machine())))
     assert JVM_STARVES not in notes(table)
-    put(table.store, jvm(guest_ms=Machine().now_ms(), line=("one", "another")))
+    put(table.store, jvm(foreign_seen_ms=Machine().now_ms(), waiters=("one", "another")))
     assert JVM_STARVES in notes(table)
     assert any(JVM_STARVES in line for line in lines(look(table.store, HUDI_LOCK_PATH, Machine())))

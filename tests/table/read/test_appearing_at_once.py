@@ -82,8 +82,8 @@ def race(folder: Path, threads: ThreadPoolExecutor, visibility: str) -> Race:
     earlier = threads.submit(txn.commit)
     until(lambda: backend.waits)
     later = threads.submit(upsert, other, (2, "b", 11))
-    until(lambda: len(record(made.store).unapplied) == 2)
-    first, second = (pending.path for pending in record(made.store).unapplied)
+    until(lambda: len(record(made.store).all_pending) == 2)
+    first, second = (pending.path for pending in record(made.store).all_pending)
     return Race(made, backend, earlier, later, (first, second))
 
 

@@ -132,7 +132,7 @@ def test_commit_without_its_bytes_in_the_log_is_read_from_the_timeline(table: Ta
     append_and_die(dying(table, COMPLETED), (2, "b", 2), **NOISE)
     left = record(table.store)
     assert left.pending is not None
-    assert (left.pending.data, left.tells_all, left.expired) == (None, False, False)
+    assert (left.pending.data, left.log_has_pending, left.expired) == (None, False, False)
     assert content(reader) == content(another(table)) == {(1, "a", 1)}
     assert another(table).to_arrow().num_rows == 1
     assert Transaction(reader).schema_json
@@ -148,7 +148,7 @@ def test_next_writer_uses_a_large_commit_only_once_applied(table: Table) -> None
     txn = Transaction(another(table))
     engine.write(txn, upserts=rows((1, "a", 2)))
     append_and_die(dying(table, COMPLETED), (2, "b", 2), **NOISE)
-    assert not record(table.store).tells_all
+    assert not record(table.store).log_has_pending
     let_time_pass(table, alive=txn.begin)
     txn.commit()
     assert by_hudi_rs(table.url) == {(1, "a", 2), (2, "b", 2)}
@@ -173,7 +173,7 @@ def test_commit_dropped_by_a_jvm_writer_was_never_read(table: Table) -> None:
     reader = another(table)
     assert content(reader) == {(1, "a", 1)}
     append_and_die(dying(table, COMPLETED), (2, "b", 2))
-    assert record(table.store).tells_all, "the log alone would show it to the reader"
+    assert record(table.store).log_has_pending, "the log alone would show it to the reader"
     assert content(reader) == {(1, "a", 1)}
     taken_by_jvm(table)
     assert content(reader) == {(1, "a", 1)}

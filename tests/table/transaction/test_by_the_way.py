@@ -93,8 +93,8 @@ def die_in_the_batch(table: Table) -> None:
     with pytest.raises((Died, Unavailable, PublishUnknown)):  # of the thread that decides, or of this one
         txn.commit()
     txn.leave()
-    assert record(table.store).handed
-    assert record(table.store).unapplied
+    assert record(table.store).released_pending
+    assert record(table.store).all_pending
 
 
 def test_listing_with_only_the_later_of_two_commits_shows_neither(table: Table) -> None:
@@ -106,7 +106,7 @@ def test_listing_with_only_the_later_of_two_commits_shows_neither(table: Table) 
         with pytest.raises(PublishUnknown):
             txn.commit()
         txn.leave()
-    earlier, _ = record(table.store).unapplied
+    earlier, _ = record(table.store).all_pending
     behind = Behind()
     reader = over(table, behind)
     behind.hidden, behind.meanwhile = earlier.path, lambda: table.lock.acquire(keeps_log=True).release()

@@ -219,7 +219,7 @@ def test_foreign_intent_blocks_no_other_intent(
     stem = intent.stem if what == "stem" else f"{TIMELINE}/{begin}_"
     body = head + b"\n" + (b"garbage" if what == "data" else data)
     log = Log("another", 0)
-    fine = replace(intent, log=log.name, place=0)
+    fine = replace(intent, log=log.name, position=0)
     batch = choose(log, (), [Intent(log.name, 0, stem, body), fine], decider, 0)
     assert [pending.path.partition("_")[0] + "_" for pending in batch] == [fine.stem]
 
@@ -227,7 +227,7 @@ def test_foreign_intent_blocks_no_other_intent(
 def test_intent_checked_under_other_properties_is_not_decided(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     intent, decider = wanted(table, monkeypatch)
     log = Log("another", 0)
-    fine = replace(intent, log=log.name, place=0)
+    fine = replace(intent, log=log.name, position=0)
     assert len(choose(log, (), [fine], decider, 0)) == 1
     found = table.store.read(PROPERTIES)
     table.store.put_if_match(PROPERTIES, found.data + b"hoodie.not.known.here=1\n", found.version).unwrap()

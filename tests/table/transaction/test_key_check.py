@@ -96,7 +96,7 @@ def test_commit_between_first_check_and_lock_is_compared(table: Table, monkeypat
 
     def late(path: str, data: bytes, *, sole: bool) -> object:
         upsert(other, (1, "a", 2))
-        return stage(path, data, sole=sole)
+        return stage(path, data, unshared=sole)
 
     monkeypatch.setattr(table.lock, "stage", late)
     with pytest.raises(WriteConflict, match="both inserted key '1'"):

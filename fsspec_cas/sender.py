@@ -114,7 +114,7 @@ class Tries:
 
     def _warn(self, what: str) -> None:
         self._told = True
-        _LOG.warning("%r: %s, for up to %.0f s", self._path, what, self._left_s())
+        _LOG.warning("%r: %s, for up to %.0f s", self._path, what, max(0.0, self._left_s()))
 
     def _left_s(self) -> float:
         return self._deadline_s - self._world.monotonic_s()

@@ -25,6 +25,9 @@ class Simulated:
         return 0.999
 
     async def sleep(self, seconds):
+        self.pass_s(seconds)
+
+    def pass_s(self, seconds):
         self.now_s += seconds
 
 
@@ -59,8 +62,11 @@ def test_call_that_fails_within_five_seconds_logs_no_warning(caplog: pytest.LogC
     assert in_vain(4.0, caplog) == []
 
 
-def never_answered(timeout_s, caplog, *, small=True):
-    """The warnings of one try that nobody answers, while its loop goes on; 4.99 s of the call are over."""
+def never_answered(timeout_s, caplog, *, small=True, paused_s=0.0):
+    """The warnings of one try that nobody answers, while its loop goes on; 4.99 s of the call are over.
+
+    The process is paused for `paused_s` after the request was sent.
+    """
     world = Simulated()
 
     async def call():
@@ -68,6 +74,7 @@ def never_answered(timeout_s, caplog, *, small=True):
         world.now_s += SILENT_S - 0.01
         answer = asyncio.get_running_loop().create_future()
         spent = asyncio.ensure_future(tries.spend(wait_for(answer), small=small))
+        asyncio.get_running_loop().call_soon(world.pass_s, paused_s)
         asyncio.get_running_loop().call_later(0.05, answer.set_result, "late")
         assert await spent == "late"
 
@@ -81,6 +88,10 @@ def never_answered(timeout_s, caplog, *, small=True):
 
 def test_unanswered_request_logs_a_warning_after_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
     assert never_answered(60.0, caplog) == ["'folder/object': no answer yet; waiting on, for up to 55 s"]
+
+
+def test_warning_after_a_pause_beyond_the_deadline_names_no_negative_time(caplog: pytest.LogCaptureFixture) -> None:
+    assert never_answered(60.0, caplog, paused_s=90.0) == ["'folder/object': no answer yet; waiting on, for up to 0 s"]
 
 
 def test_request_that_ends_early_or_moves_much_data_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:

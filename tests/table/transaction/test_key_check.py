@@ -94,9 +94,9 @@ def test_commit_between_first_check_and_lock_is_compared(table: Table, monkeypat
     other = Table.open(table.url, settings=CHECKED)
     stage = table.lock.stage
 
-    def late(path: str, data: bytes, *, sole: bool) -> object:
+    def late(path: str, data: bytes, *, unshared: bool) -> object:
         upsert(other, (1, "a", 2))
-        return stage(path, data, unshared=sole)
+        return stage(path, data, unshared=unshared)
 
     monkeypatch.setattr(table.lock, "stage", late)
     with pytest.raises(WriteConflict, match="both inserted key '1'"):

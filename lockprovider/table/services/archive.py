@@ -31,7 +31,7 @@ from lockprovider.table.services import archive_files, plans, rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.metadata_table import compacted_at, own_timeline
-from lockprovider.table.state.parallel import at_once
+from lockprovider.table.state.parallel import concurrently
 from lockprovider.table.timeline.archival import (
     Archivable,
     ArchivalFacts,
@@ -123,7 +123,7 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
     planned = archival_plan(_facts(table), keep, at_most=_ROUND)
     if planned.actions:
         calls = [partial(_content, table, action) for action in planned.actions]
-        archive_files.add_instants(table, lease, at_once(table.store, calls))
+        archive_files.add_instants(table, lease, concurrently(table.store, calls))
         archive_files.remove_archived(table, lease, planned.actions)
         _remove_markers(table, planned.actions)
         archive_files.compact(table, lease)

@@ -26,7 +26,7 @@ from lockprovider.table.format.layout import METADATA_TABLE, hfile_at
 from lockprovider.table.format.metadata_table import OWN_TIMELINE, FilesRecord, ListingCommit
 from lockprovider.table.state.knowledge import SeenListing
 from lockprovider.table.state.metadata_table import compacted_at, own_schema, own_slices, own_timeline, uncompacted
-from lockprovider.table.state.parallel import at_once
+from lockprovider.table.state.parallel import concurrently
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def begin_listing(
     puts = [(inflight, b""), (commit.log_path, commit.log)]
     try:
         _create(table, requested, b"")  # first: by it a JVM writer finds and removes the others
-        at_once(table.store, [partial(_create, table, path, data) for path, data in puts])
+        concurrently(table.store, [partial(_create, table, path, data) for path, data in puts])
     except AlreadyExists as error:
         said = f"instant {commit.begin} is in the metadata table already, of a former try; begin again"
         raise Aborted(said) from error

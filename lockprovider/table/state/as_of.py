@@ -17,7 +17,7 @@ from lockprovider.table.format.layout import TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.state.archive_index import reach
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.parallel import Stale, at_once, files_below
+from lockprovider.table.state.parallel import Stale, concurrently, files_below
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import Order, Reached, TableVersion, moment_of_version
 from lockprovider.table.timeline.view import AsOf, Snapshot, lost, rewound
@@ -146,7 +146,7 @@ def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
     oldest = min((i for i in seen.writes if i.begin >= seen.first_active), key=lambda i: i.begin, default=None)
     if oldest is not None:
         calls.append(partial(table.store.list, f"{TIMELINE}/{oldest.file_name}"))
-    newest, *first = at_once(table.store, calls)
+    newest, *first = concurrently(table.store, calls)
     later = Timeline.of(newest).instants
     if any(instant.action in (Action.CLEAN, Action.RESTORE) for instant in later) or not all(first):
         return True

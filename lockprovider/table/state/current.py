@@ -45,7 +45,7 @@ from lockprovider.table.state.archive_index import completions, reach
 from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.state.knowledge import SeenProperties, TableKnowledge, TableView
 from lockprovider.table.state.metadata_table import listed_files
-from lockprovider.table.state.parallel import Stale, at_once, files_below, look_again
+from lockprovider.table.state.parallel import Stale, concurrently, files_below, look_again
 from lockprovider.table.timeline.timeline import Decisions, Timeline, taken
 from lockprovider.table.timeline.view import Snapshot, archived_logs, ended_groups, snapshot_of
 
@@ -164,7 +164,7 @@ class CurrentState:
     def _list(self, before: Timeline) -> Timeline:
         cuts = before.cuts(_PAGE) if self._store.kind in _SEEKING else ()
         parts = [partial(self._timeline, after=a, until=b) for a, b in pairwise(["", *cuts, ":"])]
-        return Timeline.of(chain.from_iterable(at_once(self._store, parts)))
+        return Timeline.of(chain.from_iterable(concurrently(self._store, parts)))
 
     def _timeline(self, *, after: str, until: str = ":") -> dict[str, Entry]:
         return files_below(self._store, TIMELINE, after=after, until=until)
@@ -220,9 +220,9 @@ class CurrentState:
         since, found = _begin_of_recent(self._knowledge.latest), None
         if since:
             beats = partial(files_below, self._store, HEARTBEATS, until=since)
-            names, old = at_once(self._store, [partial(self._timeline, after=since), beats])
+            names, old = concurrently(self._store, [partial(self._timeline, after=since), beats])
             if len(old) <= _OLD:
-                begun = at_once(self._store, [partial(self._store.list, f"{TIMELINE}/{begin}") for begin in old])
+                begun = concurrently(self._store, [partial(self._store.list, f"{TIMELINE}/{begin}") for begin in old])
                 found = Timeline.of(chain(names, (_name(entry.path) for one in begun for entry in one)))
         seen = self.now(listed=found is None)
         if not seen.listed and found is not None and found.written <= seen.timeline.written:
@@ -232,7 +232,7 @@ class CurrentState:
 
     def _listed_now(self, record: LockRecord | None, *, decided: bool) -> TableView:
         found: list[Timeline] = []
-        config, _ = at_once(self._store, [self.config, lambda: found.append(self.listed())])
+        config, _ = concurrently(self._store, [self.config, lambda: found.append(self.listed())])
         assert config is not None  # noqa: S101 - of the first call
         check_readable(config)  # before the timeline of another version is cached
         return self._knowledge.learn(record, found[0], config, decided=decided)
@@ -248,7 +248,7 @@ class CurrentState:
             return view
         found: list[Checkpoint | None] = []
         # Properties cached before the log began may be out of date.
-        config, _ = at_once(self._store, [self.config, lambda: found.append(checkpoint.find(self._store, log))])
+        config, _ = concurrently(self._store, [self.config, lambda: found.append(checkpoint.find(self._store, log))])
         if config is None or (made := found[0]) is None:
             return None
         slices = {one.group: one for one in made.slices}

@@ -30,7 +30,7 @@ from lockprovider.table.format.metadata_table import (
     merge_files,
     metadata_schema,
 )
-from lockprovider.table.state.parallel import at_once, files_below
+from lockprovider.table.state.parallel import concurrently, files_below
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, snapshot_of
 
@@ -72,7 +72,9 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
     """
     slices, root = tuple(slices), f"{METADATA_TABLE}/"
     paths = [path for one in slices for path in one.paths]
-    contents = dict(zip(paths, at_once(store, [partial(_read, store, root + path) for path in paths]), strict=True))
+    contents = dict(
+        zip(paths, concurrently(store, [partial(_read, store, root + path) for path in paths]), strict=True)
+    )
 
     def records(one: FileSlice) -> Iterator[FilesRecord]:
         if one.path:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 _MOST = 8  # requests at a time
 
 
-def at_once(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
+def concurrently(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     """Return the answers of all calls, made in parallel for a remote store, else one after the other."""
     return list(in_order(calls, min(_MOST, max(1, len(calls))) if store.is_remote else 1))
 

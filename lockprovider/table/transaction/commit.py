@@ -43,7 +43,7 @@ from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import encode_commit
 from lockprovider.table.format.metadata_table import written_files
 from lockprovider.table.services import checkpoint, listing, restore, rollback
-from lockprovider.table.state.parallel import at_once
+from lockprovider.table.state.parallel import concurrently
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.transaction import validate
 from lockprovider.table.transaction.decider import TableDecider, encode, sample_of
@@ -274,5 +274,5 @@ class Committing:
         if not seen.listed and seen.log != self._started.view.log:
             seen = table.now(record, listed=True)
         needed = validate.needed(self._proposal, self._basis, seen.timeline)
-        at_once(table.store, [partial(table.metadata_of, other) for other in needed])
+        concurrently(table.store, [partial(table.metadata_of, other) for other in needed])
         return seen

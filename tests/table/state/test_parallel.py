@@ -9,7 +9,7 @@ import pytest
 
 from fsspec_cas import Store
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider.table.state.parallel import at_once
+from lockprovider.table.state.parallel import concurrently
 
 
 class NotBlocking(LocalBackend):
@@ -19,5 +19,5 @@ class NotBlocking(LocalBackend):
 @pytest.mark.parametrize("backend", [LocalBackend, NotBlocking])
 def test_several_requests_at_a_time_answer_in_their_order(tmp_path: Path, backend: type[LocalBackend]) -> None:
     store = Store(backend(), str(tmp_path))
-    assert at_once(store, []) == []
-    assert at_once(store, [partial(divmod, n, 3) for n in range(20)]) == [divmod(n, 3) for n in range(20)]
+    assert concurrently(store, []) == []
+    assert concurrently(store, [partial(divmod, n, 3) for n in range(20)]) == [divmod(n, 3) for n in range(20)]

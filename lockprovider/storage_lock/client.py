@@ -130,7 +130,8 @@ class Client:
     @property
     def lease(self) -> Lease | None:
         """The lease that was acquired and not released, unless it was collected."""
-        return None if self._lease is None else self._lease()
+        lease = self._lease  # read once: another thread may change it
+        return None if lease is None else lease()
 
     @lease.setter
     def lease(self, lease: Lease | None) -> None:
@@ -143,7 +144,12 @@ class Client:
 
     def detailed_errors(self) -> contextlib.AbstractContextManager[None]:
         """Return a context whose errors name the lock, its holder as far as it is known here, and the next step."""
-        return detailed_errors(self.where, lambda: None if self.known is None else self.known.record, self.world.now_ms)
+
+        def record() -> LockRecord | None:
+            known = self.known  # read once: another thread may change it
+            return None if known is None else known.record
+
+        return detailed_errors(self.where, record, self.world.now_ms)
 
     # -- acquiring the lock (`acquire`)
 

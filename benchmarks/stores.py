@@ -23,7 +23,7 @@ COLUMNS = {
     "unchanged: no body": ("not modified",),
     "keeps the write's identity": ("identity",),
     "delete at a version": ("delete match", "delete refused"),
-    "create in parts": ("upload", "upload refused", "upload race"),
+    "multipart create": ("upload", "upload refused", "upload race"),
     "equal bytes": ("equal bytes",),
 }
 

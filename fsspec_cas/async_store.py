@@ -309,7 +309,7 @@ class AsyncStore:
         True
         """
         if not isinstance(unknown, Unknown):
-            raise InvalidInput(f"{unknown!r} is no outcome that is unknown: give the `Unknown` that a write returned")
+            raise InvalidInput(f"{unknown!r} is not an unknown outcome: give the `Unknown` that a write returned")
         return await self._sender.resume(unknown, timeout)
 
     async def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
@@ -348,11 +348,13 @@ class AsyncStore:
 
     async def _deletes(self, full: str, timeout: float) -> Deletes:
         if not self.capabilities.delete_match:
-            raise NotSupported(f"no conditional delete by this client of {self.backend.name}; write a tombstone")
+            raise NotSupported(
+                f"this client of {self.backend.name} has no conditional delete: write a tombstone by put_if_match"
+            )
         deletes = await deletes_of(self.backend, full, self._sender, self._world.new_id(), timeout)
         if not deletes.kept:
             raise NotSupported(
-                f"{full!r} cannot be deleted at a version: this store deletes whatever is there; "
+                f"{full!r} cannot be deleted at a version, because this store ignores the condition: "
                 "write a tombstone by put_if_match"
             )
         return deletes
@@ -437,7 +439,7 @@ class AsyncStore:
                 return outcome.unwrap()
             failures += 1
             await self._drive.sleep(min(delay_s(failures, self._world.random()), max(left, 0)))
-        raise Unavailable(f"{path!r} was changed by others at each of {failures} tries", path=path)
+        raise Unavailable(f"{path!r} was changed by other writers during each of {failures} tries", path=path)
 
     async def _update_once(self, path: str, fn: Callable[[bytes | None], bytes], timeout: float) -> Outcome:
         content = await self.read_or_none(path, timeout=timeout)
@@ -483,14 +485,14 @@ class AsyncStore:
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
         if version.token.strip('"') == "*" or (version.backend == "gcs" and version.token.strip("0") == ""):
-            raise InvalidVersion(f"{version} is a wildcard of the store's and no version of an object")
+            raise InvalidVersion(f"{version} is a wildcard of the store, not the version of an object")
         return version
 
 
 def check_backend(backend: object, kind: str) -> None:
     """Raise InvalidInput unless the object is a backend."""
     if not hasattr(backend, "capabilities"):
-        raise InvalidInput(f"{kind}({backend!r}) is made of no backend: open it by {kind}.from_url(url)")
+        raise InvalidInput(f"{kind}({backend!r}) needs a Backend: open it by {kind}.from_url(url)")
 
 
 def _content(answer: Seen | Missing | Unchanged, full: str) -> Content:

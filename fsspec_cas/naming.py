@@ -47,13 +47,15 @@ def check_url(url: object) -> str:
     _check_secrets(url)
     plain = url.removeprefix("cas::")
     if not plain.strip():
-        raise InvalidUrl(f"{url!r} names no place: write e.g. s3://bucket/folder, or ./folder for a local one")
+        raise InvalidUrl(
+            f"{url!r} must name a bucket or folder: write e.g. s3://bucket/folder, or ./folder for a local one"
+        )
     protocol, separator, rest = plain.partition("://")
     if not separator:
         _check_local(plain)
         if "?" in plain:
             raise InvalidUrl(
-                f"{url!r} is a bare path, and those have no options: give them as arguments, or behind a URL "
+                f"{url!r} is a bare path, which has no options: give them as arguments, or behind a URL "
                 "(file:///folder?...); a folder with a '?' in its name is written file:///..."
             )
     elif protocol in _LOCAL and not rest.startswith("/"):
@@ -100,7 +102,7 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
     _check_text(found, InvalidInput)
     form = _folded(found) if absolute else _folded(found).lstrip("/")
     if not form.strip("/"):
-        raise InvalidInput(f"{found!r} names no object: write the object's path below the root", path=found)
+        raise InvalidInput(f"{found!r} must name an object: write its path below the root", path=found)
     if found == form or (marker and found == f"{form}/"):
         return found
     if found == f"{form}/":
@@ -148,7 +150,7 @@ def url_of(kind: str, root: str) -> str:
 def _text(given: object, kind: type[InvalidInput]) -> str:
     found = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(found, str):
-        raise kind(f"{given!r} is no text: give a URL or a path, as str or pathlib.Path")
+        raise kind(f"{given!r} is not text: give a URL or a path, as str or pathlib.Path")
     return found
 
 

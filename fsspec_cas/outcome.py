@@ -55,7 +55,9 @@ class Version:
             return given
         if isinstance(given, str):
             return cls.parse(given)
-        raise InvalidVersion(f"{given!r} is no version: give what a read or a write returned, or its text")
+        raise InvalidVersion(
+            f"{given!r} is not a version: give the version that a read or a write returned, or its text"
+        )
 
     @classmethod
     def parse(cls, text: str) -> Version:
@@ -199,7 +201,7 @@ class Lost(_ThreeWay):
                 path=self.path,
                 current=self.current,
             )
-        now = "no object is there" if self.current == ABSENT else f"it is {self.current}"
+        now = "no object exists" if self.current == ABSENT else f"it is {self.current}"
         raise VersionMismatch(
             f"{self.path!r} is not at version {self.expected}: {now}; nothing was changed",
             path=self.path,
@@ -238,8 +240,7 @@ class Unknown(_ThreeWay):
         """
         done = "removed" if self.write.removes else "written"
         raise OutcomeUnknown(
-            f"it is not known whether {self.write.path!r} was {done}: {self.why}; "
-            "call resolve(), or read it and decide",
+            f"{self.write.path!r} may have been {done}: {self.why}; call resolve(), or read it and decide",
             path=self.write.path,
             outcome=self,
         )

@@ -166,8 +166,8 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
 def _done(progress: WriteProgress, version: Version) -> Next:
     if progress.write.certain:
         return Won(version, resent=progress.resent)
-    same = "the store says that it is done, and says so where no object is, too"
-    return Inconclusive(f"{same}: it was removed, by this call or by another")
+    same = "the store reports success, but it also does so for a missing object"
+    return Inconclusive(f"{same}: this call or another one removed it")
 
 
 def on_look_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
@@ -196,12 +196,14 @@ def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -
 def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
     """Return the next step if the object is still as expected; the condition makes another send safe."""
     if progress.spent:
-        return progress, Inconclusive(f"{progress.why}; now it is as it was before, and mine cannot be sent again")
+        return progress, Inconclusive(
+            f"{progress.why}; now the object is as before, and this write cannot be sent again"
+        )
     if not progress.refused:
         return progress, Send(max(1, progress.failures) if progress.doubt else 0)
     contradictions = progress.contradictions + 1
     if contradictions > _CONTRADICTIONS:
-        refusals = f"it refused {contradictions} times a condition that was true"
+        refusals = f"the store refused a true condition {contradictions} times"
         return progress, Inconclusive(f"{progress.why}; then {refusals}") if progress.doubt else Contradicts(refusals)
     return replace(progress, contradictions=contradictions), Adapt(contradictions - 1, progress.dialect)
 
@@ -212,9 +214,9 @@ def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str 
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)
     if write.removes:
-        now = "nothing is there" if isinstance(current, Absent) else f"another write is there ({current})"
+        now = "no object exists" if isinstance(current, Absent) else f"the object has another version ({current})"
         before = "it was refused" if progress.refused else progress.why
-        return Inconclusive(f"{before}, and now {now}: it was removed or replaced, by this call or by another")
+        return Inconclusive(f"{before}, and now {now}: this call or another one removed or replaced it")
     return Inconclusive(
-        f"{progress.why}; now another write is there ({current}), and mine may have been applied before it"
+        f"{progress.why}; the object now has another version ({current}); this write may have been applied before"
     )

@@ -100,7 +100,7 @@ class Tries:
 
     def _tell(self, pause: float, why: str) -> None:
         if not self._told and self._world.monotonic_s() + pause - self._begun_s >= SILENT_S:
-            self._warn(f"{why or 'no answer'}; trying on")
+            self._warn(f"{why or 'no answer'}; retrying")
 
     def _alarm(self) -> asyncio.TimerHandle | None:
         """Schedule the warning for `SILENT_S` after the call began; None if time ends sooner or no event loop runs."""
@@ -108,7 +108,7 @@ class Tries:
         if self._told or silent_s >= self._left_s():
             return None
         try:
-            return asyncio.get_running_loop().call_later(max(0.0, silent_s), self._warn, "no answer yet; waiting on")
+            return asyncio.get_running_loop().call_later(max(0.0, silent_s), self._warn, "no answer yet; still waiting")
         except RuntimeError:
             return None  # local files and memory run without an event loop
 
@@ -176,7 +176,9 @@ class Sender:
             failures, why, floor = failures + 1, answer.why, answer.retry_after_s
             strangers += _is_strange(answer)
             if strangers >= _STRANGERS:
-                raise Unavailable(f"what answers for {path!r} is no store: {why}; check the endpoint", path=path)
+                raise Unavailable(
+                    f"the server that answers for {path!r} is not an object store: {why}; check the endpoint", path=path
+                )
         raise Unavailable(f"the store did not answer for {path!r} within {timeout:g} s: {why}", path=path)
 
     async def head(self, path: str, timeout: float) -> Looked:
@@ -297,7 +299,7 @@ def _blame_the_store(write: Write, why: str) -> NoReturn:
 def _out_of_time(progress: WriteProgress, data: bytes | None) -> Outcome:
     write = progress.write
     if progress.doubt or progress.refused:
-        return Unknown(write, progress.why or "the look after a refusal failed", data, progress.resent)
+        return Unknown(write, progress.why or "the read after a refusal failed", data, progress.resent)
     done, why = "removed" if write.removes else "written", progress.why or "the timeout had passed"
     raise Unavailable(f"{write.path!r} was not {done}: {why}", path=write.path)
 
@@ -306,9 +308,7 @@ def _interrupted(progress: WriteProgress, data: bytes | None) -> OutcomeUnknown:
     resent = progress.resent or progress.doubt
     unknown = Unknown(progress.write, "the call was interrupted before its answer came", data, resent)
     path = progress.write.path
-    return OutcomeUnknown(
-        f"it is not known what came of the call for {path!r}: {unknown.why}", path=path, outcome=unknown
-    )
+    return OutcomeUnknown(f"the call for {path!r} may have been applied: {unknown.why}", path=path, outcome=unknown)
 
 
 BASE_S = 0.05

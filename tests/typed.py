@@ -56,7 +56,7 @@ def typed(
 
 def sentences(stderr: str) -> list[str]:
     """What it says at its end; on a busy machine it says before that it waits."""
-    return [line for line in stderr.splitlines() if "no answer yet; waiting on" not in line]
+    return [line for line in stderr.splitlines() if "no answer yet; still waiting" not in line]
 
 
 def _run(module: str, line: list[str], env: Mapping[str, str], cwd: str, streams: list[str]) -> None:

@@ -93,7 +93,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
             raise refusal from error
         raise
     if not path.strip("/"):
-        raise InvalidUrl(f"{url!r} names no bucket or folder: write e.g. s3://bucket/folder")
+        raise InvalidUrl(f"{url!r} must name a bucket or folder: write e.g. s3://bucket/folder")
     return fs, check_root(path)
 
 
@@ -117,7 +117,7 @@ def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
     """
     what = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
     if isinstance(error, OSError):  # its text may be a URL that contains the token
-        return Unavailable(f"{what}; check the network, and that a file named as token is there")
+        return Unavailable(f"{what}; check the network, and that the file given as `token` exists")
     if isinstance(error, KeyError) or type(error).__module__.startswith("google.auth."):
         return AccessDenied(f"{what}: {error}; check token and project, or the credentials of this machine")
     return None
@@ -126,9 +126,9 @@ def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
 def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Return filesystem and path with another client library than fsspec's own."""
     if client != _OBSTORE:
-        raise InvalidInput(f"client={client!r} is none: give client='obstore', or leave it out")
+        raise InvalidInput(f"client={client!r} is not a known client: give client='obstore', or leave it out")
     if not url.startswith("s3://"):
-        raise NotSupported(f"obstore serves s3:// here, and {url!r} is none: leave client='obstore' out")
+        raise NotSupported(f"obstore serves s3:// here, not {url!r}: leave client='obstore' out")
     if url.startswith("s3://arn:"):
         raise NotSupported(
             f"{url!r} is an access point, which needs s3fs: leave client='obstore' out, or use its alias"
@@ -169,7 +169,7 @@ def _unserved(protocol: str, what: str) -> NotSupported:
 def _missing_extra(protocol: str) -> NotSupported:
     extra = _OBSTORE if protocol == _OBSTORE else _BACKENDS[_HADOOP_NAMES.get(protocol, protocol)][2]
     what = "client='obstore'" if protocol == _OBSTORE else f"{protocol}://"
-    return NotSupported(f"{what} needs another package: install the extra {extra!r} of fsspec-cas")
+    return NotSupported(f"{what} needs a package that is not installed: install the extra {extra!r} of fsspec-cas")
 
 
 def place_of(backend: Backend) -> object:
@@ -218,12 +218,14 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> None:
 
             alike = get_close_matches(str(name), sorted(known), n=1)
             hint = f"did you mean {alike[0]}?" if alike else f"there are {', '.join(sorted(known))}"
-            raise InvalidInput(f"storage option {name!r} is none of {kind.__name__}: {hint}")
+            raise InvalidInput(f"storage option {name!r} is unknown to {kind.__name__}: {hint}")
     client = options.get("client_kwargs")
     for place in (options, client if isinstance(client, Mapping) else {}):
         endpoint = place.get("endpoint_url")
         if isinstance(endpoint, str) and endpoint and "://" not in endpoint:
-            raise InvalidInput(f"endpoint_url={endpoint!r} has no scheme: write https://{endpoint}, or http:// for one")
+            raise InvalidInput(
+                f"endpoint_url={endpoint!r} has no scheme: write https://{endpoint}, or http://{endpoint}"
+            )
 
 
 def merged_options(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:

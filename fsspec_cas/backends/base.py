@@ -209,7 +209,7 @@ def _plain(name: str) -> str:
 
 def _check_type(given: object) -> None:
     if given is not None and not (isinstance(given, str) and _is_header(given) and "/" in given):
-        raise InvalidInput(f"content_type={given!r} is none: write e.g. content_type='application/json'")
+        raise InvalidInput(f"content_type={given!r} is not a content type: write e.g. content_type='application/json'")
 
 
 def _check_metadata(rules: AttributeRules, given: object) -> None:
@@ -223,7 +223,9 @@ def _check_metadata(rules: AttributeRules, given: object) -> None:
             hyphens = ", - " if rules.hyphens else " "
             raise InvalidInput(f"metadata has the name {name!r}: use a-z, 0-9, _{hyphens}and begin with a letter or _")
         if name == rules.reserved:
-            raise InvalidInput(f"metadata has the name {name!r}, which carries the identity of a write: use another")
+            raise InvalidInput(
+                f"metadata has the name {name!r}, which is reserved for the identity of a write: use another name"
+            )
         if not (isinstance(value, str) and _is_header(value)):
             raise InvalidInput(f"metadata[{name!r}]={value!r} must be printable ASCII text without blanks at its ends")
 

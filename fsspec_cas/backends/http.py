@@ -247,9 +247,9 @@ def _misconfigured(cause: BaseException, hint: str) -> str | None:
         "WRONG_VERSION_NUMBER",
         "RECORD_LAYER_FAILURE",
     ):
-        return "what listens there speaks no TLS: write http:// in place of https:// in the endpoint"
+        return "the server does not speak TLS: write http:// instead of https:// in the endpoint"
     if isinstance(cause, socket.gaierror) and cause.errno in _NO_HOST:
-        return f"there is no such host ({cause}): check the endpoint and the region"
+        return f"the host was not found ({cause}): check the endpoint and the region"
     return None
 
 

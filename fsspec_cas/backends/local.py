@@ -148,7 +148,7 @@ class LocalBackend(Backend):
         """Sync the temporary file and link it into place."""
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
-                return Gone("its temporary file is not there any more")
+                return Gone("its temporary file was removed")
             await self.add(upload, tail, timeout_s=timeout_s)
             try:
                 with Path(upload.token).open("r+b") as file:
@@ -188,7 +188,7 @@ def _in_place(target: Path, version: Version) -> WriteAnswer:
     try:
         _sync_folder(target.parent)
     except OSError as error:
-        return NoAnswer(f"it is in place, but its folder could not be synced: {error}")
+        return NoAnswer(f"the file is in place, but its folder could not be synced: {error}")
     return Applied(version)
 
 
@@ -199,7 +199,7 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
         return Denied()
     with _locked(target.parent, timeout_s) as locked:
         if not locked or resolved(path) != target:
-            return NotNow("another program holds its folder's lock" if not locked else "its link was changed just now")
+            return NotNow("another program holds its folder's lock" if not locked else "its link has just changed")
         stat = object_stat(target)
         if stat is None or _version(stat) != condition:
             return Denied()
@@ -208,7 +208,9 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
         with _temporary(target, data, write_id, stamp, stat) as temporary:
             version = _version(temporary.stat())
             if version == condition:
-                raise NotSupported(f"the file system of {str(target)!r} keeps no times in nanoseconds")
+                raise NotSupported(
+                    f"the file system of {str(target)!r} keeps no times in nanoseconds: use another file system"
+                )
             temporary.rename(target)
         return _in_place(target, version)
 
@@ -276,7 +278,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
     except OSError as error:
         if error.errno in _NO_FLOCK and error.filename is None:
             what = f"the file system of {str(folder)!r} has no flock ({error.strerror}), which conditional writes need"
-            raise NotSupported(f"{what}: use a local one") from error
+            raise NotSupported(f"{what}: use a local file system") from error
         raise
     finally:
         # Unlock explicitly: closing does not unlock while a child forked since has a copy of the descriptor.
@@ -320,7 +322,7 @@ def _need_folder(folder: Path, *, makes: bool) -> None:
     if folder.is_dir():
         return
     if not makes:
-        raise StoreError(f"there is no folder {str(folder)!r}: make it first, or leave auto_mkdir=False out")
+        raise StoreError(f"the folder {str(folder)!r} does not exist: create it first, or leave auto_mkdir=False out")
     _need_folder(folder.parent, makes=True)
     folder.mkdir(exist_ok=True)
     _sync_folder(folder.parent)

@@ -120,10 +120,12 @@ def refusal(asked: StoreRequest, spoken: Spoken, vendor: str, now: str) -> CasEr
     container = "container" if vendor == "Azure" else "bucket"
     match spoken.says:
         case Says.UNSUPPORTED | Says.OTHER | Says.FORBIDDEN if asked.verb is Verb.DELETE_MANY:
-            return NotSupported(f"the store at {path!r} takes no request to delete many: {why}", path=path)
+            return NotSupported(
+                f"the store at {path!r} does not support a request that deletes many objects: {why}", path=path
+            )
         case Says.NO_BUCKET:
             name = path.partition("/")[0]
-            return BucketNotFound(f"there is no {container} {name!r}; create it first", path=path)
+            return BucketNotFound(f"the {container} {name!r} does not exist: create it first", path=path)
         case Says.FORBIDDEN if "Skewed" in spoken.code:
             return AccessDenied(
                 f"{vendor} refused access to {path!r}: {why}; {_clocks(now, spoken.date)}: set the clock", path=path

@@ -116,7 +116,7 @@ class MemoryBackend(Backend):
         """Create the object from the list of parts."""
         parts = self._parts.pop(upload.token, None)
         if parts is None:
-            return Gone("the upload is not there any more")
+            return Gone("the upload was removed")
         return await self.put(upload.write, b"".join((*parts, tail)), timeout_s=timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
@@ -128,7 +128,7 @@ class MemoryBackend(Backend):
         try:
             return self._fs._open(_key(path), "wb", data=data)  # noqa: SLF001 - `pipe_file` returns nothing
         except FileExistsError as error:  # it must not look like a lost race
-            raise StoreError(f"{path!r} is below {str(error)!r}, which is an object and no folder", path=path) from None
+            raise StoreError(f"{path!r} is below {str(error)!r}, which is an object, not a folder", path=path) from None
         except IsADirectoryError:
             raise StoreError(f"{path!r} is a folder", path=path) from None
 

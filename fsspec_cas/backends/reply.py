@@ -117,7 +117,7 @@ class HttpReply:
     def unproven(self, why: str = "") -> Unproven:
         """Return the reply as unproven; `why` names the missing proof."""
         status, later = self._status, self._headers.get("retry-after", [""])[0]
-        proxy = "the proxy on the way wants credentials: put them into its URL" if status == 407 else ""
+        proxy = "the proxy wants credentials: put them into its URL" if status == 407 else ""
         text = f"{self.brief()}: {why}" if why else self.brief()
         return Unproven(text, status == 429, float(later) if later.isdigit() else None, proxy)
 

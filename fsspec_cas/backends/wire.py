@@ -123,7 +123,7 @@ class AioBackend(HttpBackend):
             if trip.reply is None:
                 return self._failed(error, asked.path, left=trip.left, timeout_s=timeout_s)
             error.__traceback__ = None  # an SDK's frame holds the error, and the cycle would keep the body
-        return trip.reply or NoAnswer("the client library kept the reply to itself")
+        return trip.reply or NoAnswer("the client library did not pass on the reply")
 
     def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotNow | NoAnswer:
         """Return the answer for a client's exception, by whether the request had left."""
@@ -204,7 +204,9 @@ def sends_once(session: Any) -> Any:
     Source: aiohttp.client, `_retry_connection`; it is not public.
     """
     if not hasattr(session, "_retry_connection"):
-        raise NotSupported("this aiohttp re-sends requests unseen and cannot be told not to; use aiohttp >= 3.11")
+        raise NotSupported(
+            "this aiohttp repeats requests by itself and has no option against it: install aiohttp >= 3.11"
+        )
     session._retry_connection = False  # noqa: SLF001 - see above
     return session
 

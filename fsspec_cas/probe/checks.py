@@ -120,7 +120,7 @@ class Bench:
         backend: Any = self.store.backend
         fs = getattr(getattr(backend, "inner", backend), "_given", None)
         if fs is None or getattr(fs, "asynchronous", False):
-            return "this client has no filesystem to write by"
+            return "this client has no filesystem for plain writes"
         try:
             await asyncio.to_thread(fs.pipe_file, f"{self.store.root}/{path}", body)
         except Exception as error:  # noqa: BLE001 - no evidence about conditions
@@ -145,7 +145,7 @@ async def patiently(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
             return answer
         await asyncio.sleep(min(1.1, 0.1 * (n + 1)))
         answer = await ask()
-    raise Unavailable(f"the store says 'not now' for too long: {answer}")
+    raise Unavailable(f"the store kept answering 'not now': {answer}")
 
 
 async def begun(bench: Bench, path: str, body: bytes) -> Upload | Denied:
@@ -183,10 +183,10 @@ async def check_kept(bench: Bench, path: str, before: Content) -> Said:
     """Check that a refused request left the object unchanged."""
     content = await bench.read(path)
     if content is None:
-        return "no", "refused, but what was there is gone"
+        return "no", "refused, but the object is gone"
     if content == before:
         return "yes", "refused, and nothing has changed"
-    return "no", "refused, but it was changed all the same"
+    return "no", "refused, but the object was changed"
 
 
 async def flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Sequence[Outcome]) -> str:
@@ -194,7 +194,7 @@ async def flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Seque
     won = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Won)]
     unknown = sum(isinstance(outcome, Unknown) for outcome in outcomes)
     if len(won) != 1 and not (not won and unknown):
-        return f"{len(won)} of {len(bodies)} were told that they won"
+        return f"{len(won)} of {len(bodies)} were reported as won"
     data = (await bench.store.read(path, timeout=bench.timeout)).data
     return "" if not won or data == bodies[won[0]] else "the bytes are not the winner's"
 
@@ -208,7 +208,7 @@ def describe_outcome(outcome: Outcome) -> str:
     """Return an outcome in words."""
     match outcome:
         case Won():
-            return "the store says that it did it"
+            return "the store reports success"
         case Lost():
             return "the store refused"
         case Unknown(why=why):
@@ -266,7 +266,7 @@ async def _match(bench: Bench) -> Said:
     if not isinstance(outcome, Won):
         return "no", f"the right version was not accepted: {describe_outcome(outcome)}"
     held = await bench.read("match") == Content(body, outcome.version)
-    return ("yes", "replaced") if held else ("no", "accepted, but something else is read back")
+    return ("yes", "replaced") if held else ("no", "accepted, but other bytes are read back")
 
 
 async def _match_form(bench: Bench) -> Said:
@@ -297,10 +297,10 @@ async def _match_absent(bench: Bench) -> Said:
     foreign = await bench.made("not-absent")
     outcome = await bench.write("absent", foreign.version)
     if not isinstance(outcome, Lost):
-        return "no", f"an object was made that should have been replaced: {describe_outcome(outcome)}"
+        return "no", f"the write created an object instead of being refused: {describe_outcome(outcome)}"
     if await bench.read("absent") is None:
-        return "yes", "refused, and nothing is there"
-    return "no", "refused, but an object is there"
+        return "yes", "refused, and no object exists"
+    return "no", "refused, but an object exists"
 
 
 async def _losers(bench: Bench) -> Said:
@@ -327,7 +327,7 @@ async def _match_plain(bench: Bench) -> Said:
             return "known", f"not tried: {failed}"
         data = (await bench.store.read(path, timeout=bench.timeout)).data
         if isinstance(outcome, Won) and data == mine:
-            return "no", f"round {n + 1}: a write without a condition was done, and is lost"
+            return "no", f"round {n + 1}: an unconditional write succeeded and was lost"
     return "yes", f"{_PLAIN_ROUNDS} rounds: no write was lost"
 
 
@@ -353,7 +353,7 @@ async def _whole_reads(bench: Bench) -> Said:
 
     await asyncio.gather(write(), *(read() for _ in range(_READERS)))
     wrong = [content for content in seen if content not in written]
-    evidence = f"{len(wrong)} of {len(seen)} reads during {_WRITES - 1} replacements were not what their version says"
+    evidence = f"{len(wrong)} of {len(seen)} reads during {_WRITES - 1} replacements did not match their version"
     return ("no" if wrong else "yes"), evidence
 
 
@@ -371,7 +371,7 @@ async def _modified(bench: Bench) -> Said:
     await bench.write("newer", first.version, body)
     content = await bench.store.read_if_changed("newer", first.version, timeout=bench.timeout)
     if content is None:
-        return "no", "a change was kept from a reader who asked for it"
+        return "no", "a reader that asked for changes did not get one"
     return ("yes", "the new bytes were sent") if content.data == body else ("no", "other bytes than the newest")
 
 
@@ -391,7 +391,7 @@ async def _delete_match(bench: Bench) -> Said:
         return "no", f"the right version was not accepted: {answer}"
     there = await bench.found("gone")
     if isinstance(answer, NoAnswer) and there == "nothing is there":
-        return "known", f"deleted, but it cannot be told by whom: {answer.why}"
+        return "known", f"deleted, but the caller that deleted it is unknown: {answer.why}"
     return ("yes", "deleted") if there == "nothing is there" else ("no", f"accepted, but {there}")
 
 
@@ -401,17 +401,17 @@ async def _delete_nothing(bench: Bench) -> Said:
     await bench.store.delete("twice", timeout=bench.timeout)
     answer = await bench.delete("twice", made.version)
     if isinstance(answer, Applied):
-        return "known", "it says that it is done: who removed an object cannot be told"
+        return "known", "reports success: the caller that removed an object is unknown"
     return "known", "refused"
 
 
 async def _identity(bench: Bench) -> Said:
     if not bench.store.capabilities.keeps_write_id:
-        return "known", "not kept, and not needed: no answer is lost on the way to this store"
+        return "known", "not kept, and not needed: this store loses no answers"
     write = bench.new_write("identity")
     await patiently(lambda: bench.store.backend.put(write, bench.body(), timeout_s=bench.timeout))
     kept = (await bench.store.head("identity", timeout=bench.timeout)).write_id
-    return ("yes", "kept with the object") if kept == write.write_id else ("no", f"lost: a look shows {kept!r}")
+    return ("yes", "kept with the object") if kept == write.write_id else ("no", f"lost: a read shows {kept!r}")
 
 
 async def _equal_bytes(bench: Bench) -> Said:
@@ -419,7 +419,11 @@ async def _equal_bytes(bench: Bench) -> Said:
     if await bench.made("equal", first.version, first.data) != first:
         return "known", "another version"
     promised = bench.store.capabilities.unique_versions
-    return ("no", "the same version, against what is documented") if promised else ("known", "the same version")
+    return (
+        ("no", "the same version, although the store documents otherwise")
+        if promised
+        else ("known", "the same version")
+    )
 
 
 async def _aba(bench: Bench) -> Said:
@@ -428,7 +432,7 @@ async def _aba(bench: Bench) -> Said:
     await bench.write("aba", second.version, first.data)
     accepted = isinstance(await bench.write("aba", first.version), Won)
     if accepted and bench.store.capabilities.unique_versions:
-        return "no", "the first version is accepted again, against what is documented"
+        return "no", "the first version is accepted again, although the store documents otherwise"
     return "known", f"the first version is {'accepted again' if accepted else 'refused'}"
 
 
@@ -455,7 +459,7 @@ async def _upload_refused(bench: Bench) -> Said:
     before, mine = await bench.made("upload-taken"), bench.body()
     answer = await finish_upload(bench, await begun(bench, "upload-taken", mine), mine)
     if isinstance(answer, Applied):
-        return "no", "it overwrote what was there"
+        return "no", "it overwrote the object"
     held = await bench.read("upload-taken") == before
     refused = isinstance(answer, Denied) and held
     return ("yes", "refused, and nothing has changed") if refused else ("no", f"answered {answer}, unchanged: {held}")
@@ -478,7 +482,7 @@ async def _upload_race(bench: Bench) -> Said:
         answers = await asyncio.gather(*(finish_upload(bench, *one) for one in zip(uploads, bodies, strict=True)))
         won = sum(isinstance(answer, Applied) for answer in answers)
         if won > 1 or (won == 0 and not any(isinstance(answer, NoAnswer) for answer in answers)):
-            return "no", f"round {n + 1}: {won} of {bench.racers} that finished at once were told that they won"
+            return "no", f"round {n + 1}: {won} of {bench.racers} that finished at once were reported as won"
     return "yes", f"{_UPLOAD_ROUNDS} rounds, {bench.racers} at once: one winner each time"
 
 
@@ -499,46 +503,50 @@ _LOCKS: tuple[Use, ...] = ("locks",)
 _STREAMS: tuple[Use, ...] = ("streams",)
 
 CHECKS = (
-    Check("create", "a create is made where nothing is, and read back at its version", _create, _CREATE),
+    Check("create", "a create of an absent object succeeds and is read back at its version", _create, _CREATE),
     Check("create refused", "a create does not overwrite", _create_refused, _CREATE),
     Check("create after delete", "a deleted object is absent", _create_after_delete, _CREATE, ("create",)),
     Check(
         "create race",
-        "of many creates at once one wins",
+        "one of many concurrent creates wins",
         partial(_race, "create"),
         _CREATE,
         ("create refused",),
     ),
-    Check("match form", "which forms of a version are accepted", _match_form, (), ("create",)),
-    Check("match", "a write at the right version is made", _match, _LOCKS, ("create",)),
+    Check("match form", "the accepted forms of a version", _match_form, (), ("create",)),
+    Check("match", "a write at the right version succeeds", _match, _LOCKS, ("create",)),
     Check("match stale", "a write at an old version is refused", _match_stale, _LOCKS, ("match",)),
     Check("match foreign", "a write at another object's version is refused", _match_foreign, _LOCKS, ("match",)),
-    Check("match absent", "a write at a version creates nothing", _match_absent, _LOCKS, ("match",)),
+    Check("match absent", "a write at a version creates no object", _match_absent, _LOCKS, ("match",)),
     Check(
         "match race",
-        "of many writes at one version one wins",
+        "one of many concurrent writes at one version wins",
         partial(_race, "match"),
         _LOCKS,
         ("match stale",),
     ),
-    Check("losers", "what is heard by those who lose a race", _losers, (), ("match",)),
+    Check("losers", "the answers to the losers of a race", _losers, (), ("match",)),
     Check("match plain", "no plain write is lost under one at a version", _match_plain, (), ("match stale",)),
-    Check("whole reads", "a read is of one state, and names its version", _whole_reads, _LOCKS, ("match stale",)),
-    Check("modified", "a reader who asks for changes gets them", _modified, _LOCKS, ("match",)),
+    Check("whole reads", "a read returns one state with its version", _whole_reads, _LOCKS, ("match stale",)),
+    Check("modified", "a reader that asks for changes gets them", _modified, _LOCKS, ("match",)),
     Check("not modified", "an unchanged object is not sent again", _not_modified, (), ("create",)),
     Check("identity", "an object keeps the identity of its write", _identity, (), ("create",)),
     Check("delete refused", "a delete at an old version is refused", _delete_refused, (), ("match",)),
-    Check("delete match", "a delete at the right version is made", _delete_match, (), ("create",)),
+    Check("delete match", "a delete at the right version succeeds", _delete_match, (), ("create",)),
     Check(
-        "delete nothing", "what a delete at a version says where nothing is", _delete_nothing, (), ("delete refused",)
+        "delete nothing",
+        "the answer to a delete at a version of an absent object",
+        _delete_nothing,
+        (),
+        ("delete refused",),
     ),
     Check("equal bytes", "the version after equal bytes were written again", _equal_bytes, (), ("match",)),
     Check("a-b-a", "a first version after two more writes, the second of the same bytes", _aba, (), ("match stale",)),
     Check("listing", "a listing shows what was written and deleted before it", _listing, (), ("create",)),
-    Check("upload", "a create in parts is made", _upload, _STREAMS, ("create",)),
-    Check("upload refused", "a create in parts does not overwrite", _upload_refused, _STREAMS, ("upload",)),
-    Check("upload race", "of many that finish at once one wins", _upload_race, _STREAMS, ("upload refused",)),
-    Check("upload aborted", "an upload that is given up changes nothing", _upload_aborted, _STREAMS, ("upload",)),
+    Check("upload", "a multipart create succeeds", _upload, _STREAMS, ("create",)),
+    Check("upload refused", "a multipart create does not overwrite", _upload_refused, _STREAMS, ("upload",)),
+    Check("upload race", "one of many uploads that finish at once wins", _upload_race, _STREAMS, ("upload refused",)),
+    Check("upload aborted", "an aborted upload changes nothing", _upload_aborted, _STREAMS, ("upload",)),
 )
 # Thousands of requests.
 THOROUGH = (*CHECKS, Check("paging", "a listing shows more objects than fit on a page", _paging, (), ("listing",)))

@@ -45,7 +45,7 @@ class ProbeVerdict:
 
     def __str__(self) -> str:
         if self.locks:
-            return "safe for locks and create-once" + ("" if self.streams else ", not for creates in parts")
+            return "safe for locks and create-once" + ("" if self.streams else ", not for multipart creates")
         use = "safe for create-once only" if self.create_once else "not safe"
         return f"{use}: {self.why_not[0]}"
 
@@ -124,7 +124,7 @@ async def async_probe(
 async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
     missing = [finding.name for finding in before if finding.name in check.needs and finding.state in BROKEN]
     if missing:
-        return check.found("skipped", f"says nothing while {missing[0]!r} is broken")
+        return check.found("skipped", f"not conclusive while {missing[0]!r} is broken")
     try:
         return check.found(*await check.run(bench))
     except NotSupported as error:  # the store refuses valid requests, or reports no support
@@ -138,7 +138,7 @@ def _judge(findings: list[Finding]) -> ProbeVerdict:
 
     def against(use: Use) -> list[str]:
         needed = (check for check in CHECKS if use in check.needed_for)
-        tried = (found.get(check.name) or check.found("skipped", "was not tried") for check in needed)
+        tried = (found.get(check.name) or check.found("skipped", "not tested") for check in needed)
         return [f"{finding.name}: {finding.evidence}" for finding in tried if finding.state != "yes"]
 
     create, locks, streams = (against(use) for use in ("create", "locks", "streams"))

@@ -84,7 +84,7 @@ async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, 
     except (asyncio.TimeoutError, OutcomeUnknown) as error:  # callers need no outcome of the test's own writes
         outcome = error.outcome if isinstance(error, OutcomeUnknown) else None
         why = "it took too long" if outcome is None else outcome.why
-        said = f"the store did not show within {timeout:g} s that it refuses what it must, as locks need it: {why}"
+        said = f"the store did not prove within {timeout:g} s that it refuses stale writes, which locks need: {why}"
         raise Unavailable(said, path=path) from error
     finally:
         with suppress(CasError):
@@ -120,7 +120,7 @@ async def _winners(bench: Bench, at: Mapping[str, Condition], what: str) -> dict
         mine = [answer for path, answer in zip(pairs, answers, strict=True) if path == one]
         applied = [answer.version for answer in mine if isinstance(answer, Applied)]
         if len(applied) > 1:
-            raise _unsafe(bench.store, f"two {what} at once were both told that they won")
+            raise _unsafe(bench.store, f"two {what} at once were both reported as won")
         if not applied and all(isinstance(answer, Denied) for answer in mine):
             raise _unsafe(bench.store, f"two {what} at once were both refused")
         won[one] = applied[0] if applied and applied[0] else await _settled(bench, one, at[one])
@@ -136,7 +136,7 @@ async def _settled(bench: Bench, path: str, condition: Condition) -> Version:
 async def _require_current(bench: Bench, path: str, version: Version) -> None:
     seen = await bench.store.head(path, timeout=bench.timeout)
     if seen.version != version:
-        raise _unsafe(bench.store, "after a race another write is there than the one that was told that it won")
+        raise _unsafe(bench.store, "after a race the object is not the one that was reported as won")
 
 
 async def _require_refusal(bench: Bench, path: str, condition: Version, what: str) -> None:
@@ -152,4 +152,4 @@ async def _require_refusal(bench: Bench, path: str, condition: Version, what: st
 
 
 def _unsafe(store: AsyncStore, why: str) -> NotSupported:
-    return NotSupported(f"no lock can be kept in {store.root!r}: {why}; `fsspec-cas probe` shows all that it does")
+    return NotSupported(f"{store.root!r} is not safe for locks: {why}; run `fsspec-cas probe URL` for details")

@@ -161,9 +161,9 @@ class Batcher(OfThisProcess, Generic[Op, T]):
 
     def _take(self, operation: Op, answer: Later[T]) -> None:
         if self._closed:
-            raise CoordinationError("it was closed, and takes nothing more: open another")
+            raise CoordinationError("this handle was closed: open another one")
         if self.waiting >= self._max_waiting:
-            raise Overloaded(f"{self._max_waiting} operations wait already: come later, or with fewer at once")
+            raise Overloaded(f"{self._max_waiting} operations are already waiting: retry later, or send fewer at once")
         self._arrived.append((operation, answer))
         if self.waiting >= self._line.crowd and not self._crowded.is_set():  # the writer wakes at `crowd`, not earlier
             self._crowded.set()

@@ -119,7 +119,7 @@ def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
         except OSError as error:
             raise BrokenLink(str(error)) from error
         if not part:
-            raise BrokenLink("the other side hung up")
+            raise BrokenLink("the other process closed the connection")
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
@@ -146,7 +146,7 @@ def prove_as_answerer(link: socket.socket, key: str) -> None:
 def _nonce(said: dict[str, Any]) -> str:
     nonce = said.get("nonce")
     if said.get("v") != _VERSION or not isinstance(nonce, str):
-        raise BrokenLink("another version")
+        raise BrokenLink("the other process has another version")
     return nonce
 
 
@@ -157,7 +157,7 @@ def _proof(key: str, side: str, first: str, second: str) -> str:
 def _check(said: dict[str, Any], proof: str) -> None:
     given = said.get("proof")
     if not isinstance(given, str) or not hmac.compare_digest(given.encode(), proof.encode()):
-        raise BrokenLink("it does not know the key")
+        raise BrokenLink("the other process does not know the key")
 
 
 def has_hung_up(link: socket.socket) -> bool:
@@ -279,7 +279,7 @@ class Link:
                 self._socket = socket.create_connection((host, int(port)), _CONNECT_S)
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             else:
-                raise BrokenLink(f"{address!r} is no address")  # noqa: TRY301
+                raise BrokenLink(f"{address!r} is not an address")  # noqa: TRY301
             prove_as_asker(self._socket, key)
         except (OSError, ValueError, AttributeError) as error:
             self.close()
@@ -358,7 +358,7 @@ def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - the value o
     if given is True:
         return "" if hasattr(socket, "AF_UNIX") else "127.0.0.1"
     if not isinstance(given, str) or not given or given in _ANYWHERE:
-        raise InvalidInput(f"broker={given!r} must be True (on this host), or an address of it, e.g. '127.0.0.1'")
+        raise InvalidInput(f"broker={given!r} must be True (on this host) or an address of this host, e.g. '127.0.0.1'")
     return given
 
 
@@ -428,7 +428,7 @@ class Broker(Generic[T]):
             return Handed(None, tuple(was if isinstance(one, Foreign) else next(flags) for one, was in now))
         results = iter(told.results)
         merged = [
-            NotHere("another is the broker", sent=was) if isinstance(one, Foreign) else next(results)
+            NotHere("another process is the broker", sent=was) if isinstance(one, Foreign) else next(results)
             for one, was in zip(operations, sent, strict=True)
         ]
         return Handed(merged, tuple(sent))
@@ -486,7 +486,7 @@ class Broker(Generic[T]):
                 except OSError as error:
                     self._is_mute = True
                     place = self._host or "a Unix socket"
-                    _LOG.warning("no broker at %s: %s; this process writes for itself alone", place, error)
+                    _LOG.warning("no broker at %s: %s; this process writes for itself", place, error)
             return None if self._closed else self._mine
 
     def _serve(self, peer: socket.socket) -> None:

@@ -96,7 +96,7 @@ class Numbers:
             if one[1] <= failed:
                 again.add(one[0])
             else:
-                gaps[place] = SequenceGap(f"{failed} came to nothing: give that again before {one[1]}")
+                gaps[place] = SequenceGap(f"{failed} failed: repeat it before {one[1]}")
         return gaps
 
     def carried_out(

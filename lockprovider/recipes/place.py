@@ -29,7 +29,7 @@ def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | 
     for name in options:
         if name not in known:
             raise InvalidInput(
-                f"{name}={options[name]!r} is no option here: there are {', '.join(known)}; "
+                f"{name}={options[name]!r} is not an option: there are {', '.join(known)}; "
                 "what the store is opened with goes into storage_options="
             )
     store, path = store_and_path(url, storage_options)
@@ -49,7 +49,7 @@ def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> t
     if not slash:
         folder = "."
     if name in ("", ".") or folder.endswith((":/", ":")):
-        raise InvalidInput(f"{url!r} names no object: write it with its name, e.g. s3://bucket/folder/name.json")
+        raise InvalidInput(f"{url!r} must name an object, e.g. s3://bucket/folder/name.json")
     return Store.from_url(folder, storage_options), check_path(name)
 
 

@@ -26,7 +26,7 @@ def json_copy(value: Any, what: str, most: int = LARGEST_OBJECT) -> Any:
         check_fits(data, most=most)
         return json.loads(data)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{what} must be what JSON can say: {error}") from error
+        raise InvalidInput(f"{what} must be a JSON value: {error}") from error
 
 
 def check_name(value: Any, what: str) -> str:
@@ -61,7 +61,9 @@ def check_format(found: Mapping[str, Any], path: str, *known: int) -> None:
     """
     if as_whole(found["format"], "format") not in known:
         versions = " and ".join(map(str, known))
-        raise MalformedObject(f"{path!r} has format {found['format']}, this version knows {versions}: use a newer one")
+        raise MalformedObject(
+            f"{path!r} has format {found['format']}, this version of fsspec-cas reads {versions}: install a newer one"
+        )
 
 
 def check_fence(fence: Any) -> int:
@@ -81,11 +83,11 @@ def storable(text: str) -> str:
 def _check_keys(value: Any, what: str, levels: int) -> None:
     """Check that all keys are text, and that the value is nested at most `levels` deep."""
     if isinstance(value, (dict, list, tuple)) and not levels:
-        raise InvalidInput(f"{what} is nested more than {DEEPEST_VALUE} levels deep, which not every reader takes")
+        raise InvalidInput(f"{what} is nested more than {DEEPEST_VALUE} levels deep, which not every reader can parse")
     if isinstance(value, dict):
         for key, below in value.items():
             if not isinstance(key, str):
-                raise InvalidInput(f"{what} has the key {key!r}, which would come back as text: JSON has no other keys")
+                raise InvalidInput(f"{what} has the key {key!r}, which would be read back as text: use text keys")
             _check_keys(below, what, levels - 1)
     elif isinstance(value, (list, tuple)):
         for below in value:

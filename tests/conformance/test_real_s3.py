@@ -87,7 +87,7 @@ def test_minio_is_safe_for_locks_and_unsafe_for_terraform_lock_files(minio):
     with pytest.raises(NotSupported, match="tombstone"):
         store.delete_if_match("a", version)
     assert store.read("a").data == b"theirs"
-    with pytest.raises(NotSupported, match="deletes whatever is there"):
+    with pytest.raises(NotSupported, match="ignores the condition"):
         lockprovider.state.TfLock.open(f"{url}/network.tfstate", storage_options=options).acquire()
     assert minio.raw_head(f"{url}/network.tfstate.tflock").status == 404
 

@@ -141,7 +141,7 @@ FORMATS = {
     "reader": Format(json.dumps(READER).encode(), lambda data: decode_reader(data, PATH)),
     "election": Format(ELECTION.encode(), lambda data: decode_election(data, PATH), encode=ElectionRecord.encode),
     "state": Format(STATE.encode(), lambda data: decode(data, PATH), encode=Document.encode),
-    "terraform": Format(json.dumps(TERRAFORM).encode(), TerraformState.decode, named="no state of Terraform"),
+    "terraform": Format(json.dumps(TERRAFORM).encode(), TerraformState.decode, named="not a state of Terraform"),
     "audit": Format(AUDIT.encode().rstrip(), AuditRecord.decode, Undecodable, "not an audit record"),
     "checkpoint": Format(CHECKPOINT.encode(), _checkpoint, None, "", zlib.decompress, zlib.compress),
     "notes": Format(encode_notes(NOTES), _notes, None, "", zlib.decompress, zlib.compress, absent={}),

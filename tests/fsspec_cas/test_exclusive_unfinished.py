@@ -100,7 +100,7 @@ def test_unfinished_upload_of_another_program_is_named_with_the_next_step(azurit
     path = f"{store.root}/a"
     assert azurite.raw("PUT", path, query=f"blockid={quote('c2hvcnQ=', safe='')}&comp=block", body=b"theirs").ok
     for call in (lambda: store.put_if_absent("a", b"mine"), lambda: begun(azurite, store)):
-        with pytest.raises(StoreError, match="unfinished upload of another program"):
+        with pytest.raises(StoreError, match="another program has an unfinished upload"):
             call()
     assert azurite.raw("PUT", path, headers={"x-ms-blob-type": "BlockBlob"}, body=b"").ok  # what the error advises
     assert azurite.raw_delete(path).ok

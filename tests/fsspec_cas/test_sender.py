@@ -55,7 +55,7 @@ def in_vain(timeout_s, caplog):
 def test_call_without_success_for_five_seconds_logs_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
     ((at_s, words),) = in_vain(60.0, caplog)
     assert 0 < at_s <= SILENT_S
-    assert words.startswith("'folder/object': 503 SlowDown; trying on, for up to 5")
+    assert words.startswith("'folder/object': 503 SlowDown; retrying, for up to 5")
 
 
 def test_call_that_fails_within_five_seconds_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -87,7 +87,7 @@ def never_answered(timeout_s, caplog, *, small=True, paused_s=0.0):
 
 
 def test_unanswered_request_logs_a_warning_after_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    assert never_answered(60.0, caplog) == ["'folder/object': no answer yet; waiting on, for up to 55 s"]
+    assert never_answered(60.0, caplog) == ["'folder/object': no answer yet; still waiting, for up to 55 s"]
 
 
 def test_warning_after_a_pause_beyond_the_deadline_names_no_negative_time(caplog: pytest.LogCaptureFixture) -> None:

@@ -442,7 +442,7 @@ def test_update_with_lost_answer_raises_unknown_and_runs_function_once():
 
 def test_update_that_always_loses_is_unavailable_at_the_timeout():
     store, _, _ = scripted(*[seen(V1, None, b"1"), Denied(), seen(V2)] * 200)
-    with pytest.raises(Unavailable, match="changed by others"):
+    with pytest.raises(Unavailable, match="changed by other writers"):
         store.update("a", lambda _: b"", timeout=5)
 
 

@@ -60,8 +60,8 @@ _UNDONE = ("ContainerBeingDeleted", "ContainerBeingCreated")
 _ADVICE = MappingProxyType(
     {
         "BlobArchived": "the blob is archived: restore it first",
-        "InvalidBlobOrBlock": "it has the unfinished upload of another program, whose blocks stop ours: let it finish, "
-        "or write and delete the blob there once to drop it; Azure does so after a week",
+        "InvalidBlobOrBlock": "another program has an unfinished upload of this blob, whose blocks stop this: let it "
+        "finish, or write and delete the blob once to drop it; Azure drops it after a week",
     }
 )
 

@@ -55,7 +55,7 @@ _CAPABILITIES = Capabilities(
     keeps_write_id=True,
     own_clock=True,
 )
-_OF_ALL = "later looks at the blob need it too, and adlfs has no place for it"
+_OF_ALL = "later reads of the blob need it too, and adlfs has no option for it"
 AZURE_RULES = AttributeRules(
     own=frozenset({"content_settings", "immutability_policy", "legal_hold", "standard_blob_tier", "tags"}),
     refused=dict.fromkeys(("cpk", "encryption_scope"), _OF_ALL),

@@ -92,9 +92,9 @@ class GcsBackend(AioBackend):
     def _unsent(self, error: Exception, path: str) -> NotNow:
         cause = error.__cause__ if isinstance(error, HttpError) else error
         if isinstance(error, asyncio.TimeoutError):
-            return NotNow("no fresh credentials: no answer in time")
+            return NotNow("the credentials could not be refreshed: no answer in time")
         if isinstance(cause, google.auth.exceptions.TransportError) or getattr(cause, "retryable", False):
-            return NotNow(f"no fresh credentials: {type(cause).__name__}: {cause}")
+            return NotNow(f"the credentials could not be refreshed: {type(cause).__name__}: {cause}")
         what = f"no usable Google credentials for {path!r}, nothing was sent: {cause or error}"
         raise AccessDenied(what, path=path) from error
 

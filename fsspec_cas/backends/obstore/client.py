@@ -198,7 +198,7 @@ class _Site:
     def signed(self, asked: StoreRequest, condition: dict[str, str]) -> AWSRequest:
         """Build and sign the request."""
         if self.endpoint.startswith("http://") and not self._plain:
-            what = f"endpoint {self.endpoint!r} is without TLS: give client_options={{'allow_http': True}}"
+            what = f"endpoint {self.endpoint!r} has no TLS: give client_options={{'allow_http': True}}"
             raise InvalidInput(what, path=asked.path)
         method, query, headers, body = _request(asked, self._sealed)
         bucket, _, key = asked.path.partition("/")
@@ -264,7 +264,7 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     except (BaseError, ValueError, TypeError) as error:
         known = "access_key_id, secret_access_key, session_token, endpoint, region, skip_signature"
         what = str(error).partition(_DEBUG)[0]
-        raise InvalidInput(f"an option for obstore is none: {what} There are e.g. {known}") from error
+        raise InvalidInput(f"an option for obstore is none: {what} Known options are e.g. {known}") from error
     read, client = dict(store.config), dict(store.client_options or {})
     for name in read:
         if name not in _CONFIG:
@@ -286,7 +286,7 @@ def _provided(provider: Any, path: str) -> Callable[[], Any]:
             given = provider()
             made = Credentials(given["access_key_id"], given["secret_access_key"], given.get("token"))
         except Exception as error:
-            what = f"credential_provider gave none for {path!r}, nothing was sent"
+            what = f"credential_provider returned no credentials for {path!r}, nothing was sent"
             raise AccessDenied(f"{what}: {type(error).__name__}: {error}", path=path) from error
         kept[:] = [(made, given.get("expires_at"))]
         return made

@@ -136,7 +136,7 @@ class Connections:
 
 def _let_wait(connection: http.client.HTTPConnection, seconds: float) -> None:
     if seconds <= 0:
-        raise TimeoutError("the time is over")
+        raise TimeoutError("the timeout has passed")
     if connection.sock is not None:
         connection.sock.settimeout(seconds)
 

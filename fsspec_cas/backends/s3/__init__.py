@@ -80,7 +80,7 @@ class S3Api(HttpBackend):
             StoreError: the store refused some of them, which the message names.
         """
         if not self._batches:
-            raise NotSupported(f"the store at {paths[0]!r} takes no DeleteObjects")
+            raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")
         try:
             answer: WriteAnswer = await self._listener.ask(
                 StoreRequest(Verb.DELETE_MANY, paths[0], paths=tuple(paths)), timeout_s

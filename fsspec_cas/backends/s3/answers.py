@@ -82,7 +82,7 @@ _NO_CHECKSUM = (
 _ADVICE = MappingProxyType(
     {
         "AccessDenied": "check key, secret and policy; or the object is missing, and s3:ListBucket is not granted; "
-        "or the bucket has its requester pay (requester_pays=True)",
+        "or the bucket is requester-pays: give requester_pays=True",
         "InvalidObjectState": "the object is archived: restore it first",
         "PermanentRedirect": "the bucket is in another region: give region_name in client_kwargs, or its endpoint",
         "AuthorizationHeaderMalformed": "the bucket is in another region: give region_name in client_kwargs",
@@ -208,7 +208,7 @@ def _success(
             return reply.unproven(f"no {form.root}")
         return _with_document(asked, root, status, headers, signed=signed)
     if form.empty and body:
-        return reply.unproven("a body where S3 sends none")
+        return reply.unproven("a body although S3 sends none")
     etag = one(headers, "etag")
     spoken = Spoken(Says.DONE, str(status), str(status), signed=signed, telling=signed, date=one(headers, "date"))
     if asked.verb in (Verb.DELETE, Verb.DELETE_MATCH, Verb.ABORT):
@@ -220,7 +220,7 @@ def _success(
     if etag is None:
         return reply.unproven("no ETag")
     if etag.startswith("W/"):
-        weak = "its ETag is weak, so something on the way changes bodies: switch its compression off"
+        weak = "its ETag is weak, so a proxy changes bodies: switch off the proxy's compression"
         known = signed or _IDENTITY in headers
         refused = replace(spoken, says=Says.OTHER, code="weak ETag", advice=weak)
         return refused if known else reply.unproven("a weak ETag")
@@ -279,7 +279,7 @@ def _listed(asked: StoreRequest, root: ET.Element, spoken: Spoken) -> Heard:
     if cut not in ("true", "false"):
         return Unproven("a listing that does not say whether it is whole (IsTruncated)")
     if cut == "true" and token is None:
-        advice = "this server has no ListObjectsV2: it cuts a listing and gives no token for the rest"
+        advice = "this server has no ListObjectsV2: it truncates a listing and returns no continuation token"
         return replace(spoken, says=Says.OTHER, code="IsTruncated", advice=advice)
     try:
         entries = tuple(_entries(bucket, root, encoded=encoded))

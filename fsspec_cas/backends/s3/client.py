@@ -49,7 +49,7 @@ from fsspec_cas.errors import AccessDenied, InvalidInput
 from fsspec_cas.outcome import Write
 
 _OURS = ("Bucket", "Key", "Body", "IfMatch", "IfNoneMatch", "UploadId", "PartNumber", "MultipartUpload")
-_OF_ALL = "later looks at the object need it too, so give it to all requests, in s3_additional_kwargs"
+_OF_ALL = "later reads of the object need it too, so give it to all requests, in s3_additional_kwargs"
 S3_RULES = AttributeRules(
     own=frozenset(
         {"ACL", "BucketKeyEnabled", "CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage"}
@@ -87,9 +87,9 @@ class Settings:
     def __post_init__(self) -> None:
         for name in _OURS:
             if name in self.given:
-                raise InvalidInput(f"s3_additional_kwargs has {name!r}, which each call says itself: leave it out")
+                raise InvalidInput(f"s3_additional_kwargs has {name!r}, which each call sets itself: leave it out")
         if not isinstance(self.given.get("Metadata", {}), dict):
-            raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is no dict of names and texts")
+            raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is not a dict of names and texts")
 
     def making(self, write: Write) -> dict[str, Any]:
         """Return the parameters of a request that creates an object.

@@ -83,8 +83,8 @@ _KNOWN = {"format", "epoch", "owner", "name", "validity_ms", "write", "resigned"
 
 def decode_election(data: bytes, path: str) -> ElectionRecord:
     """Decode a record. Raises MalformedObject: it is not one, or of a newer format."""
-    said = f"the object {path!r} is no election, and was not written over"
-    step = "give the election another path, or, if nothing needs it, remove the object"
+    said = f"the object {path!r} is not an election and was not overwritten"
+    step = "give the election another path, or remove the object if nothing needs it"
     with undecodable_as(MalformedObject, said, step):
         found = parse_object(data, most=_LARGEST)
         check_format(found, path, _FORMAT)

@@ -280,11 +280,11 @@ class Election(Recipe):
         """
         if not isinstance(to, str) or not to:
             raise InvalidInput(
-                f"to={to!r} must be the name of a candidate; to resign in favour of anybody: term.resign()"
+                f"to={to!r} must be the name of a candidate; to resign for any candidate, call term.resign()"
             )
         term = self._term
         if term is None or term.lost.is_set():
-            raise NotElected(f"{self.name!r} does not lead {self.path!r}, and cannot transfer it")
+            raise NotElected(f"{self.name!r} does not lead {self.path!r}, so it cannot transfer it")
         term.resign(to)
 
 

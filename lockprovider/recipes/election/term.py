@@ -269,7 +269,9 @@ class Term:
         lockprovider.recipes.errors.TermLost: ...resigned...
         """
         if self.lost.is_set():
-            forked = TermLost(self._said("it belongs to the process that this one was forked from"), LossReason.FORKED)
+            forked = TermLost(
+                self._said("it belongs to the parent process, from which this process was forked"), LossReason.FORKED
+            )
             why = self._why or forked
             raise TermLost(str(why), why.reason)
 
@@ -422,7 +424,7 @@ class Ending:
     def end_process(self, waited_s: float, epoch: int) -> None:
         """Exit the process with all its threads, if `on_deposed` is "exit" and the grace is over."""
         if self.on_deposed == "exit" and waited_s >= self.grace_s:
-            sys.stderr.write(f"lockprovider: term {epoch} is lost, and its work goes on: this process ends\n")
+            sys.stderr.write(f"lockprovider: term {epoch} is lost, but its work still runs: ending this process\n")
             sys.stderr.flush()
             os._exit(DEPOSED_CODE)
 

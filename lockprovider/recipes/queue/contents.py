@@ -257,7 +257,7 @@ _SEGMENT = re.compile(r"[\w.-]+")
 
 def decode_queue(data: bytes, path: str) -> Contents:
     """Decode a queue's object. Raises MalformedObject: it is not a queue, or of an unknown format."""
-    with undecodable_as(MalformedObject, f"{path!r} is no queue, and is left as it is", "give the queue another path"):
+    with undecodable_as(MalformedObject, f"{path!r} is not a queue and was not changed", "give the queue another path"):
         found = parse_object(data, most=LARGEST_QUEUE)
         check_format(found, path, _FORMAT, _FORMAT_WITH_SEGMENTS)
         claims = [decode_claim(one) for one in found["claims"]]
@@ -286,10 +286,10 @@ def decode_queue(data: bytes, path: str) -> Contents:
 
 def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]:
     """Decode a segment's messages. Raises MalformedObject: it is not of this queue, or of an unknown format."""
-    with undecodable_as(MalformedObject, f"{path!r} is no segment of a queue, and is left as it is"):
+    with undecodable_as(MalformedObject, f"{path!r} is not a segment of a queue and was not changed"):
         found = parse_object(data, most=LARGEST_QUEUE)
         if (found["format"], found["id"]) != (_SEGMENT_FORMAT, queue_id):
-            raise Undecodable(f"it is of another queue than {queue_id}, or of a newer format")
+            raise Undecodable(f"it belongs to another queue than {queue_id}, or has a newer format")
         return tuple(_message(one) for one in found["messages"])
 
 
@@ -314,7 +314,7 @@ def _message(stored: list[Any]) -> Message:
     """Decode a message. Raises Undecodable, ValueError, TypeError: it is not one."""
     n, priority, not_before_ms, attempts, key, body, kind, error = stored
     if not are_wholes((n, attempts)):
-        raise Undecodable("a message has no number, or no count of its attempts")
+        raise Undecodable("a message has no number or no count of its attempts")
     as_whole(priority, "priority", least=-LARGEST_NUMBER)
     as_whole(not_before_ms, "not_before", most=LATEST_MS)
     as_text(key, "key")

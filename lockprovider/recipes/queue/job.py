@@ -167,7 +167,9 @@ class Job(OfThisProcess):
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         if self.lost.is_set() or self._world.monotonic_s() > self._deadline_s:
             self.lost.set()
-            raise ClaimLost(f"the claim of message {self.n} has lapsed, another may have it: stop working on it")
+            raise ClaimLost(
+                f"the claim of message {self.n} has lapsed, and another worker may have the message: stop working on it"
+            )
 
     def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
         """Put a further message by the ack's own write: both happen, or neither.
@@ -294,10 +296,10 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
     check_name(key, "key")
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
         raise InvalidInput(f"priority={priority!r} must be a whole number of at most {LARGEST_NUMBER}")
-    body = body if isinstance(body, bytes) else json_copy(body, "a message that is no bytes")
+    body = body if isinstance(body, bytes) else json_copy(body, "a message that is not bytes")
     told = Message(0, priority, not_before_ms, 0, key, body).told()
     if (size := len(told.text)) > _BODY_BYTES:
-        raise TooLarge(f"a message of {size} bytes: keep it in an object of its own, and put its name")
+        raise TooLarge(f"a message of {size} bytes: store it in its own object, and put the name of that object")
     return New(body, key, priority, not_before_ms, told.said)
 
 

@@ -188,7 +188,7 @@ def carry_out_all(
         put = operation if isinstance(operation, Put) and not operation.producer.startswith(UNNAMED) else None
         try:
             if put is not None and put.seq > failed.get(put.producer, put.seq):
-                raise SequenceGap(f"{failed[put.producer]} came to nothing: give that again before {put.seq}")  # noqa: TRY301
+                raise SequenceGap(f"{failed[put.producer]} failed: repeat it before {put.seq}")  # noqa: TRY301
             results.append(carry_out(contents, operation, now_ms, sent=was_sent))
         except SegmentWanted:
             raise
@@ -225,14 +225,17 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | Was:
             return Was(0)
         if sent:
             raise Forgotten(
-                f"another client puts as {put.producer!r} at the same time, and {put.seq} may be there or not"
+                f"another client puts as {put.producer!r} at the same time, so message {put.seq} may be stored"
             )
         raise SequenceGap(
-            f"{put.producer!r} has put {last}, and {put.seq} is no repeat of its own: number messages as they are put"
+            f"{put.producer!r} has put {last}, and {put.seq} repeats none of them: number messages in the order of puts"
         )
     if 0 < put.fence < contents.epoch:
         newest = contents.epoch
-        raise Fenced(f"epoch {put.fence} is over: {newest} has put since; stop what goes on under it", newest)
+        raise Fenced(
+            f"epoch {put.fence} is over, because epoch {newest} has put messages: stop the work under the old epoch",
+            newest,
+        )
     if not last:
         _make_room(contents, put.producer, sent=sent)
     number = _add(contents, [put.message])[0]
@@ -248,9 +251,11 @@ def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
     if len(alike) >= PRODUCERS:
         if not unnamed:
-            raise Overloaded(f"{PRODUCERS} named producers have put here, and each is remembered: use fewer names")
+            raise Overloaded(f"{PRODUCERS} named producers have put messages, which is the limit: use fewer names")
         if sent:
-            raise Forgotten(f"{PRODUCERS} others without a name have put since: give producers names")
+            raise Forgotten(
+                f"{PRODUCERS} unnamed producers have put messages since, so this put is forgotten: give producers names"
+            )
         del contents.producers[alike[0]]
 
 
@@ -281,7 +286,7 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
     keyed = sum(len(one.text) for one in messages if one.key)
     kept = min(contents.loose + sum(loose), max(most // 2, *loose, 0))
     if contents.size - contents.loose - freed + keyed + kept > most:
-        raise QueueFull(f"it holds {contents.size} bytes, and takes {most}: take some first")
+        raise QueueFull(f"the queue holds {contents.size} bytes of at most {most}: take messages first")
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
@@ -298,7 +303,9 @@ def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim |
         place = _next_place(contents, now_ms)
     if place is None:
         if segment is not None and not contents.ready and not contents.claims:
-            raise QueueFull(f"{len(contents.dead)} dead letters leave no room for the messages that wait: redrive them")
+            raise QueueFull(
+                f"{len(contents.dead)} dead letters leave no room for waiting messages: redrive or purge them"
+            )
         due_ms = (*(one.not_before_ms for one in contents.ready), *(one.due_ms for one in contents.segments))
         return NothingReady(min((one for one in due_ms if one > now_ms), default=0))
     message = contents.pop(place)
@@ -335,7 +342,7 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
         if contents.settled.get(name) == end.verb:
             return
         if sent and end.verb == "ack" and _is_forgotten(contents, end.n):
-            raise Forgotten(f"message {end.n} may have been acked, and by whom cannot be told any more")
+            raise Forgotten(f"message {end.n} may have been acked, but the worker that acked it is no longer known")
         raise ClaimLost(_why_lost(contents, end))
     match end.verb:
         case "ack":
@@ -356,7 +363,7 @@ def _is_forgotten(contents: Contents, n: int) -> bool:
     return not there and not any(claim.startswith(f"{n}.") for claim in contents.settled)
 
 
-_DONE = {"ack": "acked", "nack": "given back", "bury": "buried"}
+_DONE = {"ack": "acked", "nack": "returned", "bury": "buried"}
 
 
 def _why_lost(contents: Contents, end: End) -> str:
@@ -365,7 +372,7 @@ def _why_lost(contents: Contents, end: End) -> str:
     if ended is not None:
         return f"message {end.n} was {_DONE[ended]} under this claim already"
     if claim is not None:
-        return f"message {end.n} was given to {claim.who} since: stop working on it"
+        return f"message {end.n} has been delivered to {claim.who} since: stop working on it"
     return f"the claim of message {end.n} has ended: stop working on it"
 
 
@@ -413,7 +420,10 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
 
 def _purge(contents: Contents, rev: int) -> int:
     if contents.rev != rev or contents.changed:
-        raise StateConflict(f"it was written since it was looked at (revision {contents.rev}, not {rev})", contents.rev)
+        raise StateConflict(
+            f"the queue has changed since it was read (it has revision {contents.rev}, not {rev}): read it again",
+            contents.rev,
+        )
     gone = [*contents.ready, *(dead.message for dead in contents.dead.values())]
     count = len(gone) + sum(one.count for one in contents.segments)
     contents.size -= sum(len(one.text) for one in gone) + sum(len(one.text) for one in contents.segments)

@@ -141,7 +141,9 @@ class Queue(Recipe):
         made = queue._writer.create(Contents(queue.world.new_id(), kept))
         there = queue._writer.read()[0].settings
         if not made and there != kept:
-            raise CoordinationError(f"the queue at {url!r} is there, with {there}: open() it, or give it another path")
+            raise CoordinationError(
+                f"the queue at {url!r} already exists with {there}: open() it, or give the new queue another path"
+            )
         return queue
 
     def put(
@@ -456,7 +458,7 @@ class Queue(Recipe):
     ) -> tuple[Put, Later[Any]]:
         """Number a message and submit its put; a new named producer first reads its last number."""
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
-            raise InvalidInput("give a producer with its seq, or dedupe, or neither")
+            raise InvalidInput("give `producer` with `seq`, or `dedupe`, or none of them")
         epoch = 0 if fence is None else check_fence(fence)
         if dedupe is not None:
             check_producer(dedupe, "dedupe")
@@ -512,5 +514,5 @@ def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exceptio
 def _max_bytes(given: Any) -> int:
     if whole(given, "max_bytes", least=4096) > LARGEST_QUEUE // 2:
         most = LARGEST_QUEUE // 2
-        raise InvalidInput(f"max_bytes={given} must be {most} at most: every client reads the whole object")
+        raise InvalidInput(f"max_bytes={given} must be at most {most}, because every client reads the whole object")
     return int(given)

@@ -83,7 +83,7 @@ class Segments:
         path = f"{self._folder}{segment.name}"
         outcome = self._store.put_if_absent(path, segment.encode(queue_id), timeout=self._timeout_s)
         if isinstance(outcome, Unknown):
-            raise Unavailable(f"the store did not say whether it has {path!r}: try again", path=path)
+            raise Unavailable(f"the store did not answer whether {path!r} exists: try again", path=path)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove segments that nothing names any more; on a failure, `Queue.clean` removes them later."""
@@ -196,14 +196,16 @@ class QueueWriter:
         if content is None and max_age_s:  # it may have been created since the cached read
             content = self._object.get()
         if content is None:
-            raise NoQueue(f"there is no queue at {self.path!r}: make it: `lockprovider queue create URL`, or create()")
+            raise NoQueue(
+                f"no queue exists at {self.path!r}: create it with `lockprovider queue create URL` or Queue.create()"
+            )
         known = self._known
         if known is not None and known[0] == content.version:
             return known[1], known[0]
         contents = decode_queue(content.data, self.path)
         self.id = self.id or contents.id
         if contents.id != self.id:
-            raise Fenced(f"the queue at {self.path!r} was removed and made anew: open it again")
+            raise Fenced(f"the queue at {self.path!r} was removed and created anew: open it again")
         self._known = (content.version, contents)
         return contents, content.version
 
@@ -275,7 +277,7 @@ class QueueWriter:
 
     def _pause(self, tries: int, deadline_s: float) -> None:
         if self.world.monotonic_s() > deadline_s:
-            raise self._unknown(f"others were faster at each of {tries} tries, or the store was silent")
+            raise self._unknown(f"in each of {tries} tries another writer was faster or the store did not answer")
         if tries > 1:
             self.world.sleep(delay_s(tries - 1, self.world.random()))
 
@@ -379,11 +381,11 @@ class QueueWriter:
                 self.news.remove(mine)
 
     def _malformed(self, gone: _SegmentGone) -> MalformedObject:
-        said = f"the queue at {self.path!r} names the segment {gone.name}, which somebody has removed: "
-        return MalformedObject(f"{said}restore that object, or make the queue anew")
+        said = f"the queue at {self.path!r} names the segment {gone.name}, which was removed: "
+        return MalformedObject(f"{said}restore that object, or create the queue anew")
 
     def _unknown(self, why: str) -> OutcomeUnknown:
-        said = f"it is not known whether this was done to the queue {self.path!r}: {why}"
+        said = f"the operation may have been applied to the queue {self.path!r}: {why}"
         return OutcomeUnknown(said, path=self.path)
 
 

@@ -143,11 +143,11 @@ def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None)
         case Update(fn, fence, reason, serial):
             must_be_newest(draft.epoch, fence)
             if serial is not None and (draft.serial != serial or draft.changed):
-                raise StateConflict(f"it is at serial {draft.serial}, not at {serial}: read it again", draft.serial)
+                raise StateConflict(f"the state is at serial {draft.serial}, not {serial}: read it again", draft.serial)
             if over is not None and draft.edit is not None and draft.edit.open and draft.edit.epoch > over:
                 mark = draft.edit
                 raise StateLocked(
-                    f"{mark.by} edits it{_why(mark.reason)}: wait, or look with who()", reason=mark.reason
+                    f"{mark.by} is editing the state{_why(mark.reason)}: wait, or see who()", reason=mark.reason
                 )
             value = fn(draft.value)
             if value is UNCHANGED and fence <= draft.epoch:
@@ -164,7 +164,7 @@ def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None)
             _must_not_be_passed(draft.edit, epoch)
             if draft.serial != serial or draft.changed or draft.edit is None or draft.edit.epoch != epoch:
                 raise StateConflict(
-                    f"it was changed during the edit (serial {draft.serial}, read was {serial}): edit again",
+                    f"the state was changed during the edit (from serial {serial} to {draft.serial}): edit again",
                     draft.serial,
                 )
             return replace(draft, value=value, edit=replace(draft.edit, open=goes_on), changed=True, reason=reason)
@@ -199,7 +199,9 @@ def following(base: Document | None, draft: Draft, stamp: Stamp) -> Document:
 def must_be_newest(epoch: int, fence: int) -> None:
     """Check that an epoch is not older than the newest; 0 is no fence. Raises Fenced."""
     if 0 < fence < epoch:
-        raise Fenced(f"epoch {fence} is over: {epoch} has written since; stop what goes on under it", epoch)
+        raise Fenced(
+            f"epoch {fence} is over, because epoch {epoch} has written since: stop the work under the old epoch", epoch
+        )
 
 
 def _must_not_be_passed(mark: EditMark | None, epoch: int) -> None:

@@ -95,7 +95,7 @@ _KNOWN = {"format", "lineage", "serial", "write", "epoch", "by", "at", "reason",
 def decode(data: bytes, path: str) -> Document:
     """Decode a document. Raises MalformedObject: it is not one, or of an unknown format."""
     with undecodable_as(
-        MalformedObject, f"{path!r} is no state file, and is left as it is", "give the state another path"
+        MalformedObject, f"{path!r} is not a state file and was not changed", "give the state another path"
     ):
         found = parse_object(data, most=_LARGEST)
         check_format({"format": _FORMAT, **found}, path, _FORMAT)
@@ -211,7 +211,7 @@ class Json:
     def encode(self, value: Any) -> Any:
         """See `Codec`."""
         if value is None:
-            raise InvalidInput("None is no state: return the new value, or UNCHANGED to write nothing")
+            raise InvalidInput("None is not a state: return the new value, or UNCHANGED to write nothing")
         return json_copy(value, "a state", LARGEST_STATE)
 
     def decode(self, stored: Any) -> Any:
@@ -225,9 +225,9 @@ class Raw:
     def encode(self, value: bytes) -> dict[str, str]:
         """See `Codec`."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
-            raise InvalidInput(f"{type(value).__name__} is no bytes, and the state's codec is bytes")
+            raise InvalidInput(f"{type(value).__name__} is not bytes, which the state's codec needs")
         if (size := memoryview(value).nbytes) > LARGEST_STATE // 4 * 3:
-            raise InvalidInput(f"{size} bytes are more than a state may have ({LARGEST_STATE // 4 * 3})")
+            raise InvalidInput(f"{size} bytes are more than the limit of a state, {LARGEST_STATE // 4 * 3} bytes")
         return {"base64": base64.b64encode(value).decode()}
 
     def decode(self, stored: Any) -> bytes:
@@ -235,7 +235,7 @@ class Raw:
         try:
             return base64.b64decode(stored["base64"], validate=True)
         except (TypeError, ValueError, KeyError, binascii.Error) as error:
-            raise MalformedObject(f'what is stored are no bytes ({{"base64": ...}}): {error!r}') from error
+            raise MalformedObject(f'the stored value is not bytes ({{"base64": ...}}): {error!r}') from error
 
 
 class Model(Generic[V]):
@@ -247,7 +247,7 @@ class Model(Generic[V]):
     def encode(self, value: V) -> Any:
         """See `Codec`."""
         if not isinstance(value, self._model):
-            raise InvalidInput(f"{type(value).__name__} is not the state's model {self._model.__name__}")
+            raise InvalidInput(f"{type(value).__name__} is not an instance of the state's model {self._model.__name__}")
         given: Any = value
         return json_copy(given.model_dump(mode="json"), "a state", LARGEST_STATE)
 
@@ -265,7 +265,7 @@ class Checked(Generic[V]):
 
     def encode(self, value: V) -> Any:
         """See `Codec`."""
-        return json_copy(self.codec.encode(value), "what the codec made of the state", LARGEST_STATE)
+        return json_copy(self.codec.encode(value), "the value that the codec returned", LARGEST_STATE)
 
     def decode(self, stored: Any) -> V:
         """See `Codec`."""
@@ -282,4 +282,4 @@ def codec_of(given: Any) -> Codec[Any]:
         return Model(given)
     if not isinstance(given, type) and hasattr(given, "encode") and hasattr(given, "decode"):
         return Checked(given)
-    raise InvalidInput(f"codec={given!r} must be bytes, a pydantic model's class, or have encode and decode")
+    raise InvalidInput(f"codec={given!r} must be bytes, a pydantic model's class, or an object with encode and decode")

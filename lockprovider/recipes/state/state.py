@@ -299,9 +299,7 @@ class State(Recipe, Generic[V]):
             if then is not None:
                 return then
         last = 0 if now is None else now.serial
-        raise NoRevision(
-            f"there is no serial {serial} of {self.path!r}: it is at {last}, and keeps {self.keep} before it"
-        )
+        raise NoRevision(f"{self.path!r} has no serial {serial}: it is at {last} and keeps {self.keep} before it")
 
     def diff(self, before: int, after: int) -> list[Difference]:
         """Return the places at which two revisions differ, as they are stored.
@@ -358,12 +356,12 @@ class State(Recipe, Generic[V]):
         >>> state.unlock(state.who())  # nobody edits it: nothing is done
         """
         if not isinstance(shown, Editor):
-            raise InvalidInput(f"shown={shown!r} must be what who() has returned")
+            raise InvalidInput(f"shown={shown!r} must be a result of who()")
         if shown.status.record is None:
             return
         outcome = break_lock(self._store, self._file.lock_path, shown.status, self.world).outcome
         if isinstance(outcome, Lost):
-            raise StateConflict(f"the lock of {self.path!r} has changed since it was shown: look again with who()")
+            raise StateConflict(f"the lock of {self.path!r} has changed since it was shown: call who() again")
         outcome.unwrap()
         self._do(StopEdits(shown.status.record.epoch))
 
@@ -380,9 +378,9 @@ class State(Recipe, Generic[V]):
         ...     revision = state.settle(error)  # None: it never was
         """
         if not isinstance(error, OutcomeUnknown):
-            raise InvalidInput(f"error={error!r} must be the OutcomeUnknown that a write has raised")
+            raise InvalidInput(f"error={error!r} must be the OutcomeUnknown that a write raised")
         if error.outcome is None or error.outcome.data is None or error.outcome.write.path != self.path:
-            raise InvalidInput(f"this error is of no write of {self.path!r}: {error}")
+            raise InvalidInput(f"this error is not from a write of {self.path!r}: {error}")
         turn = self._file.settle(error.outcome, self.world.monotonic_s() + self._timeout_s)
         return self._revision(turn.mine) if turn.verdict == "mine" else None
 

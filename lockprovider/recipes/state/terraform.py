@@ -89,7 +89,7 @@ class TerraformBackend:
             "UNLOCK": lambda: self._alone(lambda: self._unlock(_info(body).get("ID"))),
         }
         if method not in asked:
-            said = f"{method} is not of this protocol: use one of {', '.join(asked)}"
+            said = f"{method} is not a method of this protocol: use one of {', '.join(asked)}"
             return Reply.refusal(HTTPStatus.METHOD_NOT_ALLOWED, "InvalidInput", said)
         try:
             return asked[method]()
@@ -119,7 +119,7 @@ class TerraformBackend:
         snapshot = TerraformState.decode(body)
         held = self._held
         if held is None and identity:
-            said = f"the lock {identity} is not held any more: lock the state again, then push the state that is left"
+            said = f"the lock {identity} is no longer held: lock the state again, then push your local state"
             return Reply.refusal(HTTPStatus.CONFLICT, "LeaseLost", said)
         if held is None:
             self._put(snapshot, force=force)
@@ -198,7 +198,7 @@ class TerraformState:
     @classmethod
     def decode(cls, data: bytes) -> TerraformState:
         """Decode the lineage and serial of a state. Raises MalformedObject: it is not a state."""
-        with undecodable_as(MalformedObject, "this is no state of Terraform or OpenTofu; nothing was written"):
+        with undecodable_as(MalformedObject, "the body is not a state of Terraform or OpenTofu; nothing was written"):
             content = parse_object(data, most=LARGEST_BODY, deepest=_DEEPEST_STATE)
             lineage = text_in(content, "lineage")
             if not lineage:
@@ -212,7 +212,9 @@ class TerraformState:
         try:
             before = TerraformState.decode(stored)
         except MalformedObject:
-            raise StateConflict("what is stored is no state of Terraform; it is replaced only by force") from None
+            raise StateConflict(
+                "the stored object is not a state of Terraform; push with force to replace it"
+            ) from None
         if before.lineage != self.lineage:
             raise StateConflict(
                 f"its lineage is {self.lineage}, and that of the stored state is {before.lineage}: this is the state "
@@ -300,7 +302,7 @@ def _info(body: bytes) -> dict[str, Any]:
     """Parse a LockInfo; this backend uses only its ID."""
     if not body.strip():
         return {}
-    with undecodable_as(ValueError, "this is no LockInfo"):
+    with undecodable_as(ValueError, "the body is not a LockInfo"):
         return parse_object(body, most=_LARGEST_INFO)
 
 
@@ -439,7 +441,7 @@ class TfLock:
         (True, None)
         """
         if not isinstance(shown, TfLockFile):
-            raise InvalidInput(f"shown={shown!r} must be what shown() or acquire() has returned")
+            raise InvalidInput(f"shown={shown!r} must be a result of shown() or acquire()")
         deadline_s = self.world.monotonic_s() + self._timeout_s
         tries = 0
         while True:
@@ -450,7 +452,9 @@ class TfLock:
             if there is None:
                 return isinstance(outcome, Unknown)  # it existed, and it is not known which client removed it
             if there.version != shown.version:
-                raise StateConflict(f"{self.path!r} is not what was shown: {_words(there)} has it; look again")
+                raise StateConflict(
+                    f"{self.path!r} has changed since it was shown: {_words(there)} holds it; look again"
+                )
             tries += 1
             if self.world.monotonic_s() > deadline_s:
                 outcome.unwrap()
@@ -484,11 +488,16 @@ def _decoded(data: bytes, version: Version) -> TfLockFile:
 
 def _words(there: TfLockFile) -> str:
     about = " ".join(word for word in (there.operation, there.info) if word)
-    return f"{there.who or 'somebody'} (ID {there.id or 'not said'}{', ' + about if about else ''})"
+    return f"{there.who or 'an unnamed holder'} (ID {there.id or 'not said'}{', ' + about if about else ''})"
 
 
 def _taken(path: str, there: TfLockFile | None) -> StateLocked:
     if there is None:
-        return StateLocked(f"others had {path!r} whenever it was asked for")
-    said = f"{path!r} is held by {_words(there)} since {there.created or 'nobody knows when'}"
-    return StateLocked(f"{said}; it has no lease: if that is dead, unlock it", there.who, 0, there.operation)
+        return StateLocked(f"other clients held {path!r} at each try")
+    said = f"{path!r} is held by {_words(there)} since {there.created or 'an unknown time'}"
+    return StateLocked(
+        f"{said}; it has no lease: if its holder is dead, run `lockprovider state unlock URL --style tflock`",
+        there.who,
+        0,
+        there.operation,
+    )

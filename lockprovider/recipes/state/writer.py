@@ -93,7 +93,9 @@ class StateFile:
             if failed and self.world.monotonic_s() > deadline_s:
                 raise self._unknown(turn, base, data, f"no answer within {self._timeout_s:g} s")
         if turn.verdict == "untold":
-            raise self._unknown(turn, base, data, "others wrote since, and what would tell was trimmed or removed")
+            raise self._unknown(
+                turn, base, data, "other clients wrote since, and the history that would show it was trimmed or removed"
+            )
         return turn
 
     def settle(self, unknown: Unknown, deadline_s: float) -> Turn:
@@ -130,7 +132,8 @@ class StateFile:
                 outcome = self.store.put_if_absent(path, base.data, create_once=True, timeout=self._timeout_s)
                 if isinstance(outcome, Unknown):
                     raise Unavailable(
-                        f"{self.path!r} was not written: its history was not ({outcome.why})", path=self.path
+                        f"{self.path!r} was not written, because its history could not be written ({outcome.why})",
+                        path=self.path,
                     )
                 return turn.archived()
             case Todo.REPLACE:
@@ -147,7 +150,7 @@ class StateFile:
     def _unknown(self, turn: Turn, base: Content | None, data: bytes, why: str) -> OutcomeUnknown:
         condition = ABSENT if base is None else base.version
         return OutcomeUnknown(
-            f"it is not known whether serial {turn.mine.serial} of {self.path!r} was written: {why}; "
+            f"serial {turn.mine.serial} of {self.path!r} may have been written: {why}; "
             "give this error to settle(), or read and decide",
             path=self.path,
             outcome=Unknown(Write(self.path, condition, turn.mine.write), why, data),
@@ -207,7 +210,9 @@ class StateWriter:
                 max_age_s, failures = 0.0, failures + 1
                 if world.monotonic_s() > deadline_s:
                     path = self.file.path
-                    raise Unavailable(f"{path!r} was changed by others at each of {failures} tries", path=path)
+                    raise Unavailable(
+                        f"{path!r} was changed by other writers during each of {failures} tries", path=path
+                    )
                 if failures > 1:
                     world.sleep(delay_s(failures - 1, world.random()))
             elif max_age_s:

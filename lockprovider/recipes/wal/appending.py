@@ -178,22 +178,27 @@ def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appe
     has = table.get(append.producer)
     if has is None:
         if sent and append.producer.startswith(UNNAMED) and len(_unnamed(table)) >= UNNAMED_MOST:
-            raise Forgotten(f"{UNNAMED_MOST} others without a name have appended since: give producers names")
+            raise Forgotten(
+                f"{UNNAMED_MOST} unnamed producers have appended since, so this one is forgotten: give producers names"
+            )
         return None
     mine = has.client == append.client
     if not mine and append.took:
         if sent and append.seq <= has.base:
             return Appended(None, again=True)
         if has.epoch >= append.took:
-            raise Fenced(f"another appends as {append.producer!r} since: stop, or take the name again", has.epoch)
+            raise Fenced(
+                f"another client has taken the producer name {append.producer!r}: stop, or take the name again",
+                has.epoch,
+            )
     if append.seq > has.seq:
         return None
     if append.seq == has.seq:
         return Appended(Position(has.slot, has.offset), again=True)
     if append.seq <= max(append.known, has.base if mine else has.seq) or (sent and mine):
         return Appended(None, again=True)
-    what = f"{append.producer!r} has appended {has.seq}, and {append.seq} is no repeat"
-    raise SequenceGap(f"{what}: number records as they are appended")
+    what = f"{append.producer!r} has appended {has.seq}, and {append.seq} does not repeat one of them"
+    raise SequenceGap(f"{what}: number records in the order of their appends")
 
 
 def _unnamed(table: dict[str, Producer]) -> list[str]:
@@ -207,7 +212,7 @@ def _make_room(table: dict[str, Producer], producer: str) -> None:
         for name in unnamed[: len(unnamed) - UNNAMED_MOST + 1]:
             del table[name]
     elif len(table) - len(unnamed) >= NAMED_MOST:
-        raise Overloaded(f"{NAMED_MOST} named producers have appended here, and each is remembered: use fewer names")
+        raise Overloaded(f"{NAMED_MOST} named producers have appended, which is the limit: use fewer names")
 
 
 def _must_not_be_over(head: Head, leads: int, since: int) -> None:
@@ -218,13 +223,15 @@ def _must_not_be_over(head: Head, leads: int, since: int) -> None:
     if not leads and since < head.epoch:
         raise _over(since, head.epoch)
     if head.led and not leads:
-        raise Fenced(f"epoch {head.epoch} leads, and nobody else appends: lead() takes over", head.epoch)
+        raise Fenced(
+            f"epoch {head.epoch} leads the log, so no other writer may append: call lead() to take over", head.epoch
+        )
 
 
 def _must_be_open(head: Head) -> None:
     if head.sealed is not None:
-        on = f"go on in {head.sealed}" if head.sealed else "no log was named that goes on"
-        raise Sealed(f"the log is sealed and takes no more: {on}", head.sealed)
+        on = f"continue in {head.sealed}" if head.sealed else "no successor was named"
+        raise Sealed(f"the log is sealed and takes no more records: {on}", head.sealed)
 
 
 def _leads(head: Head, epoch: int) -> int:
@@ -245,7 +252,9 @@ def _sealed(head: Head, epoch: int, since: int, successor: str | None) -> Head:
 
 
 def _over(epoch: int, newest: int) -> Fenced:
-    return Fenced(f"epoch {epoch} is over: {newest} has led since; stop what goes on under it", newest)
+    return Fenced(
+        f"epoch {epoch} is over, because epoch {newest} has led since: stop the work under the old epoch", newest
+    )
 
 
 class Need(enum.Enum):

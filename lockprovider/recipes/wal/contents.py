@@ -55,7 +55,7 @@ class Position:
         """
         slot, colon, offset = text.partition(":")
         if not (colon and slot.isdecimal() and offset.isdecimal()):
-            raise InvalidInput(f"{text!r} is no position: write it as it was printed, e.g. 17:1200")
+            raise InvalidInput(f"{text!r} is not a position: write SLOT:OFFSET, e.g. 17:1200")
         return cls(int(slot), int(offset))
 
 
@@ -182,7 +182,7 @@ class LogManifest:
 def decode_log_manifest(data: bytes, path: str) -> LogManifest:
     """Decode a manifest. Raises MalformedObject: it is not one, or of an unknown format."""
     with undecodable_as(
-        MalformedObject, f"{path!r} is not of a log, and is left as it is", "give the log another path"
+        MalformedObject, f"{path!r} is not the manifest of a log and was not changed", "give the log another path"
     ):
         found = parse_object(data, most=LARGEST_OBJECT)
         check_format(found, path, _MANIFEST_FORMAT)
@@ -295,8 +295,8 @@ class Slot:
             at = start + int.from_bytes(self.body[at:start], "big")
             found.append(self.body[start:at])
         if at != len(self.body):
-            said = f"its {self.head.count} records do not fill its {len(self.body)} bytes"
-            raise MalformedObject(f"{self.path!r} is no slot of a log, and is left as it is: {said}")
+            said = f"its {self.head.count} records do not match its {len(self.body)} bytes"
+            raise MalformedObject(f"{self.path!r} is not a slot of a log and was not changed: {said}")
         return found
 
 
@@ -321,12 +321,12 @@ def decode_slot(data: bytes, path: str) -> Slot:
     Raises:
         MalformedObject: it is not a slot, is torn, or of an unknown format.
     """
-    with undecodable_as(MalformedObject, f"{path!r} is no slot of a log, or is torn, and is left as it is"):
+    with undecodable_as(MalformedObject, f"{path!r} is not a whole slot of a log and was not changed"):
         line, newline, body = data[:-_LENGTH].partition(b"\n")
         if len(data) > LARGEST_OBJECT:
             raise Undecodable(f"it has {len(data)} bytes")
         if not newline or zlib.crc32(data[:-_LENGTH]).to_bytes(_LENGTH, "big") != data[-_LENGTH:]:
-            raise Undecodable("its checksum does not fit")
+            raise Undecodable("its checksum does not match")
         found = parse_object(line, most=LARGEST_OBJECT)
         check_format(found, path, _FORMAT, _SEALED_FORMAT)
         head = Head(

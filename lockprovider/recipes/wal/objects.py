@@ -145,10 +145,10 @@ class LogObjects:
 
     def _decoded(self, data: bytes | None) -> LogManifest:
         if data is None:
-            raise NoLog(f"there is no log at {self.path!r}: make it: `lockprovider wal create URL`, or create()")
+            raise NoLog(f"no log exists at {self.path!r}: create it with `lockprovider wal create URL` or Wal.create()")
         manifest = decode_log_manifest(data, self._manifest_path)
         if self._manifest is not None and self._manifest.id != manifest.id:
-            raise Fenced(f"the log at {self.path!r} was removed and made anew: open it again")
+            raise Fenced(f"the log at {self.path!r} was removed and created anew: open it again")
         return manifest
 
     # -- slots ---------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class LogObjects:
             return None if content is None else known
         found = decode_slot(content.data, path)
         if found.head.log != self.manifest().id:
-            raise MalformedObject(f"{path!r} is of another log, and is left as it is: give this one another path")
+            raise MalformedObject(f"{path!r} belongs to another log and was not changed: give this log another path")
         self._know(found.head, content.version)
         return Found(found, content)
 
@@ -190,7 +190,7 @@ class LogObjects:
     def past_the_end(self, position: Position) -> InvalidInput:
         """Build the error of a position past the end of the log or of its slot."""
         said = f"position={position} is past the end of the log at {self.path!r}, or of its slot"
-        return InvalidInput(f"{said}: give one of this log, as `end()` or a batch has it")
+        return InvalidInput(f"{said}: give a position of this log, e.g. from `end()` or a batch")
 
     def slot_path(self, slot: int) -> str:
         """Return the path of a slot's place."""
@@ -235,14 +235,14 @@ class LogObjects:
         end = last_slot(look, known, manifest.slots)
         if end < known:
             raise MalformedObject(
-                f"slot {known} of {self.path!r} was written and is gone: somebody removes objects here"
+                f"slot {known} of {self.path!r} was written and is gone: another program removes objects of this log"
             )
         return found[end]
 
     def trimmed(self, slot: int) -> Trimmed:
         """Read the floor, and build the error of a slot that is no longer kept."""
         floor = self.manifest(fresh=True).floor
-        return Trimmed(f"slot {slot} of {self.path!r} is gone: the first is {floor}", floor)
+        return Trimmed(f"slot {slot} of {self.path!r} was trimmed: the first kept slot is {floor}", floor)
 
     def _know(self, head: Head, version: Version) -> None:
         slot, manifest = head.slot, self.manifest()
@@ -439,7 +439,9 @@ class LogReader(OfThisProcess):
         if not isinstance(position, Position):
             raise InvalidInput(f"position={position!r} must be a position: of a batch, or Position.parse(text)")
         if position < self.position:
-            raise InvalidInput(f"position={position} is before {self.position}, which is committed: readers only go on")
+            raise InvalidInput(
+                f"position={position} is before {self.position}, which is committed: a reader cannot go back"
+            )
         self._objects.require_reached(position)
         self._write(position)
 
@@ -451,7 +453,7 @@ class LogReader(OfThisProcess):
             old = decode_reader(data, self._path) if data is not None else dict(_NEW)
             if not opens and old["epoch"] != self.epoch:
                 raise Fenced(
-                    f"the reader {self.name!r} was opened elsewhere since: stop, or open it again", old["epoch"]
+                    f"the reader {self.name!r} has been opened by another process: stop, or open it again", old["epoch"]
                 )
             there = position or _kept(old, self._objects.manifest().readers[self.name])
             made.update(format=_FORMAT, log=self._objects.manifest().id, slot=there.slot, offset=there.offset)
@@ -520,7 +522,7 @@ def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
 
 def decode_reader(data: bytes, path: str) -> dict[str, Any]:
     """Decode a reader's position. Raises MalformedObject: it is not one, or of an unknown format."""
-    with undecodable_as(MalformedObject, f"{path!r} is no reader's position, and is left as it is"):
+    with undecodable_as(MalformedObject, f"{path!r} is not a reader's position and was not changed"):
         found = parse_object(data, most=_LARGEST)
         check_format(found, path, _FORMAT)
         return {"log": text_in(found, "log"), **{name: whole_in(found, name) for name in _NEW}}

@@ -113,7 +113,9 @@ class Wal(Recipe):
         there = log._objects.manifest(fresh=True)
         if not made and (there.slots, there.retain) != (slots, retain):
             has = f"slots={there.slots}, retain={there.retain!r}"
-            raise CoordinationError(f"the log at {url!r} is there, with {has}: open() it, or give it another path")
+            raise CoordinationError(
+                f"the log at {url!r} already exists with {has}: open() it, or give the new log another path"
+            )
         return log
 
     # -- appending -----------------------------------------------------------------------------------------------------
@@ -276,7 +278,9 @@ class Wal(Recipe):
             raise InvalidInput(f"before={before!r} must be a position: of an append, a batch, or Position.parse(text)")
         end = self.end()
         if before is None and not self._objects.manifest(fresh=True).readers:
-            raise InvalidInput("before=None trims up to the slowest reader, and there is none: give a position")
+            raise InvalidInput(
+                "before=None trims up to the slowest reader, but the log has no readers: give a position"
+            )
         slot = end.slot if before is None else min(before.slot, end.slot)
         return trim(self._objects, slot, spares_readers=before is None)
 

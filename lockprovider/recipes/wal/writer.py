@@ -91,7 +91,7 @@ class LogWriter:
                     turn = turn.failed(error, self._unknown(str(error)))
             failures += failed
             if failed and self._world.monotonic_s() > deadline_s:
-                why = f"others were faster, or the store was silent, at each of {failures} tries"
+                why = f"in each of {failures} tries another writer was faster or the store did not answer"
                 turn = turn.failed(Unavailable(why, path=self._objects.path), self._unknown(why))
             elif failed and failures > 1:
                 self._world.sleep(delay_s(failures - 1, self._world.random()))
@@ -160,9 +160,13 @@ class LogWriter:
             return
         manifest, slowest = make_room(objects, slot)
         if not manifest.has_room(slot):
-            whose = f"{slowest!r} has not read on: let it, or drop_reader({slowest!r})"
-            whose = whose if slowest else "no reader has a name here: trim(before=), or make it with retain='slots'"
-            raise LogFull(f"all {manifest.slots} slots of {objects.path!r} are kept; {whose}", slowest)
+            whose = f"{slowest!r} has not read further: let it read, or call drop_reader({slowest!r})"
+            whose = (
+                whose
+                if slowest
+                else "the log has no named reader: call trim(before=), or create the log with retain='slots'"
+            )
+            raise LogFull(f"all {manifest.slots} slots of {objects.path!r} are in use; {whose}", slowest)
 
     def _now(self, operation: LogGiven) -> LogGiven:
         """Add to an own append the name's epoch and the writer's; a foreign one carries its own."""
@@ -171,8 +175,10 @@ class LogWriter:
         return replace(operation, took=self._took.get(operation.client, 0), since=self._since)
 
     def _unknown(self, why: str) -> OutcomeUnknown:
-        said = f"it is not known whether this was appended to the log {self._objects.path!r}: {why}"
-        return OutcomeUnknown(f"{said}; with a producer's number, append it again", path=self._objects.path)
+        said = f"the records may have been appended to the log {self._objects.path!r}: {why}"
+        return OutcomeUnknown(
+            f"{said}; a record with a producer's number can be appended again safely", path=self._objects.path
+        )
 
 
 def _name_of(operation: LogOperation) -> str:
@@ -283,9 +289,11 @@ class Appender(OfThisProcess):
         """
         given = bytes(check_bytes("a record", data))
         if len(given) > _RECORD_BYTES:
-            raise TooLarge(f"a record of {len(given)} bytes: keep it in an object of its own, and append its name")
+            raise TooLarge(
+                f"a record of {len(given)} bytes: store it in its own object, and append the name of that object"
+            )
         if (seq is None) is not (self.producer is None):
-            raise InvalidInput(f"seq={seq!r}: with a producer's name each record has a number, else none has")
+            raise InvalidInput(f"seq={seq!r}: give `seq` with a producer's name, and leave it out without one")
         with self._guard:
             number = self._highest + 1 if seq is None else whole(seq, "seq", least=1)
             known = number if number <= self._highest and number in self._told else 0

@@ -165,7 +165,7 @@ def test_failing_google_credentials_are_access_denied_before_any_request(error):
 
 def test_google_credentials_missing_for_now_are_unavailable_and_not_unknown():
     with Wire(http(200)) as wire:
-        with pytest.raises(Unavailable, match="no fresh credentials"):
+        with pytest.raises(Unavailable, match="credentials could not be refreshed"):
             gcs_with(google.auth.exceptions.TransportError("no way"), wire.endpoint).put_if_absent(
                 "a", b"", timeout=0.5
             )

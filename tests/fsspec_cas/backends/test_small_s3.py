@@ -20,7 +20,7 @@ def store_of(server: SmallS3, client: str) -> Store:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_store_that_checks_before_the_body_arrives_fails_the_races(client):
     for _ in range(3):
-        both_won = pytest.raises(NotSupported, match="at once were both told that they won")
+        both_won = pytest.raises(NotSupported, match="at once were both reported as won")
         with SmallS3(looks_first=True) as server, both_won:
             require_safe_for_locks(store_of(server, client))
 

@@ -140,7 +140,7 @@ def encoded() -> object:
 def test_redirect_is_not_followed_and_not_believed(options):
     good = http(200, b"portal", ETag='"1"', Last_Modified=DATE, x_amz_request_id=1)
     with Wire(good) as portal, Wire(http(302, Location=f"{portal.endpoint}/login")) as wire:
-        with pytest.raises(Unavailable, match="no store"):
+        with pytest.raises(Unavailable, match="not an object store"):
             Store.from_url("s3://bucket/x", options(wire.endpoint)).read("a")
         assert portal.requests == []
 
@@ -156,7 +156,7 @@ def test_endpoint_that_is_no_store_ends_call_after_five_answers(options):
 @CLIENTS
 def test_nonexistent_host_ends_first_call_at_once(options):
     began_s = time.monotonic()
-    with pytest.raises(Unavailable, match="no such host|could not connect"):
+    with pytest.raises(Unavailable, match="host was not found|could not connect"):
         Store.from_url("s3://bucket/x", options("http://no-such-host.invalid")).read("a", timeout=8)
     assert time.monotonic() - began_s < 60
 

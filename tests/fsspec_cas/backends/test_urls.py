@@ -280,11 +280,11 @@ OPENERS = {
 }
 WRONG = {
     ("s3", "anonn"): "did you mean anon",
-    ("s3", "encoding"): "none of S3FileSystem",  # fsspec's own functions drop it
-    ("s3", "protocol"): "none of S3FileSystem",
+    ("s3", "encoding"): "unknown to S3FileSystem",  # fsspec's own functions drop it
+    ("s3", "protocol"): "unknown to S3FileSystem",
     ("gs", "tokn"): "did you mean token",
     ("az", "acount_name"): "did you mean account_name",
-    ("memory", "anon"): "none of MemoryFileSystem",
+    ("memory", "anon"): "unknown to MemoryFileSystem",
     ("file", "auto_mkdr"): "did you mean auto_mkdir",
 }
 
@@ -309,7 +309,7 @@ def test_auto_mkdir_decides_whether_folders_are_made(tmp_path):
         folder = tmp_path / repr(options)
         assert Store.from_url(folder, options).put_if_absent("a/b", b"1").unwrap()
     store = Store.from_url(tmp_path / "not there", {"auto_mkdir": False})
-    with pytest.raises(StoreError, match=r"no folder '.*not there/a'.*auto_mkdir=False"):
+    with pytest.raises(StoreError, match=r"the folder '.*not there/a' does not exist.*auto_mkdir=False"):
         store.put_if_absent("a/b", b"1")
     with pytest.raises(StoreError, match="auto_mkdir=False"), store.open_exclusive("a/b", part_size=1) as file:
         file.write(b"more than a part")

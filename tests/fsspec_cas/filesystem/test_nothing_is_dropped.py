@@ -202,7 +202,7 @@ def test_path_below_an_object_in_memory_is_no_lost_race():
         lambda: store.update("a/b", lambda _: b""),
         lambda: store.open_exclusive("a/b").close(),
     ):
-        with pytest.raises(StoreError, match="no folder") as caught:
+        with pytest.raises(StoreError, match="not a folder") as caught:
             call()
         assert not isinstance(caught.value, FileExistsError)
 

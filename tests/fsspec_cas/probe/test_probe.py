@@ -89,7 +89,7 @@ def test_t29_fake_gcs_enforces_plain_uploads_and_nothing_else(fake_gcs):
     expected = ("not modified", "delete refused", "upload refused")
     skipped = ("upload race", "delete nothing")
     assert but(report, *((name, "no") for name in expected), *((name, "skipped") for name in skipped))
-    assert str(report.verdict) == "safe for locks and create-once, not for creates in parts"
+    assert str(report.verdict) == "safe for locks and create-once, not for multipart creates"
 
 
 def test_rclone_is_caught_ignoring_conditions(negative_s3):
@@ -112,7 +112,7 @@ def test_localbucket_is_safe_for_creates_and_unsafe_for_locks():
 
 def test_gcs_emulator_with_foreign_answers_is_no_store(negative_gcs):
     """It ignores conditions, and its refusals carry neither an id nor Google's JSON."""
-    with pytest.raises(Unavailable, match="no store"):
+    with pytest.raises(Unavailable, match="not an object store"):
         probe(negative_gcs.new_prefix(), negative_gcs.storage_options)
 
 
@@ -384,7 +384,7 @@ REFUSED = {
     StaleMatches: "a match at a stale version was not refused",
     LooksThenWrites: "two creates of one object at once were both told",
     CreatesAtomicMatchesNot: "two matches at one version at once were both told",
-    TornWrites: "another write is there|both refused",
+    TornWrites: "the object is not the one|both refused",
 }
 
 

@@ -445,14 +445,14 @@ def test_run_on_a_silent_store_ends_soon_after_its_timeout(seaweedfs):
     assert done.stdout == ""
     tries_on, gives_up = done.stderr.splitlines()
     assert "retrying for the 6 s of --timeout" in tries_on
-    assert "the store did not show within 5 s that it refuses what it must" in gives_up
+    assert "the store did not prove within 5 s that it refuses stale writes" in gives_up
 
 
 def test_run_does_not_wait_for_a_bucket_that_does_not_exist():
     with NoBuckets() as endpoint:
         options = json.dumps({"key": "k", "secret": "s", "endpoint_url": endpoint})
         done = command("run", "s3://nosuch/t", "--storage-options", options, "--", "echo", "ran", code=125)
-    assert "there is no bucket 'nosuch'" in sentence(done)
+    assert "the bucket 'nosuch' does not exist" in sentence(done)
     assert "retrying" not in done.stderr
 
 

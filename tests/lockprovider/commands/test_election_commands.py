@@ -79,8 +79,8 @@ def test_elect_has_exit_codes_for_not_elected_and_for_bad_input(url, tmp_path, h
     assert "no command" in here("elect", url, code=125)
     here("elect", url, "--", "/no/such/command", code=127)
     (tmp_path / "other.json").write_text("{}")
-    assert "no election" in here("elect", f"file://{tmp_path}/other.json", "--", "true", code=125)
-    assert "no election" in here("leader", f"file://{tmp_path}/other.json", code=2)
+    assert "not an election" in here("elect", f"file://{tmp_path}/other.json", "--", "true", code=125)
+    assert "not an election" in here("leader", f"file://{tmp_path}/other.json", code=2)
 
 
 def test_frozen_leader_ends_its_command_and_starts_it_in_next_term(url, started) -> None:

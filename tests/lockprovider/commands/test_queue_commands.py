@@ -32,10 +32,10 @@ def queue(*arguments, stdin="", code=0):
 
 
 def test_queue_command_puts_shows_and_works_on_messages(url, tmp_path) -> None:
-    assert "make it: `lockprovider queue create URL`" in queue("stat", url, code=2).stderr
+    assert "create it with `lockprovider queue create URL`" in queue("stat", url, code=2).stderr
     queue("create", url, "--max-attempts", 2)
     queue("create", url, "--max-attempts", 2)
-    assert "is there, with" in queue("create", url, code=2).stderr
+    assert "already exists with" in queue("create", url, code=2).stderr
     assert "put: 3; already there: 0" in queue("put", url, "--producer", "days", stdin="a\nb\nc\n").stdout
     assert json.loads(queue("put", url, "--producer", "days", "--json", stdin="a\nb\nc\nd\n").stdout)["again"] == 3
     queue("put", url, '{"day": 1}', "--priority", 1, "--key", "k")
@@ -71,7 +71,7 @@ def test_exit_codes_give_back_bury_and_redrive_messages(url) -> None:
     assert "again: 1" in queue("redrive", url).stdout
     assert "unused segments: 0" in queue("clean", url).stdout
     stat = json.loads(queue("stat", url, "--json").stdout)
-    assert "was written since" in queue("purge", url, "--expected", stat["rev"] - 1, code=1).stderr
+    assert "has changed since" in queue("purge", url, "--expected", stat["rev"] - 1, code=1).stderr
     assert "removed messages: 1" in queue("purge", url, "--expected", stat["rev"]).stdout
     assert "no command" in queue("work", url, code=2).stderr
 
@@ -123,6 +123,8 @@ def test_command_whose_claim_is_lost_is_ended(url, tmp_path) -> None:
 def test_put_of_an_older_epoch_is_refused(url, how) -> None:
     queue("create", url)
     queue("put", url, "a", "--fence", 3)
-    assert "epoch 2 is over: 3 has put since" in queue("put", url, "b", "--fence", 2, *how, code=1).stderr
+    assert (
+        "epoch 2 is over, because epoch 3 has put messages" in queue("put", url, "b", "--fence", 2, *how, code=1).stderr
+    )
     queue("put", url, "c", "--fence", 3, *how)
     assert [letter.body for letter in Queue.open(url).peek()].count("b") == 0

@@ -32,7 +32,7 @@ def state(*arguments, stdin=b"", code=0, **environment):
 def test_state_command_puts_gets_compares_and_rolls_back(url) -> None:
     assert b"no state exists" in state("get", url, code=1).stderr
     state("put", url, "--expected", 0, "--reason", "begin", stdin=b'{"day": 1}')
-    assert b"at serial 1, not at 0" in state("put", url, "--expected", 0, stdin=b"{}", code=1).stderr
+    assert b"at serial 1, not 0" in state("put", url, "--expected", 0, stdin=b"{}", code=1).stderr
     said = json.loads(state("put", url, "--json", stdin=b'{"day": 2, "new": true}').stdout)
     assert (said["outcome"], said["serial"]) == ("written", 2)
     assert json.loads(state("get", url).stdout) == {"day": 2, "new": True}
@@ -112,8 +112,8 @@ def test_editor_of_state_is_shown_and_can_be_stopped(url) -> None:
 
 def test_invalid_state_is_bad_input(tmp_path) -> None:
     (tmp_path / "x.json").write_text("[]")
-    assert b"no state file" in state("get", f"file://{tmp_path}/x.json", code=2).stderr
-    assert b"names no object" in state("get", "s3://bucket", code=2).stderr
+    assert b"not a state file" in state("get", f"file://{tmp_path}/x.json", code=2).stderr
+    assert b"must name an object" in state("get", "s3://bucket", code=2).stderr
 
 
 def test_run_passes_the_environment_and_the_exit_code_on(url) -> None:
@@ -151,4 +151,4 @@ def test_terraforms_own_lock_is_held_while_a_command_runs(url) -> None:
 def test_get_from_a_missing_bucket_names_the_bucket(ministack) -> None:
     options = json.dumps(ministack.storage_options)
     refused = state("get", "s3://no-such-bucket-here/network.json", "--storage-options", options, code=2)
-    assert b"there is no bucket 'no-such-bucket-here'" in refused.stderr
+    assert b"the bucket 'no-such-bucket-here' does not exist" in refused.stderr

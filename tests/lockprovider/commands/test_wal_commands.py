@@ -40,9 +40,9 @@ def wal(capsys, monkeypatch):
 
 
 def test_records_are_appended_once_shown_and_trimmed(url, wal) -> None:
-    assert "make it: `lockprovider wal create URL`" in wal("info", url, code=2).err
+    assert "create it with `lockprovider wal create URL`" in wal("info", url, code=2).err
     wal("create", url, "--slots", 64)
-    assert "is there, with" in wal("create", url, "--write-once", code=2).err
+    assert "already exists with" in wal("create", url, "--write-once", code=2).err
     assert "appended: 3; already there: 0" in wal("append", url, "--producer", "days", stdin="a\nb\nc\n").out
     said = json.loads(wal("append", url, "b", "c", "d", "--producer", "days", "--first", 2, "--json").out)
     assert (said["appended"], said["again"], said["last"].partition(":")[2]) == (1, 2, "3")
@@ -55,7 +55,7 @@ def test_records_are_appended_once_shown_and_trimmed(url, wal) -> None:
     info = json.loads(wal("info", url, "--json").out)
     assert (info["producers"], info["readers"], info["floor"]) == ({"days": 4}, {"r": info["end"]}, 0)
     assert json.loads(wal("trim", url, "--json").out)["floor"] == int(info["end"].partition(":")[0])
-    assert "is gone" in wal("read", url, "--start", "0:0", code=1).err
+    assert "was trimmed" in wal("read", url, "--start", "0:0", code=1).err
     assert "retain" in wal("info", url).out
 
 
@@ -63,7 +63,7 @@ def test_full_log_newer_leader_and_bad_input_have_exit_codes(url, wal) -> None:
     wal("create", url, "--slots", 1)
     wal("tail", url, "--reader", "slow", "--timeout", 0)
     wal("append", url, "1")
-    assert "'slow' has not read on" in wal("append", url, "2", code=4).err
+    assert "'slow' has not read further" in wal("append", url, "2", code=4).err
     assert "no reader 'fast'" in wal("drop", url, "fast", code=2).err
     wal("drop", url, "slow")
     wal("trim", url, "--before", "1:1")
@@ -71,16 +71,16 @@ def test_full_log_newer_leader_and_bad_input_have_exit_codes(url, wal) -> None:
     wal("create", wide)
     Wal.open(wide).lead(fence=7)
     assert "epoch 6 is over" in wal("append", wide, "x", "--fence", 6, code=1).err
-    assert "nobody else appends" in wal("append", wide, "x", code=1).err
+    assert "no other writer may append" in wal("append", wide, "x", code=1).err
     assert "appended: 1" in wal("append", wide, "x", "--fence", 7, "--producer", "p").out
-    assert "no position" in wal("read", url, "--start", "seven", code=2).err
+    assert "not a position" in wal("read", url, "--start", "seven", code=2).err
 
 
 def test_follower_of_a_sealed_log_reaches_its_end(url, wal) -> None:
     wal("create", url)
     wal("append", url, "a")
     assert "sealed at 1:1" in wal("seal", url, "--successor", "s3://bucket/next", "--fence", 3).out
-    assert "go on in s3://bucket/next" in wal("append", url, "b", code=1).err
+    assert "continue in s3://bucket/next" in wal("append", url, "b", code=1).err
     assert "epoch 2 is over" in wal("seal", url, "--fence", 2, code=1).err
     assert wal("tail", url, "--start", "oldest").out.split() == ["a"]  # it ends by itself
     last = json.loads(wal("tail", url, "--json", "--reader", "r").out.splitlines()[-1])

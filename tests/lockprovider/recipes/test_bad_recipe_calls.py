@@ -53,12 +53,12 @@ Case = tuple[Call, type[Exception], list[str]]
 OPENED: list[Case] = [
     *((lambda m, of=of: of(None), InvalidUrl, ["None"]) for of in (queue.create, queue.open, wal.create, wal.open)),
     *(
-        (lambda m, of=of: of(""), InvalidUrl, ["''", "place"])
+        (lambda m, of=of: of(""), InvalidUrl, ["''", "must name a bucket"])
         for of in (queue.open, wal.open, state.open, election.open)
     ),
     *((lambda m, of=of: of(5), InvalidUrl, ["5"]) for of in (state.open, election.open, state.TfLock.open)),
     *(
-        (lambda m, of=of: of(m.at("n"), bogus=7), InvalidInput, ["bogus=7", "no option", "storage_options="])
+        (lambda m, of=of: of(m.at("n"), bogus=7), InvalidInput, ["bogus=7", "not an option", "storage_options="])
         for of in (queue.create, queue.open, wal.create, wal.open, state.open, election.open, state.TfLock.open)
     ),
     *(
@@ -70,7 +70,7 @@ OPENED: list[Case] = [
         for of in (queue.Queue, wal.Wal, state.State, election.Election, state.TfLock, queue.AsyncQueue, wal.AsyncWal)
     ),
     *(
-        (lambda m, of=of: of(Store.from_url(m.folder), 5), InvalidInput, ["5", "no text"])
+        (lambda m, of=of: of(Store.from_url(m.folder), 5), InvalidInput, ["5", "not text"])
         for of in (queue.Queue, wal.Wal, state.State, election.Election, state.AsyncState, election.AsyncElection)
     ),
     (lambda m: queue.create(m.at("n"), visible_s="x"), InvalidInput, ["visible_s='x'", "seconds"]),
@@ -118,7 +118,7 @@ QUEUES: list[Case] = [
     (lambda m: m.queue.put(object()), InvalidInput, ["JSON"]),
     (lambda m: m.queue.put({1: 2}), InvalidInput, ["1", "text"]),
     (lambda m: m.queue.put(NAN), InvalidInput, ["JSON"]),
-    (lambda m: m.queue.put("x" * 300_000), TooLarge, ["300", "object of its own"]),
+    (lambda m: m.queue.put("x" * 300_000), TooLarge, ["300", "its own object"]),
     (lambda m: m.queue.put(1, key=5), InvalidInput, ["key=5", "text"]),
     (lambda m: m.queue.put(1, priority="x"), InvalidInput, ["priority='x'"]),
     (lambda m: m.queue.put(1, priority=True), InvalidInput, ["priority=True"]),

@@ -217,7 +217,7 @@ def test_write_trimmed_from_the_history_cannot_be_settled(store) -> None:
     unknown = pickle.loads(pickle.dumps(caught.value))
     with pytest.raises(OutcomeUnknown):
         state.settle(unknown)
-    with pytest.raises(InvalidInput, match="no write of"):
+    with pytest.raises(InvalidInput, match="not from a write of"):
         State(store, "another.json").settle(unknown)
 
 
@@ -275,7 +275,7 @@ def test_state_that_was_removed_and_made_anew_is_another_lineage(store) -> None:
 def test_put_with_expected_serial_refuses_another_serial(store) -> None:
     state = State(store, PATH)
     assert state.put("a", expected=0).serial == 1
-    with pytest.raises(StateConflict, match="at serial 1, not at 0") as caught:
+    with pytest.raises(StateConflict, match="at serial 1, not 0") as caught:
         state.put("b", expected=0)
     assert caught.value.current == 1
     assert state.put("b", expected=1).serial == 2
@@ -437,9 +437,9 @@ def test_bytes_models_and_custom_codecs_are_stored_and_read(store) -> None:
             return stored["text"]
 
     assert State(store, "text", codec=Text()).put("x").value == "x"
-    with pytest.raises(InvalidInput, match="no bytes"):
+    with pytest.raises(InvalidInput, match="not bytes"):
         raw.put("text")
-    with pytest.raises(InvalidInput, match="not the state's model"):
+    with pytest.raises(InvalidInput, match="not an instance of the state's model"):
         model.put({"seen": 1})
 
 

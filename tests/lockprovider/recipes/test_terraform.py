@@ -97,7 +97,7 @@ def test_overtaken_run_overwrites_nothing(two) -> None:
 
 def test_write_needs_the_lock_that_it_names(two) -> None:
     one, _ = two
-    assert "7c2a is not held" in one.refused(state(1), "ID=7c2a")
+    assert "7c2a is no longer held" in one.refused(state(1), "ID=7c2a")
     assert one.ask("LOCK", INFO)[0] == 200
     assert one.ask("POST", state(1), "ID=99")[0] == 423
     assert one.ask("UNLOCK", OTHER)[0] == 409
@@ -174,14 +174,14 @@ def test_encrypted_state_of_opentofu_is_compared_too(two) -> None:
 def test_body_that_is_no_state_is_refused(two, body) -> None:
     one, _ = two
     assert one.ask("POST", state(1))[0] == 200
-    assert "no state of Terraform" in one.refused(body, status=400)
-    assert "no state of Terraform" in one.refused(body, "force=true", status=400)
+    assert "not a state of Terraform" in one.refused(body, status=400)
+    assert "not a state of Terraform" in one.refused(body, "force=true", status=400)
 
 
 def test_stored_bytes_that_are_no_state_are_replaced_only_by_force(two) -> None:
     one, _ = two
     one.state.put(b"by hand")
-    assert "is no state of Terraform" in one.refused(state(1))
+    assert "is not a state of Terraform" in one.refused(state(1))
     assert one.ask("POST", state(1), "force=true")[0] == 200
 
 

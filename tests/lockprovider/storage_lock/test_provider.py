@@ -403,7 +403,7 @@ def test_first_lock_in_a_bucket_runs_the_store_check_once(seaweedfs, bucket: str
 
 def test_store_that_ignores_conditions_is_refused_before_locking(negative_s3) -> None:
     url, options = negative_s3.new_prefix(), negative_s3.storage_options
-    with pytest.raises(NotSupported, match="no lock can be kept in .* not refused"):
+    with pytest.raises(NotSupported, match="is not safe for locks: .* not refused"):
         lockprovider.lock(url, storage_options=options).acquire()
     assert negative_s3.raw_head(f"{url}/{HUDI_LOCK_PATH}").status == 404
 
@@ -417,7 +417,7 @@ def test_check_can_be_left_out(negative_s3) -> None:
 def test_no_table_is_made_in_a_store_that_ignores_conditions(negative_s3) -> None:
     url, options = negative_s3.new_prefix(), negative_s3.storage_options
     spec = TableSpec("t", pa.schema([("id", pa.int64())]), record_keys=("id",))
-    with pytest.raises(NotSupported, match="no lock can be kept"):
+    with pytest.raises(NotSupported, match="is not safe for locks"):
         Table.create(url, spec, storage_options=options)
     assert negative_s3.raw_head(f"{url}/.hoodie/hoodie.properties").status == 404
 

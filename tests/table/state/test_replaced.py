@@ -109,7 +109,7 @@ def downgraded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, str]:
 @pytest.mark.parametrize("verb", VERBS)
 def test_handle_refuses_another_table_at_its_url(replaced: tuple[Table, str], verb: str) -> None:
     table, begin = replaced
-    with pytest.raises(TableReplaced, match="removed and made anew"):
+    with pytest.raises(TableReplaced, match="removed and created anew"):
         VERBS[verb](table, begin)
     assert Table.open(table.url, settings=SETTINGS).to_arrow().sort_by("id") == ROWS
 

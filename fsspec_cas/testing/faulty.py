@@ -161,7 +161,7 @@ class Interrupt:
     ...     Store(faulty, "/docs").put_if_absent("a", b"1")
     ... except KeyboardInterrupt as stop:
     ...     print(stop.__cause__)
-    it is not known what came of the call for '/docs/a': ...
+    the call for '/docs/a' may have been applied: ...
     """
 
     done: bool = True

@@ -303,9 +303,7 @@ def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim |
         place = _next_place(contents, now_ms)
     if place is None:
         if segment is not None and not contents.ready and not contents.claims:
-            raise QueueFull(
-                f"{len(contents.dead)} dead letters leave no room for waiting messages: redrive or purge them"
-            )
+            raise QueueFull(f"{len(contents.dead)} dead letters leave no room for waiting messages: redrive them")
         due_ms = (*(one.not_before_ms for one in contents.ready), *(one.due_ms for one in contents.segments))
         return NothingReady(min((one for one in due_ms if one > now_ms), default=0))
     message = contents.pop(place)

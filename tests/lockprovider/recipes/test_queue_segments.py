@@ -222,7 +222,7 @@ def test_dead_letters_that_fill_the_queue_are_reported_and_nothing_is_lost(store
         while True:
             queue.claim().bury("no")
 
-    with pytest.raises(QueueFull, match="redrive"):
+    with pytest.raises(QueueFull, match="messages: redrive them$"):
         bury_all()
     dead = queue.stat().dead
     assert 2 <= dead < 8

@@ -401,8 +401,10 @@ class HudiWrite:
         known = _OBEYED_BY_WRITES | _WITHOUT_EFFECT_ON_WRITES
         strange = sorted(key for key in options if key.startswith(_OF_WRITES) and key not in known)
         if strange:
-            alike = get_close_matches(strange[0], sorted(_OBEYED_BY_WRITES), n=1)
-            hint = f"did you mean {alike[0]}?" if alike else "leave them out"
+            # The common prefix alone would make all of them alike.
+            names = sorted(key.removeprefix(_OF_WRITES) for key in _OBEYED_BY_WRITES if key.startswith(_OF_WRITES))
+            alike = get_close_matches(strange[0].removeprefix(_OF_WRITES), names, n=1, cutoff=0.8)
+            hint = f"did you mean {_OF_WRITES}{alike[0]}?" if alike else "leave them out"
             raise InvalidInput(f"options {strange} would have no effect here: {hint}")
         keys, partitions, ordering = (_list(options, names) for names in (_KEYS, _PARTITIONS, _ORDERING))
         if ordering is not None and len(ordering) > 1:

@@ -91,7 +91,8 @@ def test_unanswered_request_logs_a_warning_after_five_seconds(caplog: pytest.Log
 
 
 def test_warning_after_a_pause_beyond_the_deadline_names_no_negative_time(caplog: pytest.LogCaptureFixture) -> None:
-    assert never_answered(60.0, caplog, paused_s=90.0) == ["'folder/object': no answer yet; waiting on, for up to 0 s"]
+    said = never_answered(60.0, caplog, paused_s=90.0)
+    assert said == ["'folder/object': no answer yet; still waiting, for up to 0 s"]
 
 
 def test_request_that_ends_early_or_moves_much_data_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:

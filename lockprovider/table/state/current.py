@@ -188,8 +188,9 @@ class CurrentState:
                 return
         if not _tells_of(self._list(before), late):  # otherwise it was just being stored
             raise TableReplaced(
-                f"the table at {self._url!r} was removed and made anew, or put back from a copy: {late[-1].file_name}, "
-                "which was there before, is neither on its timeline nor in its archive; open it again"
+                f"the table at {self._url!r} was removed and created anew, or put back from a copy: "
+                f"{late[-1].file_name}, which was there before, is neither on its timeline nor in its archive; "
+                "open it again"
             )
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:

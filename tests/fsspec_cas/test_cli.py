@@ -125,7 +125,7 @@ def test_probe_prints_a_verdict(at, form):
 
 def test_probe_reports_endpoint_that_does_not_answer_like_a_store(negative_gcs):
     done = run("probe", negative_gcs.new_prefix(), *options_of(negative_gcs), code=4)
-    assert b"no store" in done.stderr
+    assert b"is not an object store" in done.stderr
 
 
 def test_probe_prints_one_line_for_each_check(tmp_path):

@@ -380,10 +380,10 @@ def require_safe(store: Store) -> None:
 
 
 REFUSED = {
-    CreateOverwrites: "two creates of one object at once were both told",
+    CreateOverwrites: "two creates of one object at once were both reported as won",
     StaleMatches: "a match at a stale version was not refused",
-    LooksThenWrites: "two creates of one object at once were both told",
-    CreatesAtomicMatchesNot: "two matches at one version at once were both told",
+    LooksThenWrites: "two creates of one object at once were both reported as won",
+    CreatesAtomicMatchesNot: "two matches at one version at once were both reported as won",
     TornWrites: "the object is not the one|both refused",
 }
 

@@ -101,7 +101,7 @@ def test_batcher_is_bounded_and_close_flushes_and_refuses_more() -> None:
     batcher.submit(1)
     until(held.reached.is_set)
     waiting = [batcher.submit(n) for n in (2, 3)]
-    with pytest.raises(Overloaded, match="2 operations wait"):
+    with pytest.raises(Overloaded, match="2 operations are already waiting"):
         batcher.submit(4)
     held.go.release(2)
     batcher.close()

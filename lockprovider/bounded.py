@@ -195,7 +195,7 @@ def whole_in(fields: Mapping[str, Any], name: str, *, least: int = 0, most: int 
 
 
 def as_whole(value: Any, name: str, *, least: int = 0, most: int = LARGEST_NUMBER) -> int:
-    """Check that the value is a whole number from `least` to `most`, and no bool.
+    """Return the value if it is a whole number from `least` to `most`, and no bool; errors use `name`.
 
     Raises:
         Undecodable: the value is not such a number.

@@ -111,7 +111,13 @@ class AioBackend(HttpBackend):
         raise NotImplementedError
 
     async def _exchange(self, asked: StoreRequest, timeout_s: float) -> HttpReply | NotNow | NoAnswer:
-        """Send the request once; return its reply, or what its failure proves."""
+        """Send the request once; return its reply, `NotNow` if it was certainly not sent, else `NoAnswer`.
+
+        Exceptions that the client library does not raise for failed requests pass through.
+
+        Raises:
+            CasError: the request cannot be prepared, and no second try would change that.
+        """
         trip = Trip.begin(patience_s(timeout_s, asked))
         try:
             client = await self._client()  # outside of the timeout: a short try must not discard the loop's client

@@ -211,7 +211,10 @@ def _editing(who: Editor) -> str:
 
 
 def _unlock(arguments: Any) -> int | None:
-    """Break the edit lock of the state, after confirmation, or remove Terraform's lock file."""
+    """Break the edit lock of the state, or remove Terraform's lock file (`--style tflock`), after confirmation.
+
+    Returns None, or the exit code if the user did not confirm. A state that is not being edited stays as it is.
+    """
     if arguments.style == _STYLE:
         return _unlock_file(arguments, lambda words: _refused(arguments, words))
     if arguments.id is not None:

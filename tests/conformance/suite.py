@@ -211,7 +211,7 @@ class Conformance:
         assert seen.metadata == {}
         assert seen.content_type != given["content_type"]
 
-    async def test_attributes_of_multipart_object_are_kept_until_next_write(self, target):
+    async def test_attributes_of_multipart_object_are_kept(self, target):
         async with AsyncStore.from_url(target.url, target.options) as store:
             if not store.backend.attribute_rules.keeps:
                 return

@@ -12,7 +12,7 @@ DELETE = "DELETE ignores ifGenerationMatch"
 class TestFakeGcs(Conformance, ManyObjects, OverTheNetwork):
     holes = {
         "test_wrong_credentials_are_access_denied": "there is no authorization",
-        "test_attributes_of_multipart_object_are_kept_until_next_write": "a resumable upload's content type is dropped",
+        "test_attributes_of_multipart_object_are_kept": "a resumable upload's content type is dropped",
         "test_backend_answers_unchanged_without_a_body": "GET ignores ifGenerationNotMatch",
         "test_backend_refuses_a_delete_at_a_stale_version": DELETE,
         "test_delete_at_the_right_version_wins": "its answers carry no id, so nothing shows who deleted: Unknown",

@@ -68,7 +68,9 @@ class Candidate:
         return self._observed
 
     def look(self) -> Observed | None:
-        """Read the record and cache it; None: the object does not exist, and never did.
+        """Read the record, cache and return it; None if this candidate never found the object.
+
+        If the object was removed since, the last observation is returned, marked as gone.
 
         It takes one conditional GET, shared by concurrent callers. The first read of a term takes one request more, for
         its age, if the store reports it by its own clock.

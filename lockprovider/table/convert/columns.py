@@ -174,6 +174,10 @@ def new_fields(table: pa.Schema, given: pa.Schema) -> pa.Schema:
 
 
 def _new(old: Sequence[pa.Field], given: Sequence[pa.Field], path: str) -> Iterator[pa.Field]:
+    """Yield the fields of `given` that `old` lacks, also those inside fields of both, named by their paths.
+
+    `path` is the path of the field that has these fields; empty for columns.
+    """
     there = {one.name: one.type for one in old}
     for one in given:
         inner = f"{path}.{one.name}" if path else one.name

@@ -197,6 +197,7 @@ class _Compiler:
         return ColumnStep(_required(found, Misfit.null(path, str(field.type))), renames=False)
 
     def _of_type(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep:
+        """Return the step from one type to another; types that do not fit are noted as a misfit at `path`."""
         if types.is_dictionary(given) and not types.is_dictionary(wanted):
             return _decoded(self._of_type(given.value_type, wanted, path), wanted)
         if types.is_run_end_encoded(given):

@@ -239,9 +239,9 @@ class FooterNotes:
             return found
 
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
-        """Put notes of these files in the lock folder, if it lacks many of them.
+        """Put notes of these files in the lock folder as one object named by `time`, if it lacks many of them.
 
-        Returns whether the lock folder has too many objects now; then call `merge`.
+        Returns whether the lock folder has too many objects now; then call `merge`. False if nothing was put.
 
         Raises:
             CasError: the store failed.

@@ -124,6 +124,8 @@ def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteSta
 
     The file may have no rows; without it the previous base file's rows would reappear. A task that runs again finds the
     file of its first attempt. Memory: as for `merged_rows`, the keys, the rows of one row group and the file's bytes.
+
+    `token` is the part of the file's name that a second run repeats.
     """
     rule, full = MergeRule.of(writer.config), with_meta(writer.schema)
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]

@@ -150,6 +150,7 @@ def _execute(
     mine: executor.Execution[tuple[PlannedSlice, ...]],
     run: executor.Runner,
 ) -> list[WriteStat]:
+    """Write the base files of the planned slices by `run`; return what was written. `begin` is the compaction's."""
     writer = GroupWriter(table.place, begin, table.config(), table.schema())
     slices = [mine.files.slice_of(one) for one in mine.planned]
     return list(run([executor.RewriteTask(partial(_write, writer, one), held_bytes(one)) for one in slices]))

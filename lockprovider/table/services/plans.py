@@ -112,9 +112,10 @@ def complete_write(table: TableContext, lease: Lease, begin: str, action: Action
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
     """Replace the table's properties by the result of `change`, under the lock, with one conditional write.
 
-    Unchanged properties are not written. Hadoop's checksum file is deleted.
+    `lease` is the held lock. Unchanged properties are not written. Hadoop's checksum file is deleted in any case.
 
     Raises:
+        LeaseLost: another client may hold the lock; nothing was written.
         TableNotFound: `hoodie.properties` does not exist.
         VersionMismatch: a writer that does not take the lock changed them at the same moment; try again.
     """

@@ -68,7 +68,7 @@ def after(state: State, step: Step) -> State:
 
     Raises:
         Aborted: the transaction is over.
-        InvalidRecords: the step needs an earlier write, or allows none.
+        InvalidRecords: nothing was written before a commit, or a second write was given.
     """
     if state not in _NEXT[step]:
         raise _refusal(state, step)

@@ -181,7 +181,7 @@ def test_thread_ends_when_the_lock_has_no_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["no log", "held until it lapsed", "something staged is pending"])
-def test_commit_without_the_lock_asks_to_hold_it_when_record_forbids(store: Store, what: str) -> None:
+def test_commit_without_the_lock_publishes_nothing_when_record_forbids(store: Store, what: str) -> None:
     intent = wanted(store, "second")
     match what:
         case "no log":

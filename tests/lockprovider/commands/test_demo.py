@@ -99,15 +99,17 @@ with s3_server() as (url, options):
 
 def test_server_that_is_kept_can_be_asked_until_ctrl_c_and_is_gone_then():
     with subprocess.Popen([sys.executable, "-c", SERVED], stderr=subprocess.PIPE, text=True) as keeps:
-        said = keeps.stderr.readline()
-        assert said.startswith(
-            "lockprovider: the server runs until Ctrl-C; elsewhere: lockprovider table log s3://demo/"
-        )
-        words = shlex.split(said.partition("elsewhere: ")[2])
-        options = json.loads(words[words.index("--storage-options") + 1])
-        store = Store.from_url("s3://demo/flights", options)
-        store.put_if_absent("there", b"yes").unwrap()
-        keeps.send_signal(signal.SIGINT)
-        assert keeps.wait(60) == 0
+        try:
+            text, _, command = keeps.stderr.readline().partition(" in another terminal: ")
+            assert text == "lockprovider: the server runs until Ctrl-C;"
+            words = shlex.split(command)
+            assert words[:3] == ["lockprovider", "table", "log"]
+            options = json.loads(words[words.index("--storage-options") + 1])
+            store = Store.from_url("s3://demo/flights", options)
+            store.put_if_absent("there", b"yes").unwrap()
+            keeps.send_signal(signal.SIGINT)
+            assert keeps.wait(60) == 0
+        finally:
+            keeps.kill()
     with pytest.raises(Unavailable):
         store.read("there", timeout=5)

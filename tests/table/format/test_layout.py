@@ -5,7 +5,7 @@ import posixpath
 from datetime import date
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from table.jvm_written import TABLES, base_files, contents
 from table.key_texts import path_for
@@ -118,6 +118,7 @@ def test_partition_paths_are_the_jvms(style: PartitionStyle, values: list[object
 texts = st.text(st.characters(exclude_categories=("Cs",))) | st.text("a.:/%=4\t1", max_size=5)
 
 
+@example(["\x85"], False, True)
 @given(st.lists(st.none() | texts, min_size=1, max_size=3), st.booleans(), st.booleans())
 def test_accepted_partition_path_is_normal_and_returns_its_values(
     values: list[str | None], hive: bool, encode: bool
@@ -126,7 +127,8 @@ def test_accepted_partition_path_is_normal_and_returns_its_values(
     try:
         path = path_for(style, values)
     except InvalidRecords:
-        assert any(value is not None and (value in REFUSED or not encode) for value in values)
+        blank = not hive and (values[0] or "")[:1].isspace()  # some stores cut off the first blank of a path
+        assert blank or any(value is not None and (value in REFUSED or not encode) for value in values)
         return
     assert path == posixpath.normpath(path)
     assert not path.startswith("/")

@@ -20,6 +20,7 @@ from lockprovider.commands.table_answers import (
     TABLE_CODES,
     VERSION,
     CommandAnswer,
+    add_bucket_by,
     add_table_command,
     opened,
     settings,
@@ -81,13 +82,7 @@ def _add_create(commands: Commands) -> None:
     parser.add_argument(
         "--buckets", type=int, metavar="N", help="use Hudi's bucket index with N file groups in each partition"
     )
-    parser.add_argument(
-        "--bucket-by",
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="a key column that selects the bucket; repeatable (default: all)",
-    )
+    add_bucket_by(parser)
     parser.add_argument(
         "--merge-on-read", action="store_true", help="write changes into log files, which readers merge"
     )

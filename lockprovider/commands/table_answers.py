@@ -52,6 +52,17 @@ TABLE_CODES = f"""exit codes:
 {OPTIONS_HELP}"""
 
 
+def add_bucket_by(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--bucket-by`, the key columns that select the bucket of a row."""
+    parser.add_argument(
+        "--bucket-by",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="a key column that selects the bucket; repeatable (default: all)",
+    )
+
+
 def add_table_command(commands: Commands, name: str, run: Run, text: str) -> argparse.ArgumentParser:
     """Add a command about one table; its help lists the exit codes."""
     url = "the table's folder: a path, or s3://bucket/table"

@@ -11,7 +11,7 @@ from typing import Any
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
 from lockprovider.commands.place import Commands
-from lockprovider.commands.table_answers import VERSION, CommandAnswer, add_table_command, opened
+from lockprovider.commands.table_answers import VERSION, CommandAnswer, add_bucket_by, add_table_command, opened
 from lockprovider.table.state.as_of import reached
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive
@@ -52,13 +52,7 @@ def add(commands: Commands) -> None:
     about = "Record the bucket index of a JVM writer in the properties. All keys are read first, to check it."
     parser = add_table_command(commands, "adopt-buckets", _adopt, about)
     parser.add_argument("buckets", type=int, metavar="N", help="the JVM writer's hoodie.bucket.index.num.buckets")
-    parser.add_argument(
-        "--bucket-by",
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="a key column that selects the bucket; repeatable (default: all)",
-    )
+    add_bucket_by(parser)
 
 
 def _add_clean(commands: Commands) -> None:

@@ -64,7 +64,9 @@ def add_wal(commands: Commands) -> None:
     )
     seal = _command(wal, "seal", _seal, "Seal the log: it takes no more records, and its readers are notified.")
     seal.add_argument(
-        "--successor", metavar="URL", help="the log that continues this one; writers and readers are told"
+        "--successor",
+        metavar="URL",
+        help="the log that continues this one; the log sends its writers and readers there",
     )
     seal.add_argument("--fence", type=int, metavar="EPOCH", help="seal under this epoch; an older epoch is refused")
     _command(wal, "info", _info, "Show the log's length, leader, producers and readers.")

@@ -63,7 +63,7 @@ def test_call_that_fails_within_five_seconds_logs_no_warning(caplog: pytest.LogC
 
 
 def never_answered(timeout_s, caplog, *, small=True, paused_s=0.0):
-    """The warnings of one try that nobody answers, while its loop goes on; 4.99 s of the call are over.
+    """Return the warnings of one request without an answer, whose call has run for 4.99 s while its loop goes on.
 
     The process is paused for `paused_s` after the request was sent.
     """

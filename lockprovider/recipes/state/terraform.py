@@ -278,9 +278,9 @@ def lock_in_words(reason: str) -> str:
         info = _info(reason.encode())
     except ValueError:
         return reason
-    if not info.get("ID"):
+    if not info.get("ID") or not info.get("Operation"):
         return reason
-    return f"locked for {info.get('Operation')} by {info.get('Who') or 'another run'} (ID {info['ID']})"
+    return f"locked for {info['Operation']} by {info.get('Who') or 'another run'} (ID {info['ID']})"
 
 
 def _status(error: Exception) -> HTTPStatus:

@@ -49,10 +49,11 @@ def test_state_command_puts_gets_compares_and_rolls_back(url) -> None:
 
 def test_history_shows_a_lock_of_terraform_in_words(url) -> None:
     info = {"ID": "7c2a", "Operation": "OperationTypeApply", "Who": "ci@vm-7", "Version": "1.11.4"}
-    for reason in (json.dumps(info), '{"a": 1}', "[7]"):
+    for reason in (json.dumps(info), '{"ID": 1}', '{"a": 1}', "[7]"):
         state("put", url, "--reason", reason, stdin=b"{}")
     shown = state("history", url).stdout.decode().splitlines()
-    assert shown[2].endswith("  locked for OperationTypeApply by ci@vm-7 (ID 7c2a)")
+    assert shown[2].endswith('  {"ID": 1}')
+    assert shown[3].endswith("  locked for OperationTypeApply by ci@vm-7 (ID 7c2a)")
     assert shown[1].endswith('  {"a": 1}')
     assert shown[0].endswith("  [7]")
 

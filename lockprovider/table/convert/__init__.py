@@ -1,10 +1,6 @@
-"""Conversion of values into columns, for every write to a table and every read of an old file.
+"""Conversion of rows to a table's columns, for every write and every read of an old file.
 
-    plan = compile_plan(rows.schema, table_schema, missing="refuse")    # decided from the schemas; raises DoesNotFit
-    stored = plan(rows)                                                 # a pa.Table of the table's columns; the same
-
-Promised: a plan stores each value unchanged, or refuses it with the path of its field. No store is read or written. May
-import: errors, format.
+A plan stores each value unchanged, or raises with the path of the field. May import: errors, format.
 """
 
 from lockprovider.table.convert.plan import OnMissing, Plan, compile_plan, read_as

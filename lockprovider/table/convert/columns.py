@@ -1,7 +1,7 @@
-"""Columns of a table: choose types of new columns, and add fields to a schema at every depth.
+"""Column types: choose the types of new columns, and add fields to a schema.
 
-Promised: columns of `canonical` types can be stored, and this library, hudi-rs and the JVM read them with the same
-types. But hudi-rs 0.5 cannot open a table with timestamps without a time zone.
+This library, hudi-rs and the JVM read these types alike. But hudi-rs 0.5 cannot open a table with timestamps without a
+time zone.
 """
 
 from __future__ import annotations
@@ -22,16 +22,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def canonical(schema: pa.Schema) -> pa.Schema:
-    """Return the schema that a new table stores: all fields nullable, and each type widened to a supported one.
+    """Return a new table's schema: nullable fields, widened to supported types, without Hudi's meta columns.
 
-    Hudi's meta columns are left out, since rows from a reader may include them.
-
-    Raises:
-        UnsupportedSchema: the message names the column, its type and what to cast to.
-
-    >>> import pyarrow as pa
-    >>> canonical(pa.schema([("id", pa.int16()), ("at", pa.timestamp("ns"))])).types
-    [DataType(int32), TimestampType(timestamp[us])]
+    Raises UnsupportedSchema with the column, its type and what to cast to.
     """
     return pa.schema(_stored_fields(without_own(schema), ""))
 
@@ -60,11 +53,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
-    """Return the type of a new column for values of this type; `path` names the column.
-
-    Raises:
-        UnsupportedSchema: no column type holds such values.
-    """
+    """Return the type of a new column for values of type `kind`; may raise UnsupportedSchema."""
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return stored_type(kind.value_type, path)
     if (plain := new_column(kind)) is not None:
@@ -86,19 +75,14 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 
 
 def with_columns(old: pa.Schema, added: pa.Schema) -> pa.Schema:
-    """Return the table's schema with these columns added; existing columns stay unchanged.
+    """Return the table's schema with the columns of `added`; existing columns stay unchanged.
 
-    A column may be an existing one with a wider struct, or the path of a new field: `st.y`, `l.element.y`, `m.value.y`.
-    New fields are nullable, and come last in the table, or in their struct.
+    An added column may be an existing one with a wider struct, or a path: `st.y`, `l.element.y`, `m.value.y`. New
+    fields are nullable, and come last in the table, or in their struct.
 
     Raises:
         UnsupportedSchema: a field exists with another type, or its type or name cannot be stored.
         InvalidInput: a path names no existing field.
-
-    >>> import pyarrow as pa
-    >>> old = pa.schema([("st", pa.struct([("x", pa.int64())]))])
-    >>> str(with_columns(old, pa.schema([("st.y", pa.string())])).field("st").type)
-    'struct<x: int64, y: string>'
     """
     evolved = list(old)
     for column in without_own(added):
@@ -108,7 +92,7 @@ def with_columns(old: pa.Schema, added: pa.Schema) -> pa.Schema:
 
 
 def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
-    """Return a column with only the new field that the path names."""
+    """Return the top-level column that contains only the new field at the path `column.name`."""
     name, _, rest = column.name.partition(".")
     owner = next((one for one in fields if one.name == name), None)
     if owner is None:
@@ -117,7 +101,7 @@ def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.DataType:
-    """Return the type that contains only the new field at the rest of the path."""
+    """Return a type like `owner` that contains only the new field at the path `rest`."""
     name, _, deeper = rest.partition(".")
     if types.is_struct(owner):
         inner = pa.field(name, kind) if not deeper else _placed(pa.field(rest, kind), _inside(owner))
@@ -162,22 +146,12 @@ def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
 
 
 def new_fields(table: pa.Schema, given: pa.Schema) -> pa.Schema:
-    """Return the fields that rows have and the table lacks, named by their paths, for `with_columns`.
-
-    >>> import pyarrow as pa
-    >>> table = pa.schema([("st", pa.struct([("x", pa.int64())]))])
-    >>> wider = pa.struct([("x", pa.int64()), ("y", pa.string())])
-    >>> new_fields(table, pa.schema([("st", wider), ("n", pa.int32())])).names
-    ['st.y', 'n']
-    """
+    """Return the fields that rows have and the table lacks, named by their paths, for `with_columns`."""
     return pa.schema(list(_new(list(table), [one for one in given if one.name not in META_COLUMNS], "")))
 
 
 def _new(old: Sequence[pa.Field], given: Sequence[pa.Field], path: str) -> Iterator[pa.Field]:
-    """Yield the fields of `given` that `old` lacks, also those inside fields of both, named by their paths.
-
-    `path` is the path of the field that has these fields; empty for columns.
-    """
+    """Yield the fields of `given` that `old` lacks, at every depth, named by their paths below `path`."""
     there = {one.name: one.type for one in old}
     for one in given:
         inner = f"{path}.{one.name}" if path else one.name
@@ -200,10 +174,7 @@ def _new_inside(old: pa.DataType, given: pa.DataType, path: str) -> Iterator[pa.
 
 
 def outline(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
-    """Return the path and type of each leaf field, at every depth.
-
-    Nullability is left out, since engines differ in it.
-    """
+    """Return the path and type of each leaf field, without nullability, in which engines differ."""
     return tuple(leaf for column in schema for leaf in _leaves(column.name, column.type))
 
 

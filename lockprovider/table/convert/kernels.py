@@ -1,8 +1,7 @@
-"""Kernels: functions that convert an array of plain values to a column's type, without changing a value.
+"""Kernels: functions that convert an array to a column's type, without changing a value.
 
-A kernel is pyarrow's cast, or a function of this module where the cast rounds, truncates, parses, or is one bit off. It
-takes an array and the column's type. It raises `WouldChange` if a value would change, and `TooLong` if one array cannot
-hold the result.
+A kernel is pyarrow's cast, except where that rounds, truncates, parses, or is one bit off. It may raise `WouldChange`
+or `TooLong`.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from lockprovider.table.convert.rules import MOST_DIGITS, ROUNDED, family
 
 Kernel = Callable[[pa.Array, pa.DataType], pa.Array]
 
-ARRAY_BYTES = (1 << 31) - 1  # This limits the text, or the list elements, of one array with 32-bit offsets.
+ARRAY_BYTES = (1 << 31) - 1  # of text, or list elements, in one array with 32-bit offsets
 _WHOLE_WIDTH = 128
-_EXACT_DIGITS = 15  # A double distinguishes all decimals of this many digits.
-_EXACT_POWER = 22  # This is the greatest power of ten that a double represents exactly.
+_EXACT_DIGITS = 15  # A double distinguishes all decimals of this length.
+_EXACT_POWER = 22  # the greatest power of ten that a double holds exactly
 
 
 class WouldChange(Exception):
@@ -36,7 +35,7 @@ class TooLong(Exception):
 
 
 def kernel_for(given: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
-    """Return the kernel for a pair of plain types that the rules accept by this rule."""
+    """Return the kernel that converts `given` values to `column`, for a pair accepted by `rule`."""
     source, target = family(given), family(column)
     # pyarrow does not cast narrow decimals to whole numbers.
     if source == "decimal" and given.bit_width < _WHOLE_WIDTH:
@@ -71,7 +70,7 @@ def validity(values: pa.Array) -> pa.Buffer | None:
 
 
 def _cast(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Cast exactly: whole numbers to whole numbers and floats, floats to whole numbers, decimals, and times."""
+    """Cast exactly with pyarrow; raises WouldChange if a value does not fit."""
     try:
         return values.cast(column)
     except pa.ArrowInvalid as error:
@@ -83,7 +82,7 @@ def _unsafe(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _there_and_back(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Cast, if a cast back restores the values."""
+    """Cast values; raise WouldChange unless a cast back restores them."""
     found = values.cast(column, safe=False)
     same = pc.equal(found.cast(values.type, safe=False), values)
     if types.is_floating(values.type):
@@ -102,7 +101,6 @@ def _float_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _stored(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Return the storage of an extension type, cast to the column's type."""
     return values.storage.cast(column)
 
 
@@ -110,17 +108,14 @@ def _stored(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _whole_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Cast by way of a decimal with room for every whole number, as pyarrow requires."""
+    """Cast integers through a decimal with room for every integer, as pyarrow requires."""
     digits = 20 + column.scale
     wide = pa.decimal128(digits, column.scale) if digits <= MOST_DIGITS else pa.decimal256(digits, column.scale)
     return _cast(values.cast(wide), column)
 
 
 def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Convert floats to the decimals of their shortest text, and whole numbers to exactly that number.
-
-    pyarrow's cast rounds. The shortest text of a large whole number is another number: 2**60 is 1.152921504606847e18.
-    """
+    """Convert floats to the decimals of their shortest text, and large whole numbers exactly; pyarrow's cast rounds."""
     is_quick = types.is_float64(values.type) and types.is_decimal128(column)
     quick = _few_digits(values, column) if is_quick else None
     if quick is not None:
@@ -137,7 +132,7 @@ def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _few_digits(values: pa.Array, column: pa.DataType) -> pa.Array | None:
-    """Convert floats to decimals of at most 15 digits; return None if a value has more digits or does not fit."""
+    """Convert floats to decimals of at most 15 digits; return None if any value needs more or does not fit."""
     if column.scale > _EXACT_POWER:
         return None
     floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
@@ -149,7 +144,6 @@ def _few_digits(values: pa.Array, column: pa.DataType) -> pa.Array | None:
 
 
 def _decimals(unscaled: NDArray[np.int64], values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Build an array of decimals, with the nulls of `values`."""
     words = np.empty((len(unscaled), 2), dtype="<i8")
     words[:, 0], words[:, 1] = unscaled, unscaled >> 63
     return pa.Array.from_buffers(column, len(unscaled), [validity(values), pa.py_buffer(words)])
@@ -165,7 +159,7 @@ def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _quotients(values: pa.Array) -> pa.Array | None:
-    """Convert decimals of at most 15 digits to floats; return None if a value has more digits."""
+    """Convert decimals of at most 15 digits to floats; return None if any value has more."""
     if values.type.scale not in range(_EXACT_POWER + 1) or not len(values):
         return None
     words = np.frombuffer(values.buffers()[1], dtype="<i8", count=2 * (values.offset + len(values)))
@@ -182,7 +176,7 @@ def _by_text(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _java_text(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Write floats as Java does: plain from 0.001 to 10,000,000, else with an exponent."""
+    """Write floats as Java does: plain from 0.001 to 10,000,000, otherwise with an exponent."""
     encoded = values.cast(pa.string()).dictionary_encode()
     words = [_java_number(word) for word in encoded.dictionary.to_pylist()]
     return pa.array(words, column).take(encoded.indices)
@@ -204,7 +198,7 @@ def _java_number(word: str) -> str:
     return f"{'-' * sign}{text[:point]}.{text[point:] or '0'}"
 
 
-_JAVA_PLAIN = (-2, 7)  # These are the positions of the point in 0.001 and in 9,999,999.
+_JAVA_PLAIN = (-2, 7)  # positions of the point in 0.001 and in 9,999,999
 
 
 # -- text and bytes ----------------------------------------------------------------------------------------------------
@@ -268,13 +262,13 @@ _PAIRS: dict[tuple[str, str], Kernel] = {
 
 # -- maps --------------------------------------------------------------------------------------------------------------
 
-_NEAR = 6  # Up to this size, comparisons with neighbours are quicker than a hash table.
+_NEAR = 6  # Up to this size, comparing neighbours is faster than a hash table.
 
 
 def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
-    """Return the position of a key that equals an earlier key of the same map; None if there is none.
+    """Return the position of a key that equals an earlier key of the same map, or None.
 
-    `keys` has the keys of all maps, one map after the other; `lengths` has the number of keys of each map.
+    `keys` holds the keys of all maps; `lengths` counts them per map.
     """
     most = int(lengths.max(initial=0))
     if most <= 1:
@@ -301,13 +295,13 @@ def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
 
 
 def lengths_of(lists: pa.Array) -> NDArray[np.int64]:
-    """Return the number of elements of each list of any kind; a null has none."""
+    """Return the number of elements of each list of any kind; a null list counts 0."""
     found: NDArray[np.int64] = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
 
 
 def ends_of(lengths: Any) -> pa.Array:
-    """Return the offsets of lists with these lengths: 0, then the end of each list."""
+    """Return list offsets for these lengths; raises TooLong beyond 32 bits."""
     ends = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=ends[1:])
     if ends[-1] > ARRAY_BYTES:
@@ -316,7 +310,7 @@ def ends_of(lengths: Any) -> pa.Array:
 
 
 def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
-    """Return the elements of all lists, one list after the other, without elements hidden under nulls.
+    """Return the elements of all lists in order, without elements hidden under null lists.
 
     `flatten` also joins arrays, which pyarrow cannot do for extension types and some dictionaries.
     """
@@ -341,7 +335,7 @@ def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
 
 
 def runs_of(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the runs of a run-end encoded array, and the run index of each of its values."""
+    """Return the runs of a run-end encoded array, and the run index of each value."""
     first, count = values.find_physical_offset(), values.find_physical_length()
     ends = values.run_ends.slice(first, count).to_numpy().astype(np.int64) - values.offset
     lengths = np.diff(np.minimum(ends, len(values)), prepend=0)

@@ -1,6 +1,6 @@
-"""Compiler of conversion plans: a plan converts rows of one schema to rows of another.
+"""Compiler of conversion plans, which convert rows of one schema to rows of another.
 
-Fields are matched by name, with their case, at every depth; never by position.
+Fields match by name, with their case, at every depth; never by position.
 """
 
 from __future__ import annotations
@@ -47,22 +47,13 @@ def compile_plan(
 ) -> Plan:
     """Compile a plan that converts rows of `given` to rows of `table`, from the schemas alone.
 
-    Args:
-        given: the columns of the incoming rows. Hudi's meta columns that `table` lacks are left out, with a warning.
-        table: the columns of the result, in order.
-        missing: how to treat a column or inner field that `given` lacks: `null` fills it, `refuse` raises.
-        rules: `WRITE` for a user's rows. `READ` for rows of an old file: columns that `table` lacks are left out, and a
-            misfit raises `Corrupt`.
-        needed: the columns that `given` must have even if `missing` is `null`.
+    Hudi's meta columns that `table` lacks are left out, with a warning. `missing`: a column or inner field that `given`
+    lacks becomes null (`null`) or a misfit (`refuse`); a column in `needed` always is one. With rules `READ` missing
+    columns become null, and columns that `table` lacks are left out.
 
     Raises:
         DoesNotFit: the message names every field that does not fit.
         Corrupt: the same, with `READ`.
-
-    >>> import pyarrow as pa
-    >>> plan = compile_plan(pa.schema([("id", pa.int32())]), pa.schema([("id", pa.int64())]))
-    >>> plan(pa.table({"id": pa.array([1], pa.int32())})).schema.field("id").type
-    DataType(int64)
     """
     plan = Plan(given, table, missing, rules, tuple(needed))
     plan.steps  # noqa: B018 - raises
@@ -70,15 +61,9 @@ def compile_plan(
 
 
 def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
-    """Convert the rows of a file to the table's present columns: new columns are null, widened ones read as in the JVM.
+    """Convert a file's rows to the table's current columns: new columns are null, widened ones read as in the JVM.
 
-    Raises:
-        Corrupt: none of Hudi's promotions explains a column's type.
-
-    >>> import pyarrow as pa
-    >>> old = pa.table({"f": pa.array([0.1], pa.float32())})
-    >>> read_as(old, pa.schema([("f", pa.float64()), ("new", pa.string())])).to_pylist()
-    [{'f': 0.1, 'new': None}]
+    Raises Corrupt if none of Hudi's promotions explains a column's type.
     """
     return compile_plan(rows.schema, columns, rules=READ)(rows)
 
@@ -88,10 +73,7 @@ def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStep:
-    """Conversion of the arrays of one field; None for `run` keeps them.
-
-    With `renames` the step changes names inside the type, and no value.
-    """
+    """Conversion of one field's arrays, unchanged without `run`; `renames`: only names inside the type change."""
 
     run: Convert | None = None
     renames: bool = True
@@ -105,7 +87,7 @@ _SAME = ColumnStep()
 
 
 class _Unfit(Exception):
-    """Error: one of `values` does not fit, by `kernel`; both are None if the misfit is complete."""
+    """Error: `kernel` refuses one of `values`; without both, `misfit` is complete."""
 
     def __init__(
         self, misfit: Misfit, values: pa.Array | None = None, kernel: Callable[..., Any] | None = None
@@ -137,7 +119,7 @@ def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
 
 @dataclass(slots=True)
 class _Compiler:
-    """Collector of the steps and misfits of two schemas."""
+    """Collector of the steps and misfits between two schemas."""
 
     missing: OnMissing
     rules: Rules
@@ -146,7 +128,7 @@ class _Compiler:
     def columns(
         self, given: pa.Schema, table: pa.Schema, needed: Collection[str]
     ) -> list[tuple[int | None, ColumnStep]]:
-        """Return the index in the rows (None if missing) and the step of each column of the table."""
+        """Return each table column's index in the rows (None if missing) and its step; records misfits."""
         if self.rules is not READ:
             without_own(given)
         return self._fields(list(given), list(table), "", set(needed))
@@ -158,7 +140,7 @@ class _Compiler:
         path: str,
         needed: Collection[str] = (),
     ) -> list[tuple[int | None, ColumnStep]]:
-        """Match fields by name; return the index in the rows and the step of each wanted field, and record misfits."""
+        """Match fields by name; return each wanted field's index (None if missing) and step, and record misfits."""
         places = {one.name: place for place, one in enumerate(given)}
         names = [one.name for one in wanted]
         if len(places) < len(given):
@@ -190,14 +172,14 @@ class _Compiler:
     # -- of one type ------------------------------------------------------------------------------------------------
 
     def step(self, given: pa.DataType, field: pa.Field, path: str) -> ColumnStep:
-        """Return the step from a type to a field; it refuses nulls if the field is required."""
+        """Return the step from a type to a field; the step refuses nulls if the field is required."""
         found = self._of_type(given, field.type, path)
         if field.nullable or self.rules is READ:
             return found
         return ColumnStep(_required(found, Misfit.null(path, str(field.type))), renames=False)
 
     def _of_type(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep:
-        """Return the step from one type to another; types that do not fit are noted as a misfit at `path`."""
+        """Return the step from one type to another; records types that do not fit as a misfit."""
         if types.is_dictionary(given) and not types.is_dictionary(wanted):
             return _decoded(self._of_type(given.value_type, wanted, path), wanted)
         if types.is_run_end_encoded(given):
@@ -251,7 +233,7 @@ class _Compiler:
 
 
 def _has_checks(kind: pa.DataType) -> bool:
-    """Whether values of this very type may be refused: equal keys in a map, or a null in a required field."""
+    """Return whether values of this very type can be refused, for equal map keys or required fields."""
     if types.is_map(kind):
         return True
     inner = [kind.field(place) for place in range(kind.num_fields)]
@@ -263,6 +245,8 @@ def _rename(wanted: pa.DataType) -> ColumnStep:
 
 
 def _plain(kernel: Kernel, wanted: pa.DataType, misfit: Misfit) -> ColumnStep:
+    """Return the step that runs a kernel; a value that would change raises `_Unfit`."""
+
     def checked(values: pa.Array) -> pa.Array:
         return kernel(values, wanted)
 
@@ -285,10 +269,10 @@ def _required(step: ColumnStep, misfit: Misfit) -> Convert:
 
 
 def _decoded(step: ColumnStep, wanted: pa.DataType) -> ColumnStep:
-    """Convert a dictionary's values, then look them up; a misfit that no row uses is ignored."""
+    """Return the step that converts a dictionary's values, then looks them up; ignores misfits that no row uses."""
 
     def run(values: pa.Array) -> pa.Array:
-        """Convert one dictionary array."""
+        """Convert one dictionary array; may raise TooLong."""
         words = values.dictionary
         try:
             found = step(words)
@@ -309,7 +293,7 @@ def _decoded(step: ColumnStep, wanted: pa.DataType) -> ColumnStep:
 
 
 def _expanded(step: ColumnStep) -> ColumnStep:
-    """Convert the values of a run-end encoded array, then repeat them."""
+    """Return the step that converts the values of a run-end encoded array, then repeats them."""
 
     def run(values: pa.Array) -> pa.Array:
         if not types.is_run_end_encoded(values.type):
@@ -325,6 +309,7 @@ def _struct_of(steps: Iterable[tuple[int | None, ColumnStep]], fields: Sequence[
     steps = list(steps)
 
     def run(values: pa.Array) -> pa.Array:
+        """Convert one array of structs."""
         parts, some = values.flatten(), values.null_count > 0
         if values.null_count == len(values):
             return pa.nulls(len(values), pa.struct(list(fields)))
@@ -385,15 +370,7 @@ def _entries(maps: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class Plan:
-    """Conversion of rows of one schema to another; `compile_plan` makes it. Picklable.
-
-    Attributes:
-        given: the columns of the incoming rows.
-        table: the columns of the result.
-        missing: how to treat a column that the rows lack: `null` or `refuse`.
-        rules: `WRITE` or `READ`.
-        needed: the columns that the rows must have.
-    """
+    """Conversion of rows of one schema to another, made by `compile_plan` from the same arguments. Picklable."""
 
     given: pa.Schema
     table: pa.Schema
@@ -406,7 +383,7 @@ class Plan:
 
     @cached_property
     def steps(self) -> list[tuple[int | None, ColumnStep]]:
-        """The index in the rows (None if missing) and the step of each column of the table; compiled once."""
+        """Each table column's index in the rows (None if missing) and its step; compiled once, may raise DoesNotFit."""
         compiler = _Compiler(self.missing, self.rules)
         steps = compiler.columns(self.given, self.table, self.needed)
         if compiler.misfits:
@@ -418,13 +395,9 @@ class Plan:
         return Corrupt(f"an old file does not fit the table: {error}") if self.rules is READ else error
 
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
-        """Convert rows to the table's columns.
+        """Convert rows; those of another schema than `given` get a plan of their own.
 
-        Rows of another schema than `given` are converted by a plan of their own.
-
-        Raises:
-            DoesNotFit: the message names the first value that does not fit its column, and its row.
-            Corrupt: the same, with `READ`.
+        Raises DoesNotFit (with `READ` Corrupt), which names the first value that does not fit, and its row.
         """
         if rows.schema is not self.given and not rows.schema.equals(self.given, check_metadata=True):
             return compile_plan(rows.schema, self.table, self.missing, self.rules, needed=self.needed)(rows)
@@ -435,7 +408,6 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: ColumnStep, kind: pa.DataType) -> Any:
-        """Convert one column, chunk by chunk."""
         if step.run is None:
             return column
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -443,7 +415,7 @@ class Plan:
         start = 0
         for chunk in chunks:
             parts = _applied(step, chunk)
-            # The error is raised here, outside of the handler, so that it has no context that cannot be pickled.
+            # Raised outside of the handler: an error with that context could not be pickled.
             if parts is None:
                 raise self._unfit(step, chunk, start)
             found += parts

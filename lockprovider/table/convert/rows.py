@@ -1,7 +1,6 @@
-"""Input of rows: accept a pandas or polars DataFrame or LazyFrame, a pyarrow Table, RecordBatch or RecordBatchReader.
+"""Input of rows: pandas or polars frames, and pyarrow Tables, RecordBatches and readers.
 
-Promised: all rows arrive or none, with their library's types; an error names a column without a type. NaN of pandas
-becomes null, NaN of Arrow stays NaN. An index is dropped. The `rules` decide which values fit a table's column.
+Types stay the library's. NaN of pandas becomes null, NaN of Arrow stays NaN. An index is dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NO_COLUMN = {  # Arrow has no type for these polars dtypes, or converts them to
 
 
 def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table:
-    """Read all rows into memory; see `as_stream`."""
+    """Read all rows into memory as a Table; see `as_stream`."""
     stream = as_stream(rows, columns)
     return stream.read_all() if isinstance(stream, pa.RecordBatchReader) else stream
 
@@ -36,12 +35,8 @@ def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.T
 def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table | pa.RecordBatchReader:
     """Return the rows as a stream, or as a table if they are in memory already.
 
-    `columns` returns the table's columns. It is called only for a pandas DataFrame with dicts, which are maps or
-    structs.
-
-    Raises:
-        InvalidRecords: the value has no rows, or its column names are not unique strings.
-        UnsupportedSchema: a column of a DataFrame has no Arrow type.
+    `columns` returns the table's columns; it is called only for pandas objects that may be dicts, which are maps or
+    structs. May raise InvalidRecords or UnsupportedSchema.
     """
     match rows:
         case pa.Table() | pa.RecordBatchReader():
@@ -64,7 +59,7 @@ def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.
 
 
 def is_of(library: str, value: object) -> bool:
-    """Whether the value's class belongs to this library, which need not be installed."""
+    """Return whether the value's class belongs to this library, which need not be installed."""
     return type(value).__module__.partition(".")[0] == library
 
 
@@ -87,11 +82,7 @@ def _of_arrow(frame: Any) -> pa.Table:
 
 
 def refuse_dtypes(frame: Any) -> None:
-    """Refuse columns of a polars frame that Arrow has no type for.
-
-    Raises:
-        UnsupportedSchema: the message names the first such column, at any depth.
-    """
+    """Raise UnsupportedSchema for a polars column, at any depth, that Arrow has no type for."""
     if not is_of("polars", frame):
         return
     for name, dtype in frame.schema.items():
@@ -127,7 +118,7 @@ def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
 
 
 def _may_be_maps(series: Any) -> bool:
-    """Whether the first value is a dict or a list; Python shows maps in no other way."""
+    """Return whether the first value is a dict or a list, the only ways in which Python shows maps."""
     return isinstance(next((value for value in series if not _is_null(value)), None), (dict, list, tuple))
 
 

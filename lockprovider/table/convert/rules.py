@@ -1,9 +1,7 @@
-"""Conversion rules: which type of value fits which type of column.
+"""Conversion rules: `WRITE` for a user's rows, `READ` for old files of tables with columns widened since.
 
-`WRITE` applies to a user's rows, `READ` to rows of an old file whose columns were widened since. SPECIFICATION.md's
-table of types is generated from `WRITE`. Each rule applies at every depth: in a struct, a list, a map.
-
-Source: Hudi's `HoodieAvroUtils.rewriteRecordWithNewSchema` for the promotions of `READ`.
+SPECIFICATION.md's table of types is generated from `WRITE`. Source: Hudi's `HoodieAvroUtils.rewriteRecordWithNewSchema`
+for `READ`.
 """
 
 from __future__ import annotations
@@ -30,12 +28,7 @@ MEANING: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Rules:
-    """Table of conversion rules.
-
-    Attributes:
-        name: `WRITE` or `READ`.
-        cells: maps a family of values (see `family`) to one rule for each of `COLUMN_TYPES`.
-    """
+    """Table of conversion rules: `cells` maps a family of values to one rule for each of `COLUMN_TYPES`."""
 
     name: str
     cells: Mapping[str, str]
@@ -92,18 +85,18 @@ _NEW_COLUMN: Mapping[str, pa.DataType] = {
     "string": pa.string(), "binary": pa.binary(), "uuid": pa.string(), "date": pa.date32(), "date64": pa.date32(),
     "timestamp": pa.timestamp("us"), "timestamp UTC": pa.timestamp("us", "UTC"),
 }  # fmt: skip
-MOST_DIGITS = 38  # A column's decimals have at most this many digits.
+MOST_DIGITS = 38  # of a column's decimals
 
 
 def new_column(kind: pa.DataType) -> pa.DataType | None:
-    """Return the column type for new columns of a plain type; None if no column holds it."""
+    """Return the type of a new column for a plain type; None if no column holds it."""
     if types.is_decimal(kind) and kind.precision <= MOST_DIGITS and 0 <= kind.scale <= kind.precision:
         return pa.decimal128(kind.precision, kind.scale)
     return _NEW_COLUMN.get(family(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether the type is any kind of list, but no map."""
+    """Return whether the type is a list of any kind; a map is not."""
     return bool(
         types.is_list(kind)
         or types.is_large_list(kind)
@@ -114,7 +107,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def advice(kind: pa.DataType, column: pa.DataType | None = None) -> str:
-    """Return advice on a type that does not fit a column, or that no column holds."""
+    """Return what to do about a type that does not fit `column`, or that no column holds."""
     if types.is_timestamp(kind) and column is not None and types.is_timestamp(column):
         return _NAIVE if kind.tz is None else "take its zone away"
     if types.is_map(kind) and column is None:
@@ -136,23 +129,21 @@ _ADVICE: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
 # -- the rules -----------------------------------------------------------------------------------------------------
 
 # Decisions, and their reasons:
-# - float64 into float32 is exact: 0.1 is refused. Two decimals are the same number if they are written alike; two
-#   binary floats are not, and a filter `f = 0.1` would no longer find the row. `astype("float32")` says what is meant.
-# - A date is no moment: into a timestamp it is refused, though midnight would lose nothing. Which zone's midnight it
-#   is differs between engines.
-# - Text is no bytes: string into binary is refused, though UTF-8 would lose nothing, as Spark's ANSI rules refuse it.
-# - float into decimal, and back, is checked by the shortest text of the float: 0.10 fits, 17 digits do not. Whole
-#   numbers are themselves: the shortest text of 2**60 is another number.
-# - -0.0 equals 0: it goes into integers and decimals, and loses its sign.
+# - float64 into float32 must be exact: 0.1 is refused, as it is another number in each, and a filter `f = 0.1` would no
+#   longer find the row. A user who means it calls `astype("float32")`.
+# - A date into a timestamp is refused: engines differ in whose midnight it is.
+# - string into binary is refused, as by Spark's ANSI rules.
+# - A float into a decimal, and back, is checked by the float's shortest text: 0.10 fits, 17 digits do not. Large whole
+#   numbers are taken exactly: the shortest text of 2**60 is another number.
+# - -0.0 fits integers and decimals, and loses its sign, as it equals 0.
 # - Nanoseconds with a rest below a microsecond are refused: the column holds microseconds.
-# - An int64 beyond 2**53 is refused by float64 even where the float holds it (2**60): the check by casting back
-#   saturates on some processors.
+# - float64 refuses an int64 beyond 2**53 even if it holds it (2**60): casting back saturates on some processors.
 # - Two equal keys in one map are refused in every table. A log file and a JVM rewrite of a base file keep one of them,
-#   so in a copy-on-write table the other one would be lost later, by another writer.
-# - No column is widened by a write, as JVM Hudi does (int to bigint); columns that it has widened are read.
+#   so in a copy-on-write table another writer would lose the other one later.
+# - A write widens no column; JVM Hudi does (int to bigint). Columns that it has widened are read.
 WRITE = Rules.of(
     "WRITE",
-    # the columns: bool int32 int64 float32 float64 decimal string binary date timestamp, timestamp UTC
+    # columns: bool int32 int64 float32 float64 decimal string binary date timestamp, timestamp UTC
     """
     null                       | L L L L L L L L L L L
     bool, bool8                | L - - - - - - - - - -
@@ -174,8 +165,8 @@ WRITE = Rules.of(
     """,
 )
 
-# `READ` is wider than `WRITE` where JVM Hudi's reader is, so that a widened column shows old rows as in the JVM. A type
-# that no promotion of Hudi explains means a damaged table.
+# `READ` is as wide as JVM Hudi's reader, so that a widened column shows old rows as in the JVM. Any other type means a
+# damaged table.
 READ = Rules.of(
     "READ",
     """

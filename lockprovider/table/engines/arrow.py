@@ -1,14 +1,6 @@
 """pyarrow engine: writes rows in this process, for pandas, polars, DuckDB and plain Python.
 
-    table.append(frame); table.upsert(frame, retries=5); table.delete(frame[["id", "city"]])
-    table.transact(lambda txn: engine.write(txn, upserts=rows, deletes=keys))
-
-Memory:
-
-- An append of a RecordBatchReader holds the rows of one file (`ROWS_PER_FILE`, `BYTES_PER_FILE`) and all keys.
-- Other writes hold all changes. They work on as many file groups at a time as the machine has processors (`AT_ONCE` at
-  most, `SMALL_AT_ONCE` small ones). Each of these holds its keys, the rows of one row group and the bytes of two files.
-- A read holds all that it returns.
+An append from a reader holds one file's rows and all keys in memory; other writes hold all changes.
 """
 
 from __future__ import annotations
@@ -50,11 +42,11 @@ Found: TypeAlias = Mapping[str, PartitionChanges]
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
     """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
 
-    A key in both is deleted. Rows need all columns of the table, as a missing one would erase stored values. Once per
-    transaction.
+    A key in both is deleted. Rows need all columns of the table, as a missing one would erase stored values. Call it
+    once per transaction.
 
     Raises:
-        DoesNotFit: a column is missing or has another type than the table's, or a value does not fit.
+        DoesNotFit: a column is missing, or a column or value does not fit.
         InvalidRecords: a key is null.
     """
     txn = inside(txn)
@@ -72,10 +64,10 @@ def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Tabl
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
-    """Write rows as new ones, without checking for existing keys. Once per transaction.
+    """Write rows into `txn` as new ones, without checking for existing keys; call it once per transaction.
 
-    With a bucket index the rows go into the file groups of their buckets. Memory then holds all of them, and a row with
-    an existing key replaces the stored one, unless that has the higher ordering value.
+    With a bucket index, memory holds all rows. A row with an existing key then replaces the stored one, unless that has
+    the higher ordering value.
 
     Raises:
         InvalidRecords: a key is null or comes twice in `rows`, or a column does not fit the table.
@@ -86,17 +78,13 @@ def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
 
 
 def delete_where(txn: AnyTransaction, where: Where) -> None:
-    """Delete the rows of the snapshot for which `where` is true. Once per transaction.
-
-    Raises:
-        InvalidInput: the condition does not fit the table.
-    """
+    """Delete the snapshot's rows for which `where` is true; call it once per transaction. May raise InvalidInput."""
     txn = inside(txn)
     write(txn, deletes=Scan(txn, txn.config.identifying, where).to_arrow())
 
 
 def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | None = None) -> None:
-    """Replace all file groups of the snapshot, or those of `partitions`, by `rows`. Once per transaction.
+    """Replace all file groups of the snapshot, or those of `partitions`, by `rows`; call it once per transaction.
 
     Raises:
         InvalidRecords: a row is for another partition, or as for `insert`.
@@ -118,7 +106,7 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
 
 
 def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[Found]]:
-    """Plan an insert in parts that each fit into memory; a reader is read only as its parts are requested."""
+    """Plan an insert in parts that fit into memory; a reader is read only as its parts are requested."""
     if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
         rows = rows.read_all()
 
@@ -144,7 +132,7 @@ def _insert(txn: Transaction, plan: WritePlan[Iterable[Found]]) -> None:
 
 
 def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[Found]) -> Iterable[WriteStat]:
-    """Write all parts into new file groups, then raise if a key came twice in any of them."""
+    """Write all parts into new file groups, then raise if any key came twice."""
     stats: list[WriteStat] = []
     seen: dict[str, list[pa.Array]] = {}
     for number, part in enumerate(parts):
@@ -166,9 +154,9 @@ def _rewritten(
     slices: Callable[[Iterable[str]], tuple[FileSlice, ...]],
     at_once: int,
 ) -> Iterable[WriteStat]:
-    """Write the next files of the touched file groups, up to `at_once` at a time if all are of one partition.
+    """Write the next files of the touched file groups, which `slices` returns for given partitions.
 
-    `slices` returns the file slices of given partitions that the changes go into.
+    `at_once` groups are written in parallel if all are of one partition.
     """
     there = {one.partition for one in txn.slices()}
     # Partitions are created before their files.

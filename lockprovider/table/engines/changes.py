@@ -1,14 +1,7 @@
-"""Changes of rows, split by partition, and the files made from them: the common part of the engines' tasks.
+"""Changes of rows, split by partition, and the files made from them; used in tasks, so without a transaction.
 
-This module runs in the process that has the rows, so it uses no transaction.
-
-New rows go into new file groups of about equal size. Changed rows go to the file groups of their keys:
-
-- Copy-on-write: each touched group gets a new file.
-- Merge-on-read: changes go to log files. Keys are looked up in the base files, as JVM writers do, and in the logs of
-  groups without a base file. So a key that was deleted since the last compaction returns to its former group. A key may
-  be in several groups, if it was appended after a delete. Then the group with a live row of the key is used.
-- With a bucket index nothing is looked up: the bucket of a key has one file group, or gets its first file.
+Copy-on-write gives each touched file group a new file, merge-on-read a log file. With a bucket index no key is looked
+up: the bucket of a key has one file group, or gets its first file.
 """
 
 from __future__ import annotations
@@ -53,7 +46,7 @@ _NOBODY = -1
 class PartitionChanges:
     """Rows to upsert with their keys, and keys to delete, all of one partition.
 
-    `values` are the ordering values of the deletes of a blind write, which does not look its keys up.
+    `values` are the deletes' ordering values, kept only for a blind write.
     """
 
     rows: pa.Table
@@ -70,13 +63,9 @@ def changes_by_partition(
     *,
     valued: bool = False,
 ) -> dict[str, PartitionChanges]:
-    """Split changes by partition, in stored form; a key in `deletes` is not upserted.
+    """Split changes by partition, in stored form; `valued` keeps the deletes' ordering values.
 
-    `missing`: how to treat columns that `upserts` lacks, see `GroupWriter.keyed`. `valued`: keep the ordering values of
-    the deletes.
-
-    Raises:
-        DoesNotFit, InvalidRecords: as for `GroupWriter.keyed`.
+    For `missing` and errors see `GroupWriter.keyed`.
     """
     nothing, none = writer.schema.empty_table(), pa.array([], pa.string())
     rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts, missing)
@@ -99,7 +88,7 @@ def changes_by_partition(
 
 
 def _apart(homes: pa.Array) -> dict[str, pa.Array]:
-    """The row numbers of each partition, in order."""
+    """Return the row numbers of each partition, ascending."""
     encoded = homes.dictionary_encode()
     if len(encoded.dictionary) == 1:
         return {encoded.dictionary[0].as_py(): pa.array(np.arange(len(homes)))}
@@ -110,11 +99,7 @@ def _apart(homes: pa.Array) -> dict[str, pa.Array]:
 
 
 def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
-    """Raise if a key comes twice.
-
-    Raises:
-        InvalidRecords: the message names the key.
-    """
+    """Raise InvalidRecords, with the key, if a key comes twice."""
     if merge.are_unique(keys):
         return
     counts = pc.value_counts(keys)
@@ -131,7 +116,7 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
 def new_groups(
     writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
 ) -> Iterator[NewGroup]:
-    """Yield new file groups of about equal size for rows of one partition; `task` is the write token and a number."""
+    """Yield new file groups of about equal size for one partition; `task` is write token and number."""
     files = max(1, len(keys) // ROWS_PER_FILE, -(-rows.nbytes // BYTES_PER_FILE))
     size = -(-len(keys) // files)
     for start in range(0, len(keys), max(1, size)):
@@ -140,7 +125,7 @@ def new_groups(
 
 
 def in_parts(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Yield tables of about the number of rows of one file."""
+    """Yield tables of about the size of one file, by rows and bytes."""
     batches, count, held_bytes = list[pa.RecordBatch](), 0, 0
     for batch in rows:
         if batches and (count >= ROWS_PER_FILE or held_bytes + batch.nbytes > BYTES_PER_FILE):
@@ -164,10 +149,9 @@ def rewrite_partition(
     *,
     limit: int = 1,
 ) -> Iterator[WriteStat]:
-    """Write the next files of a partition's changed file groups; new keys go into new groups.
+    """Write the next files of a partition's changed file groups, up to `limit` at a time; new keys go into new groups.
 
-    `task` is the write token. A task that runs again with the same changes finds the files of its first attempt. Up to
-    `limit` file groups are written in parallel.
+    Rerunning a task with the same changes and token `task` finds the files of its first attempt.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
@@ -211,7 +195,12 @@ def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterato
 
 
 def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
-    """The number of the slice that has each key; -1 if none has. Keys must be unique."""
+    """Return the index of the slice that has each key, -1 for none; keys must be unique.
+
+    Reads base files, as JVM writers do, and the logs of groups without one. So a key deleted since the last compaction
+    returns to its former group. A key appended after a delete may be in several groups: the group with a live row is
+    used.
+    """
     homes = np.full(len(keys), _NOBODY)
     writer.place.footer_notes.look_up(writer.place.store, [one.path for one in slices if one.path])
     several = np.zeros(len(keys), dtype=np.bool_)
@@ -235,9 +224,9 @@ def _logs(
     token: str,
     limit: int,
 ) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
-    """Return one write job per file group for upserts and deletes of a partition, and the rows whose keys have none.
+    """Return one log-writing job per file group, and the indices of upserts whose keys no group has.
 
-    The keys of the upserts must be unique, and different from the deletes. Rows are returned by number.
+    Upsert keys must be unique, and not among the deletes.
     """
     rows, keys, deletes = changes
     deletes = pc.unique(deletes)
@@ -273,17 +262,14 @@ def _mask(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def bucket_id(begin: str, bucket: int, *task: object) -> str:
-    """The file id of a bucket's first file group, the same in every attempt of one task."""
+    """Return the id of a bucket's first file group, the same in every attempt."""
     return buckets.file_id(bucket, group_id(begin, *task, bucket))
 
 
 def _bucket_rewrites(
     writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: PartitionChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
-    """Yield one write job per bucket for the changes of one partition; the deletes contain no key of its rows.
-
-    Each job writes the bucket's next file; it returns None if the bucket does not change.
-    """
+    """Yield one job per changed bucket that writes its next file; the deletes contain no key of the rows."""
     rows, keys, deletes, values = changes.rows, changes.keys, changes.deletes, changes.values
     old = bucket_groups(slices, index_of(writer.config))
     theirs, gone = _Split(of_keys(writer.config, keys)), _Split(of_keys(writer.config, deletes))
@@ -305,7 +291,7 @@ def announce_buckets(
 ) -> None:
     """Announce all files that `rewrite_partition` makes of these changes at once, if their names are predictable.
 
-    They are predictable in a merge-on-read table with a bucket index, unless deletes have to be looked up.
+    They are in a merge-on-read table with a bucket index, unless deletes have to be looked up.
     """
     index = writer.config.bucket_index
     looked_for = any(len(one.deletes) and one.values is None for one in changes.values())

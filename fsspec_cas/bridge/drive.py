@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from functools import wraps
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache, partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
+from fsspec_cas.bridge.background import done
 from fsspec_cas.clock import World
 from fsspec_cas.errors import CasError, NotSupported
 from fsspec_cas.waiting import Signal, WaitStopped
@@ -144,10 +146,27 @@ class _Call(Generic[T]):
             self.over.set()
 
 
+class _WorksAtExit(ThreadPoolExecutor):
+    """Runs calls on threads; after the interpreter has ended all executors, in the thread that submits them."""
+
+    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        try:
+            return super().submit(call, *args, **kwargs)
+        except RuntimeError:
+            return done(partial(call, *args, **kwargs))
+
+
 def _fsspecs_loop() -> asyncio.AbstractEventLoop:
     from fsspec.asyn import get_loop  # noqa: PLC0415 - already imported with any filesystem
 
-    loop: asyncio.AbstractEventLoop = get_loop()
+    return _with_executor(get_loop())
+
+
+@lru_cache(maxsize=1)
+def _with_executor(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
+    """Set a default executor that works at exit, when aiohttp still looks up host names and `.netrc` on it."""
+    if getattr(loop, "_default_executor", None) is None:
+        loop.set_default_executor(_WorksAtExit(thread_name_prefix="asyncio"))
     return loop
 
 

@@ -1,8 +1,7 @@
-"""PySpark engine: executors read and write the rows; see `functions`, `merge_into` and `views` for the names here.
+"""PySpark engine: executors read and write the rows, the driver runs the transaction.
 
-    from lockprovider.table.engines import spark as engine
-
-May import: transaction, read, rewrite and below, and the engines' shared `scan`, `writer` and `changes`.
+For the names here see `functions`, `merge_into` and `views`. May import: transaction, read, rewrite and below, and the
+engines' shared `scan`, `writer` and `changes`.
 """
 
 try:

@@ -3,23 +3,20 @@
     register(spark)                                             # once a session; an installed wheel does it itself
     spark.read.format("hudi_cas").option("filter", "city = 'ulm'").load("s3://bucket/trips")
     df.write.format("hudi_cas").mode("append").save("s3://bucket/trips")
-    spark.sql("create temporary view trips using hudi_cas options (path 's3://bucket/trips')")
 
-`options.SparkOptions` lists the options. A loaded DataFrame or a view shows the table as of its making: load it again
-to see later commits. `append` adds rows without checking for existing keys; `overwrite` replaces the whole table in one
-commit. With Hudi's own options (`options`) a write creates a missing table, and upserts or deletes. One process then
-gathers all rows (`staged`), as a data source cannot shuffle them. For many rows, use the functions of the engine.
+`options.SparkOptions` lists the options. A DataFrame shows the table as of its loading. `append` adds rows without
+checking for existing keys; `overwrite` replaces the whole table in one commit. With Hudi's own options a write creates
+a missing table, and upserts or deletes. One process then gathers all rows (`staged`): for many rows, use the functions
+of the engine.
 
 Not promised:
 
 - Features that need a catalog in the JVM (MERGE, UPDATE, DELETE, catalog tables).
-- Typed errors. Spark passes on type and sentence as text, after words of its own; `errors.typed_errors` restores them.
+- Typed errors: `errors.typed_errors` restores them from Spark's text.
 - That a query's columns and filters narrow the read. Name them as options: Spark 4 does not prune the columns of Python
   sources, and its filter pushdown for them gives wrong rows.
 
-Needs PySpark 4.2.
-
-Source: Spark's `pyspark.sql.datasource`.
+Needs PySpark 4.2. Source: Spark's `pyspark.sql.datasource`.
 """
 
 from __future__ import annotations
@@ -57,9 +54,9 @@ def register(spark: SparkSession) -> None:
 
 
 def activate(spark: SparkSession) -> None:
-    """Make the session active in the calling thread: `df.write.format(...)` finds Python data sources only in that.
+    """Make the session active in the calling thread, where `df.write.format(...)` searches Python data sources.
 
-    Reads do not need it, nor does the main thread, nor a client of Spark Connect. Source: Spark's `DataFrameWriter`.
+    Not needed for reads, in the main thread, or with Spark Connect. Source: Spark's `DataFrameWriter`.
     """
     session = getattr(spark, "_jsparkSession", None)
     if session is not None:
@@ -74,12 +71,12 @@ class HudiCas(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name in `format`."""
+        """Return the name in `format`."""
         return NAME
 
     @in_one_sentence()
     def schema(self) -> StructType:
-        """Return the table's columns, or the requested ones, and pin the DataFrame to the table's version of now."""
+        """Return the columns to read, and pin the DataFrame to the table's current version."""
         options = SparkOptions.of(self.options)
         table = options.open()
         timeline = table.timeline()

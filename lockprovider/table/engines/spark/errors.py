@@ -40,10 +40,9 @@ _NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Wrap a Spark action: an error of this package in a worker is raised with its own type; Spark's own errors pass.
+    """Wrap a Spark action: raise a worker's error of this package with its own type; Spark's own errors pass.
 
-    Spark's error for a base file that was cleaned becomes `HistoryGone`. A worker with another Python, without this
-    package, becomes `InvalidSettings` with the next step.
+    A base file that was cleaned becomes `HistoryGone`; a worker with another Python, `InvalidSettings`.
     """
     try:
         yield
@@ -55,7 +54,7 @@ def typed_errors() -> Iterator[None]:
 
 
 def translated(text: str) -> Exception | None:
-    """Restore the error of a worker, or of a reader without its file, from Spark's text; None for errors of Spark."""
+    """Restore this package's error from Spark's text; None for errors of Spark."""
     if found := _RAISED.findall(text):
         kind, sentence = found[-1]
         return _told(sentence) if _TYPES[kind] is DoesNotFit else _TYPES[kind](sentence)
@@ -79,8 +78,8 @@ def _told(sentence: str) -> DoesNotFit:
 def in_one_sentence() -> Iterator[None]:
     """Wrap a call from Spark in a Python worker: errors of this package go to the driver without their traceback.
 
-    The block sets an environment variable of Spark's worker, which that reads when it writes the error that ends it.
-    Other errors are not affected. Source: `pyspark.util.handle_worker_exception`.
+    Sets an environment variable that Spark's worker reads when it writes its last error. Source:
+    `pyspark.util.handle_worker_exception`.
     """
     try:
         yield

@@ -10,17 +10,12 @@ Or as parts of one transaction, which reads what it changes:
         engine.write(txn, upserts=rows.where("delay is null").withColumn("delay", lit(0)))
     table.transact(fix, retries=5)
 
-Each call is a few Spark jobs. A join with the record keys of the affected partitions looks keys up. One task per
-touched file group rewrites it; only write statistics come to the driver. Several threads may call at once, each with
-its own transaction. Errors of tasks keep their own types.
+Several threads may call at once, each with its own transaction. Errors of tasks keep their own types. One task rewrites
+a touched file group, so a group must fit into an executor's memory.
 
-Not promised:
+Not promised: that changes which differ each time they are computed survive the loss of an executor.
 
-- That a file group larger than an executor's memory can be rewritten.
-- That changes which differ each time they are computed survive the loss of an executor.
-
-Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMergeHandle`); `HoodieSparkCompactor`,
-`MultipleSparkJobExecutionStrategy`.
+Source: Hudi's `HoodieSimpleIndex`, `HoodieMergeHandle`, `HoodieSparkCompactor`, `MultipleSparkJobExecutionStrategy`.
 """
 
 from __future__ import annotations
@@ -84,10 +79,10 @@ def changes(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Feed:
-    """Read the net change of the commits in (after, until]; see `Table.changes` for all arguments but the session.
+    """Read the net change of the commits in (after, until]; for the arguments see `Table.changes`.
 
-    This call fixes the files: a DataFrame that is computed again has the same changes. One task holds the touched files
-    of one partition, before and after.
+    This call fixes the files: computing the DataFrame again gives the same changes. One task holds the touched files of
+    one partition, before and after.
 
     Raises:
         HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
@@ -191,9 +186,8 @@ def read(
 ) -> DataFrame:
     """Describe the rows of the latest snapshot, of an earlier one, or of a transaction's own as a DataFrame.
 
-    Only the requested columns are read, and only files and row groups that may have matching rows. This call fixes the
-    files: the DataFrame never shows later commits. The rows are the same whether Python or Spark's Parquet reader reads
-    a file.
+    Reads only the requested columns, and files and row groups that may have matching rows. This call fixes the files:
+    the DataFrame never shows later commits.
 
     Args:
         spark: the session.
@@ -203,10 +197,9 @@ def read(
         filter: Spark SQL, or a pyarrow filter: an expression, a list of tuples.
         as_of: a version, see `Table.scan`; not for a transaction.
         read_optimized: base files only; see `Table.scan`.
-        native_reads: whether Spark's own reader, with its jars and credentials, reads slices without log files (except
-            slices that it would read differently, see `native_reads`). "auto": if the table is in a local folder, and
-            not through Spark Connect. True: at the table's URL. Another URL: at that URL. Only with a filter in SQL
-            text, or without a filter.
+        native_reads: whether Spark's own reader, with its jars and credentials, reads slices without log files, where
+            it returns the same rows (see `native_reads`). "auto": if the table is in a local folder, and not through
+            Spark Connect. True: at the table's URL. Another URL: at that URL. Only without a filter, or with SQL text.
 
     Raises:
         InvalidInput: a column or time does not exist, or the filter does not fit.
@@ -230,8 +223,8 @@ def read(
 def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
     """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
 
-    A key in both is deleted. Rows need all columns of the table, as a missing one would erase stored values. Once per
-    transaction. Spark computes the changes once, and keeps them while they are written.
+    A key in both is deleted. Rows need all columns of the table, as a missing one would erase stored values. Call it
+    once per transaction. Spark computes the changes once, and keeps them while they are written.
 
     Raises:
         InvalidRecords: a key is null, a column is missing, or a column does not fit (`DoesNotFit`).
@@ -246,7 +239,7 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
 
 
 def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> None:
-    """Find the file group of each change, and write the changes."""
+    """Find the file group of each change, and write the changes into `txn`."""
     steps = jobs.Steps(txn, txn.operation.lower(), 3 if txn.config.bucket_index is None else 2)
     with jobs.computed_once(plan.changes) as keyed:
         counts = jobs.counts(keyed, steps)
@@ -257,14 +250,13 @@ def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> N
 
 
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
-    """Write rows as new ones, without checking for existing keys: one Spark job, no lookup.
+    """Write rows into `txn` as new ones, without checking for existing keys: one Spark job, no lookup.
 
     Writes one file for each Spark partition and table partition in it: repartition first if these are many. A missing
-    column becomes null. NOT checked without `check_keys`: that the keys are new, and that no two Spark partitions share
-    a key. Readers then see both rows. `rows.repartition(*keys)` moves all rows of a key into one Spark partition.
+    column becomes null. NOT checked without `check_keys`: that keys are new, and that no two Spark partitions share a
+    key. Readers then see both rows. `rows.repartition(*keys)` moves all rows of a key into one Spark partition.
 
-    With a bucket index the rows go into the file groups of their buckets, as with `write`. A row with an existing key
-    replaces the stored one, and of rows with the same key one is kept.
+    With a bucket index, a row with an existing key replaces the stored one, and of rows with the same key one is kept.
 
     Raises:
         InvalidRecords: a key is null or comes twice in a Spark partition, or a column does not fit (`DoesNotFit`).
@@ -280,7 +272,7 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
 
 
 def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
-    """Plan the rows or, in a table with a bucket index, the changes."""
+    """Plan the rows as they are or, for a bucket index, as changes with keys."""
 
     def split(planner: GroupWriter) -> DataFrame:
         if planner.config.bucket_index is not None:
@@ -310,7 +302,7 @@ def overwrite_all(txn: AnyTransaction, rows: DataFrame) -> None:
 
 
 def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, operation: str) -> None:
-    """End the file groups of `ended` and write the rows; None takes the partitions of the rows."""
+    """End the file groups of partitions `ended` (None: those of the rows), and write the rows."""
     plan, has_buckets = _plan_insert(txn, rows), txn.config.bucket_index is not None
     is_whole = operation == "INSERT_OVERWRITE_TABLE"
     if ended is not None and not has_buckets:
@@ -340,10 +332,11 @@ def delete_where(
 ) -> None:
     """Delete the rows for which `where` is true (not those for which it is null): one Spark job.
 
-    `alias` is the name of the table in the condition.
+    `alias` is the name of the table in the condition. pyspark raises its own errors for a condition that is not SQL.
 
     Raises:
-        InvalidRecords: the write was rejected. pyspark raises its own errors for a condition that is not SQL.
+        InvalidInput: `where` is no text.
+        InvalidRecords: the write was rejected.
     """
     txn = inside(txn)
     spark, txn.operation = jobs.session(spark), "DELETE"
@@ -363,14 +356,10 @@ def delete_where(
 
 
 def compact(spark: SparkSession, table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
-    """Merge log files into new base files like `Table.compact`; with `instant`, run only that scheduled compaction.
+    """Merge log files into new base files like `Table.compact`, with its errors: one task per file slice.
 
-    One task per merged file slice. Only write statistics come to the driver, which holds the table lock, sends the
-    heartbeat and completes the compaction. Other engines can run what was scheduled here, and the reverse. If a call is
-    killed at any step, the next call continues.
-
-    Raises:
-        UnsupportedTable, HistoryGone, Aborted, NotAcquired: as for `Table.compact` and `Table.run_compaction`.
+    With `instant`, run only that scheduled compaction, which any engine may have scheduled. If a call is killed, the
+    next call continues.
     """
     run = on_executors(jobs.session(spark))
     return compact_table(table, run) if instant is None else (run_compaction(table, instant, run),)
@@ -385,14 +374,10 @@ def cluster(
     *,
     instant: str | None = None,
 ) -> tuple[ClusteringResult, ...]:
-    """Join small files like `Table.cluster`; with `instant`, run only that scheduled clustering, by its plan.
+    """Join small files like `Table.cluster`, with its errors: one task per group of joined slices.
 
-    One task per group of joined slices. A task holds the rows of one new file, and sorts them in memory: an executor
-    needs a few times `target_file_bytes`.
-
-    Raises:
-        InvalidInput, UnsupportedTable, WriteConflict, HistoryGone, Aborted, NotAcquired: as for `Table.cluster` and
-            `Table.run_clustering`.
+    A task sorts the rows of one new file in memory: an executor needs a few times `target_file_bytes`. With `instant`,
+    run only that scheduled clustering, by its plan.
     """
     rule, run = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes), on_executors(jobs.session(spark))
     return cluster_table(table, rule, run) if instant is None else (run_clustering(table, instant, run),)

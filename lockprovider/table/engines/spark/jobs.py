@@ -58,8 +58,8 @@ def run_over(
 ) -> DataFrame:
     """Describe the results of `each` per piece of work (such as a file slice) as a DataFrame, one partition per piece.
 
-    Spark's planner cannot know the size of the result. It would assume 8 bytes per piece, and broadcast it, so this
-    function marks the size as unknown. AQE may still broadcast a result that it has seen to be small.
+    Spark would assume 8 bytes per piece, and broadcast the result, so this function hides the size. AQE may still
+    broadcast a result that it has seen to be small.
     """
     numbers: Any = spark.range(0, len(work), 1, max(1, len(work)))
     run, kind = tasks.map_over(work, each, schema), from_arrow_schema(schema)
@@ -74,8 +74,8 @@ def run_over(
 def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
     """Cache the rows of a frame while the block runs, so that they are computed once.
 
-    Spark finds a cached frame by its plan, so this function caches a frame with another plan. The caller's frame may be
-    unpersisted by another thread, or evicted by Spark, at any time.
+    Caches a frame with another plan: Spark finds a cached frame by its plan, and another thread may unpersist the
+    caller's.
     """
     apart = frame.select("*", F.lit(Machine().new_id()).alias(_HELD)).drop(_HELD).persist()
     try:
@@ -85,10 +85,7 @@ def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter, steps: Steps) -> DataFrame:
-    """Add to each change the file group that it is for; a new key gets a new group, by its hash.
-
-    May run a job, as the write's second step.
-    """
+    """Add to each change its file group; new keys get new groups by hash. May run a job, as the second step."""
     if writer.config.bucket_index is not None:
         return with_bucket_groups(keyed, numbered.old, writer)
     bucket = F.pmod(F.xxhash64(tasks.KEY), F.lit(numbered.buckets)).cast("string")
@@ -105,7 +102,7 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter,
 
 
 def _sketch(keyed: DataFrame, step: str) -> Sketch:
-    """Compute a sketch of the keys of all changes; four bytes per key come to the driver."""
+    """Compute a sketch of the keys of all changes, from four bytes per key in the driver."""
     keys = keyed.select(tasks.KEY)
     hashed = keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES))
     return Sketch.of([row[0] for row in collected(hashed, keys.schema, step)])
@@ -126,13 +123,13 @@ def put(
 def put_new(
     steps: Steps, writer: GroupWriter, rows: DataFrame, within: frozenset[str] | None = None
 ) -> Iterator[WriteStat]:
-    """Write rows into new file groups, as the last step. Each row must be of a partition in `within` (None: any)."""
+    """Write rows into new file groups, as the last step; rows outside of `within` (None: no limit) are an error."""
     stats = rows.mapInArrow(tasks.inserter(writer, within), from_arrow_schema(tasks.STATS))
     return written(stats, rows.schema, steps.at(steps.of, "write files"))
 
 
 def written(stats: DataFrame, handed: StructType, step: str) -> Iterator[WriteStat]:
-    """Run a writing job exactly once, and return its statistics; see `collected`."""
+    """Run a writing job exactly once, and return its statistics."""
     return (WriteStat(**row.asDict()) for row in collected(stats, handed, step))
 
 
@@ -158,10 +155,7 @@ def described(spark: SparkSession, step: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one write, reported to the table's watcher and as job names in Spark's UI.
-
-    `of` is the largest number of steps: a step without work is skipped.
-    """
+    """The steps of one write, at most `of`, reported to the table's observer and named in Spark's UI."""
 
     txn: Transaction
     verb: str
@@ -201,13 +195,9 @@ def keyed(
     whole: bool = True,
     valued: bool = False,
 ) -> DataFrame:
-    """Describe all changes with the table's columns, the key and partition, and whether each is a delete.
+    """Describe all changes in `tasks.change_schema`; a frame that does not fit raises InvalidInput or DoesNotFit.
 
-    `whole`: upserts must have all columns; otherwise a missing one is null. `valued`: the ordering values of deletes
-    count.
-
-    Raises:
-        InvalidInput, DoesNotFit: as for `refuse_unfit`.
+    `whole`: upserts must have all columns; otherwise a missing one is null. `valued`: deletes need ordering values.
     """
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
     parts: list[DataFrame] = []
@@ -236,7 +226,7 @@ def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[s
 
 
 def with_bucket_groups(keyed: DataFrame, old: Mapping[str, FileSlice], writer: GroupWriter) -> DataFrame:
-    """Add to rows with key and partition the file group of their bucket: its number in `old`, or a new one."""
+    """Add to each change the file group of its bucket: its number in `old`, or a new one."""
     numbers = {(one.partition, buckets.bucket_of(one.file_id)): number for number, one in old.items()}
     kind = StructType([*keyed.schema.fields]).add(tasks.GROUP, StringType())
     return keyed.mapInArrow(_grouper(writer.config, numbers), kind)
@@ -272,11 +262,7 @@ RowsFor = Literal["new", "whole", "deletes", "valued deletes"]  # the purpose of
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow columns in which Spark passes rows of this schema to Python.
-
-    Raises:
-        DoesNotFit: the message names the columns with types that no table holds.
-    """
+    """Return the Arrow columns in which Spark passes such rows to Python; raise DoesNotFit for types no table holds."""
     columns: list[pa.Field] = []
     misfits: list[Misfit] = []
     for field in schema.fields:
@@ -301,7 +287,7 @@ def _unheld(field: StructField) -> Misfit:
 
 
 def _has_variants(kind: DataType) -> bool:
-    """Whether the type contains Spark's `variant`, which comes to Python as a struct of two binaries."""
+    """Return whether the type contains Spark's `variant`, which comes to Python as a struct of two binaries."""
     match kind:
         case ArrayType():
             return _has_variants(kind.elementType)
@@ -313,18 +299,10 @@ def _has_variants(kind: DataType) -> bool:
 
 
 def refuse_unfit(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> pa.Schema:
-    """Return the frame's columns; raise if the frame cannot be written.
+    """Return the columns of a frame that can be written; raise InvalidInput for other objects, or DoesNotFit.
 
-    Args:
-        writer: a writer of the table.
-        rows: the frame.
-        use: `new` rows may lack columns, which become null. `whole` rows replace others, and have all columns. Of
-            `deletes` the key and partition columns count, of `valued deletes` also the ordering column.
-        name: the argument's name, for the error.
-
-    Raises:
-        InvalidInput: `rows` is not a Spark DataFrame.
-        DoesNotFit: the message names the columns.
+    `new` rows may lack columns, which become null; `whole` rows replace others, and have all. Of `deletes` only the key
+    and partition columns count, of `valued deletes` also the ordering column. Errors call the frame `name`.
     """
     if not isinstance(rows, DataFrame):
         raise InvalidInput(f"{name} is a {type(rows).__name__}, and must be a DataFrame of Spark")
@@ -339,11 +317,7 @@ def refuse_unfit(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows
 
 
 def session(spark: Any) -> SparkSession:
-    """Check that `spark` is a session.
-
-    Raises:
-        InvalidInput: it is something else.
-    """
+    """Return `spark`, or raise InvalidInput if it is no session."""
     if not isinstance(spark, SparkSession) and not type(spark).__module__.startswith("pyspark.sql.connect"):
         raise InvalidInput(f"spark is a {type(spark).__name__}, and must be a SparkSession")
     return cast("SparkSession", spark)
@@ -363,13 +337,10 @@ _SETTING = threading.Lock()
 def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
     """Let Spark end batches for Python by rows instead of bytes while the block runs; sets session properties.
 
-    To end a batch by bytes, Spark asks every column for its bytes after every row. With eight columns that takes half
-    of the JVM's time for passing rows. Other queries of the session get these batches, too, while the block runs. Of
-    several threads, the first sets the properties and restores them. Rows with binary or nested columns may be large,
-    and their batches still end by bytes.
-
-    Not promised: anything for rows of more than 2 MB on average. For these set `MOST_BYTES` in the session; this
-    function does not change a value that is set.
+    Spark asks every column for its bytes after every row: with eight columns, half of the JVM's time. Other queries of
+    the session get these batches, too. Of several threads, the first sets and restores the properties. Rows with binary
+    or nested columns may be large, and still end by bytes. For rows of more than 2 MB on average, set `MOST_BYTES` in
+    the session, which this function keeps.
 
     Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`, `ArrowWriter.sizeInBytes`.
     """

@@ -5,21 +5,16 @@
     rows = log.select(from_json(log.record.cast("string"), schema).alias("row")).select("row.*")
     rows.writeStream.format("hudi_cas").option("checkpointLocation", folder).start("s3://bucket/table")
 
-The columns are those of `COLUMNS`. A stream's offset is a position in the log, kept in Spark's checkpoint; a repeated
-batch has the same records. With `reader` the log keeps the records that Spark has not committed.
-
-Options:
+A stream's offset is a position in the log, kept in Spark's checkpoint; a repeated batch has the same records. Options:
 
 - `path`
 - `storage_options`: JSON
 - `starting`: `earliest`, `latest` or `slot:offset`, for a query without a checkpoint
 - `max_slots`: the most slots at once
-- `reader`: the name of a reader in the log
+- `reader`: the name of a reader in the log, which then keeps the records that Spark has not committed
 
 Not promised: that the log waits for a query without a `reader`; a query that falls behind fails with `Trimmed`. Needs
 PySpark 4.2.
-
-Source: Spark's `pyspark.sql.datasource`.
 """
 
 from __future__ import annotations
@@ -88,11 +83,7 @@ class LogOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> LogOptions:
-        """Parse the options.
-
-        Raises:
-            InvalidInput: an option is unknown, missing, or has an invalid value.
-        """
+        """Parse the options; may raise InvalidInput."""
         known = {key.lower(): value for key, value in given.items()}
         if strange := sorted(known.keys() - {"path", *_PARSERS}):
             raise InvalidInput(f"options {strange} are not known; there are {sorted({'path', *_PARSERS})}")
@@ -105,7 +96,7 @@ class LogOptions:
         return Wal.open(self.url, storage_options=self.storage_options)
 
     def begins(self, log: Wal) -> Position:
-        """The start position of a query without a checkpoint."""
+        """Return the start position of a query without a checkpoint."""
         match self.starting:
             case "earliest":
                 return log.position("oldest")
@@ -124,12 +115,7 @@ class LogPart(InputPartition):
     end: Position
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records, slot by slot.
-
-        Raises:
-            Trimmed: the log does not keep the records any more.
-            MalformedObject: some records are missing.
-        """
+        """Yield the records, slot by slot; raise Trimmed or MalformedObject if records are gone or missing."""
         with in_one_sentence():
             reached = self.start.offset
             for batch in self.options.open().read(self.start):
@@ -216,14 +202,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The offset of a new query; later starts use its checkpoint. Opens the log's reader there, if named."""
+        """Return the offset of a new query, and open the log's reader there, if one is named."""
         begins = self._options.begins(self._opened())
         if self._options.reader is not None:
             self._reader = self._opened().reader(self._options.reader, start=begins)
         return _offset(begins)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit of a batch in slots, given as files, as Spark knows no other limits."""
+        """Return the limit of a batch in slots, given as files, as Spark knows no other limits."""
         limit = self._options.max_slots
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
@@ -234,7 +220,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The position at which the next batch ends."""
+        """Return the position at which the next batch ends."""
         begins, end = _position(start), self._target or self._opened().end()
         if isinstance(limit, ReadMaxFiles) and end.slot - begins.slot > limit.max_files:
             end = self._opened().position(begins.slot + limit.max_files)

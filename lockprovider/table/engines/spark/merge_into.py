@@ -2,14 +2,10 @@
 
     merge(table, source, MatchedDelete("s.gone"), MatchedUpdate({"n": "t.n + s.n"}), NotMatchedInsert())
 
-Conditions and values are Spark SQL text, in which `t` is the table's row and `s` the source's. Three Spark jobs run:
-find the file groups of the source's keys, join the matched rows of those groups with the source, rewrite the groups.
+Conditions and values are Spark SQL text, in which `t` is the table's row and `s` the source's.
 
-Not promised:
-
-- Detecting two merges that insert the same new key at once, as with every insert. A table with a bucket index detects
-  them, and so do writers that all check keys.
-- Updates of key or partition columns. They are rejected: delete and insert instead.
+Not promised: detecting two merges that insert the same new key at once. A table with a bucket index detects them, and
+so do writers that all check keys. Updates of key or partition columns are rejected.
 """
 
 from __future__ import annotations
@@ -124,11 +120,7 @@ def _tagged_type(source: DataFrame) -> StructType:
 
 
 def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
-    """Count the source's rows of each partition.
-
-    Raises:
-        InvalidRecords: a key comes twice, so that it is ambiguous which row counts.
-    """
+    """Count the source's rows of each partition; raise InvalidRecords if a key comes twice."""
     per_key = keyed.groupBy(tasks.PARTITION, tasks.KEY).count()
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)
@@ -164,12 +156,9 @@ def _joined(
 def _changes(
     joined: DataFrame, source: list[str], clauses: tuple[Clause, ...], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Describe the rows that some clause applies to, with the values of that clause.
+    """Describe the rows that some clause applies to, with the values of that clause; may raise DoesNotFit.
 
     Python gets the values with their own types, and converts them like any other rows.
-
-    Raises:
-        DoesNotFit: the message names the columns whose types do not fit.
     """
     holds = [_holds(one, names[0]) for one in clauses]
     chosen = joined.withColumn(tasks.CLAUSE, _cases(holds, list(range(len(clauses)))))
@@ -193,7 +182,7 @@ def _changes(
 
 
 def _cases(conditions: list[Column], values: list[Any]) -> Column:
-    """The value of the first condition that is true, else null."""
+    """Return the value of the first condition that is true, else null."""
     cases = F.when(conditions[0], values[0])
     for condition, value in zip(conditions[1:], values[1:], strict=True):
         cases = cases.when(condition, value)

@@ -1,19 +1,10 @@
-"""Reads of base files by Spark's own Parquet reader, which reads only what a query needs, and without Python.
+"""Reads of base files by Spark's own Parquet reader, to which Spark passes a query's columns and filters.
 
-Spark passes a query's columns and filters to its own reader, but not to Python. Its reader reads a slice under these
-conditions:
+It reads slices without logs and without floats inside nested columns (which Spark would filter by statistics), whose
+columns have the table's types and this calendar. Python reads all other slices.
 
-- The slice has no log files.
-- Spark can open the file with its own configuration (`folder_for_spark`).
-- Each column that is read has the table's type in the file, or is missing in it.
-- The file has no dates of another calendar.
-- No column that is read has floats inside, which Spark would filter by their statistics.
-
-Python reads all other slices, such as a file from before a column was widened, or with lists as some JVM writers name
-them.
-
-Not promised: that columns without nulls are marked so, as in the table's schema; and `HistoryGone` for a file that is
-cleaned before a query reads it. Spark raises an error of its own, which `errors.typed_errors` translates.
+Not promised: that columns without nulls are marked so; `HistoryGone` for a file that is cleaned before a query reads it
+(`errors.typed_errors` translates Spark's own error).
 
 Source: Spark's `ParquetFileFormat`, `DataSourceUtils.datetimeRebaseSpec`, `DataSource.checkAndGlobPathIfNecessary`.
 """
@@ -55,11 +46,7 @@ _OPTIONS = {  # override the session's settings
 
 
 def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: NativeReads) -> str | None:
-    """The table's folder as a URL for Spark; None if Python shall read all files.
-
-    Raises:
-        InvalidInput: `native_reads` has an invalid value, see `functions.read`.
-    """
+    """Return the table's folder as a URL for Spark, or None if Python reads all files; may raise InvalidInput."""
     local = f"file://{place.store.root}" if place.is_local else None
     if native_reads == AUTO:
         return local if hasattr(spark, "_jsparkSession") else None  # a server may run on another machine
@@ -73,11 +60,7 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
 
 
 def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
-    """Describe the rows of a scan as a DataFrame; its filter may not be applied yet.
-
-    Raises:
-        HistoryGone: a file was cleaned since the plan.
-    """
+    """Describe the rows of a scan as a DataFrame; its filter may not be applied yet. May raise HistoryGone."""
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []
     folder = None if any(map(_has_floats_inside, scan.read)) else folder
@@ -105,7 +88,7 @@ def _by_row(column: pa.Field) -> str:
 
 
 def is_read_alike(place: TablePlace, one: FileSlice, columns: pa.Schema, folder: str) -> bool:
-    """Whether Spark reads a slice as Python does; unreadable files are left to Python, which raises the error."""
+    """Return whether Spark reads a slice as Python does; Python gets unreadable files, and raises the error."""
     path = f"{folder}/{one.path}"
     if one.logs or not _PLAIN.fullmatch(path) or _GLOB.search(path) or path.rpartition("/")[2].startswith(_HIDDEN):
         return False
@@ -117,13 +100,13 @@ def is_read_alike(place: TablePlace, one: FileSlice, columns: pa.Schema, folder:
 
 
 def _is_of_this_calendar(footer: pq.FileMetaData) -> bool:
-    """Whether a file has neither the mark of the other calendar nor a Spark version before 3.0, which used that."""
+    """Return whether a file's dates are of the calendar that Spark uses since version 3.0."""
     known = footer.metadata or {}
     return LEGACY_KEY.encode() not in known and known.get(SPARK_KEY.encode(), _THIS_CALENDAR) >= _THIS_CALENDAR
 
 
 def has_alike(stored: pa.Schema, columns: pa.Schema) -> bool:
-    """Whether each column has this type in the file, or no name there that Spark takes for it: Spark ignores case."""
+    """Return whether each column has this type in the file, or is missing in it; Spark ignores case."""
     there: dict[str, list[tuple[str, pa.DataType]]] = {}
     for field in stored:
         there.setdefault(field.name.lower(), []).append((field.name, field.type))

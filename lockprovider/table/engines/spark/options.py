@@ -1,7 +1,7 @@
 """Options of the Spark data source: parsing, meaning, and rejections.
 
 Unknown options are rejected, as a misspelt one would silently have no effect. Options that start with `hoodie.` are
-Hudi's own. They select what is read or written, as below, and set how the writer behaves (`TableSettings.from_hudi`).
+Hudi's own: those below, and settings of the writer (`TableSettings.from_hudi`).
 
 Options of a read:
 
@@ -12,9 +12,8 @@ Options of a read:
     as.of.instant                                       read the table as of a version
     hoodie.datasource.streaming.startoffset             of a stream: earliest, latest or a version
 
-Times are versions as elsewhere (`timeline.versions`), or have Hudi's forms `2026-01-02 12:30:00` and `2026-01-02`, in
-UTC. A read also accepts `hoodie.*` options about a reader's internals, and those about a writer's lock, services and
-indexes that `TableSettings.from_hudi` knows. It rejects all others.
+Times are versions (`timeline.versions`), or have Hudi's forms `2026-01-02 12:30:00` and `2026-01-02`, in UTC. A read
+also accepts `hoodie.*` options about a reader's internals, and rejects all others.
 
 Options of a write:
 
@@ -23,8 +22,7 @@ Options of a write:
     hoodie.datasource.write.table.type, .hive_style_partitioning, .partitionpath.urlencode, hoodie.table.name
 
 They define a new table; for an existing table they must agree with it. A write that names the record key is an upsert
-by default, as in Hudi; without a record key it is an insert, as elsewhere in Spark. Other `hoodie.datasource.write.*`
-options are rejected, as they would have no effect.
+by default, as in Hudi; without a record key it is an insert. Other `hoodie.datasource.write.*` options are rejected.
 
 Source: Hudi `DataSourceReadOptions`, `HoodieSqlCommonUtils.formatQueryInstant`, `DataSourceWriteOptions`,
 `HoodieTableConfig`, `HoodieSparkSqlWriter`.
@@ -60,29 +58,25 @@ Parser = Callable[[str, str], Any]  # takes an option's name and text; raises In
 
 
 def parsed(known: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:
-    """Parse the options that are given; the keys of `known` are in lower case.
-
-    Raises:
-        InvalidInput: an option has an invalid value.
-    """
+    """Parse the options that are given; the keys of `known` are in lower case."""
     return {name: parse(name, known[name.lower()]) for name, parse in parsers.items() if name.lower() in known}
 
 
 def text_option(name: str, text: str) -> str:
-    """Accept any text."""
+    """Return the text unchanged."""
     del name
     return text
 
 
 def count_option(name: str, text: str) -> int:
-    """Parse a count from 1 on."""
+    """Parse a count from 1 on; may raise InvalidInput."""
     if not text.isdecimal() or int(text) < 1:
         raise InvalidInput(f"{name}={text} is no count: give a number from 1 on")
     return int(text)
 
 
 def json_option(name: str, text: str) -> dict[str, Any]:
-    """Parse a JSON object."""
+    """Parse a JSON object; may raise InvalidInput."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -145,15 +139,14 @@ class SparkOptions:
         filter: see `sql_where`.
         partitions: paths of partitions, separated by commas; None: all.
         as_of: a version, see `Table.version`.
-        begin, end: versions: read rows committed after `begin`, until `end`. An empty `begin` is before all commits.
+        begin, end: versions: read rows committed after `begin` (empty: from the first commit on), until `end`.
         changes: `true`: read every change with its kind (`_operation`), deletes too, instead of only the present rows.
         read_optimized: `true`: base files only; see `Table.scan`.
         stream_id: a sink's name for its stream; None: the query's id, which its checkpoint keeps.
         starting: the start of a source: `earliest`, `latest` or a version after which it reads.
         max_commits: the most commits that a source reads at once; None: all.
         merge_schema: `mergeSchema=true`: first add to the table the columns that only the written rows have.
-        if_exists: for a write to an existing table: `append`, `error` or `ignore`. Spark does not support the last two
-            as modes of Python sources.
+        if_exists: for a write to an existing table: `append`, `error` or `ignore`; Spark has no such modes for Python.
         fence: the epoch of a write, `7` or, with a name, `loader:7`; see `Table.under`.
         hudi: the options that start with `hoodie.`.
     """
@@ -178,11 +171,7 @@ class SparkOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SparkOptions:
-        """Parse the options.
-
-        Raises:
-            InvalidInput: an option is unknown, missing, or has an invalid value.
-        """
+        """Parse the options; raise InvalidInput for unknown, missing or invalid ones."""
         known = {key.lower(): value for key, value in given.items()}
         if known.keys() >= _OF_CATALOGS:
             raise InvalidInput(f"a Python source cannot be a table of Spark's catalog: {_INSTEAD}")
@@ -207,26 +196,18 @@ class SparkOptions:
         return found
 
     def refuse(self, purpose: str, *names: str) -> None:
-        """Raise if options are given that `purpose` does not use.
-
-        Raises:
-            InvalidInput: one of `names` is given.
-        """
+        """Raise InvalidInput if options among `names` are given, which `purpose` does not use."""
         given = [name for name in names if getattr(self, name) not in {None, "earliest", "append", False}]
         if given:
             raise InvalidInput(f"options {given} mean nothing for {purpose}; leave them out")
 
     @property
     def settings(self) -> TableSettings:
-        """The writer's settings: for several writers, unless Hudi's key says otherwise."""
+        """Settings of the writer: optimistic (for several writers), unless Hudi's key says otherwise."""
         return TableSettings.from_hudi({MODE_KEY: Mode.OPTIMISTIC.value, **self.hudi})
 
     def open(self) -> TableContext:
-        """Open the table.
-
-        Raises:
-            TableNotFound, UnsupportedTable: see `Table.open`.
-        """
+        """Open the table, under its fence; may raise TableNotFound or UnsupportedTable."""
         table = TableContext.open(self.url, storage_options=self.storage_options, settings=self.settings)
         return table if self.fence is None else table.under(self.fence)
 
@@ -272,11 +253,7 @@ _CDC = "its rows would have other columns: use the option changes=true, which sa
 
 
 def _ours(known: Mapping[str, str]) -> dict[str, str]:
-    """Translate Hudi's options of a read to those of the data source; option names are in lower case.
-
-    Raises:
-        InvalidInput: an option has an invalid value, or contradicts another.
-    """
+    """Translate Hudi's read options to the data source's; may raise InvalidInput. Names are in lower case."""
     found: dict[str, str] = {}
     kind = known.get(_QUERY_TYPE, "snapshot").strip().lower()
     if kind not in _QUERY_TYPES:
@@ -304,11 +281,7 @@ def _ours(known: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
-    """Raise for Hudi's options that a read would not obey.
-
-    Raises:
-        InvalidInput: the message names the option and the most similar known one.
-    """
+    """Raise InvalidInput for Hudi's options that a read would not obey."""
     if hudi.get(_QUERY_TYPE, "").strip().lower() == "incremental" and _BEGIN not in hudi and not of_stream:
         raise InvalidInput(f"{_QUERY_TYPE}=incremental needs {_BEGIN}: a version after which to read, or 000")
     if of_stream and hudi.get(_QUERY_TYPE, "incremental").strip().lower() != "incremental":
@@ -323,6 +296,7 @@ def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
 
 
 def _check_key(key: str, value: str) -> None:
+    """Raise InvalidInput for one of Hudi's options, or a value of it, that would change what is read."""
     if key in _WITHOUT_EFFECT_ON_READS:
         if (fine := _WITHOUT_EFFECT_ON_READS[key]) and value not in fine:
             instead = _INSTEAD_OF.get(key, f"use {' or '.join(fine)}, or leave it out")
@@ -393,11 +367,7 @@ class HudiWrite:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, overwrite: bool = False) -> HudiWrite:
-        """Parse the options; `overwrite` is Spark's mode.
-
-        Raises:
-            InvalidInput: an option is unknown, or has an invalid value.
-        """
+        """Parse the options; may raise InvalidInput. `overwrite` is Spark's mode."""
         known = _OBEYED_BY_WRITES | _WITHOUT_EFFECT_ON_WRITES
         strange = sorted(key for key in options if key.startswith(_OF_WRITES) and key not in known)
         if strange:
@@ -429,12 +399,7 @@ class HudiWrite:
         return self.operation not in {WriteOperation.INSERT, WriteOperation.INSERT_OVERWRITE_TABLE}
 
     def spec(self, schema: pa.Schema) -> TableSpec:
-        """Build the spec of the table that the options define.
-
-        Raises:
-            InvalidInput: the table's name is missing.
-            InvalidRecords: the options define no valid table.
-        """
+        """Build the spec of the table that the options define; may raise InvalidInput or InvalidRecords."""
         if not self.name:
             raise InvalidInput(f"{_NAME} is missing: a new table needs a name")
         return TableSpec(
@@ -449,11 +414,7 @@ class HudiWrite:
         )
 
     def check(self, config: TableConfig) -> None:
-        """Raise if the options differ from the existing table.
-
-        Raises:
-            InvalidInput: the message names both.
-        """
+        """Raise InvalidInput if the options differ from the existing table."""
         said = {
             KEY_OPTION: (self.record_keys or None, config.record_keys),
             _PARTITIONS[0]: (self.partition_by, config.partition_fields),
@@ -494,11 +455,7 @@ def _list(options: Mapping[str, str], keys: tuple[str, ...]) -> tuple[str, ...] 
 
 
 def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
-    """Return the value of an option that has several names.
-
-    Raises:
-        InvalidInput: two of the names have different values.
-    """
+    """Return the value of an option with several names; raise InvalidInput if two values differ."""
     given = {key: options[key].strip() for key in keys if key in options}
     if len({*given.values()}) > 1:
         raise InvalidInput(f"{given} contradict each other: give one of them")

@@ -1,9 +1,7 @@
-"""Entry point by which Spark finds the data source: the wheel has this file at its top, under exactly this name.
+"""Entry point by which Spark finds the data source, at the wheel's top under exactly this name.
 
-Spark searches every top-level module `pyspark_*` for a `DefaultSource`. If this import fails, Spark finds no Python
-data source at all.
-
-Source: pyspark.sql.worker.lookup_data_sources.
+Spark searches every top-level module `pyspark_*`. A failing import here would hide all Python data sources. Source:
+pyspark.sql.worker.lookup_data_sources.
 """
 
 from contextlib import suppress

@@ -1,8 +1,7 @@
 """Reader of the Spark data source: a snapshot, or changes between two completion times, one Spark task per file.
 
-A stream's offset is a completion time. Commits are read in the order in which they became visible, so a commit that
-began early and finished late is not missed. Each batch has the changed rows as of its end, without deletes. With the
-option `changes` it has deletes, too, and each row names its change.
+A stream's offset is a completion time. So a commit that began early and finished late is not missed. Each batch has the
+changed rows as of its end; with the option `changes`, all changes, deletes included.
 
 Source: Hudi RFC-22 and `IncrementalRelationV2`; Spark's `DataSourceStreamReader`.
 """
@@ -64,7 +63,7 @@ def pieces(table: TableContext, scan: ScanPlan) -> list[Piece]:
 def snapshot_scan(
     table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: Filter | None = None
 ) -> ScanPlan:
-    """Plan the files of a snapshot that have rows for the options, and for the filter `among`."""
+    """Plan the files of a snapshot that may have rows for the options and the filter `among`."""
     seen = consistent.snapshot(table, as_of)
     asked = _where(options, table.schema(seen.timeline))
     where = among if asked is None else asked if among is None else both(asked, among)
@@ -76,10 +75,7 @@ def changed(
 ) -> list[Piece]:
     """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or all changes.
 
-    `streams`: `begin` is a stream's offset, so it is a commit of this table.
-
-    Raises:
-        HistoryGone: commits were archived or undone since `begin`, or a file was cleaned.
+    `streams`: `begin` is a stream's offset, so it is a commit of this table. May raise HistoryGone.
     """
     if options.changes:
         wanted = [name for name in columns if name != OPERATION]
@@ -100,11 +96,7 @@ def changed(
 
 
 def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
-    """The schema of a read: the named columns, or all but Hudi's own.
-
-    Raises:
-        InvalidRecords: the table lacks a column.
-    """
+    """Return the schema of the named columns, or of all but Hudi's own; may raise InvalidRecords."""
     if columns is None:
         return schema
     full = hudi_schema.with_meta(schema)
@@ -115,12 +107,12 @@ def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
 
 
 def latest_completion(timeline: Timeline) -> str:
-    """The completion time of the last write; empty, which is before every time, without writes."""
+    """Return the completion time of the last write; empty, which is before every time, without writes."""
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 
 def _time(table: TableContext, timeline: Timeline, version: str) -> str:
-    """The completion time of a version."""
+    """Return the completion time of a version."""
     return checkpoint_of(timeline, version, Order.COMPLETION, reached(table))
 
 
@@ -164,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """The offset of a new query; later starts use its checkpoint."""
+        """Return the offset of a new query; later starts use its checkpoint."""
         match self._options.starting:
             case "earliest":
                 return {_OFFSET: _START}
@@ -174,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return {_OFFSET: self._commit_of(time) if time else _START}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit of a batch in commits, given as files, as Spark knows no other limits."""
+        """Return the limit of a batch in commits, given as files, as Spark knows no other limits."""
         limit = self._options.max_commits
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
@@ -185,7 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """The completion time at which the next batch ends."""
+        """Return the completion time at which the next batch ends."""
         done = self._completed_after(start[_OFFSET])
         self._check_columns()
         if isinstance(limit, ReadMaxFiles):
@@ -200,11 +192,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return changed(self._opened(), self._options, names, start[_OFFSET], end[_OFFSET], streams=True)
 
     def _check_columns(self) -> None:
-        """Raise if the table's columns differ from the query's, as the rows would lose values.
+        """Raise UnsupportedSchema if the table's columns differ from the query's, as the rows would lose values.
 
-        Raises:
-            UnsupportedSchema: the message names the columns. It is raised before the batch is committed, so that a
-                restart reads the batch again.
+        Raises before the batch is committed, so that a restart reads the batch again.
         """
         wanted = self._schema.names
         there = plain_columns(self._opened().schema(), wanted if self._options.columns else None)
@@ -232,7 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._table
 
     def _commit_of(self, version: str) -> str:
-        """The completion time of a version's last commit, as offsets are those of commits."""
+        """Return the completion time of a version's last commit, as offsets are those of commits."""
         table = self._opened()
         timeline, archived = table.timeline(), reached(table)()
         time = _time(table, timeline, version)
@@ -254,12 +244,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def check_times(table: TableContext, timeline: Timeline, options: SparkOptions) -> None:
-    """Raise for invalid times before the query is planned.
-
-    Raises:
-        InvalidInput: `begin`, `end` or `as_of` is not a version, `end` is before `begin`, or `changes` is of one
-            moment.
-    """
+    """Raise InvalidInput for invalid times, or for `changes` of one moment, before the query is planned."""
     if options.changes and (options.as_of is not None or options.filter is not None):
         raise InvalidInput("changes cannot be had as_of one moment or with a filter; give begin and end, and use where")
     begin, end, _ = (_time(table, timeline, v) if v else None for v in (options.begin, options.end, options.as_of))

@@ -45,7 +45,7 @@ def run_sql(
 
 
 class _Run:
-    """One attempt of a statement."""
+    """One attempt of a statement in a transaction."""
 
     def __init__(self, spark: SparkSession, txn: Transaction, view: RegisteredView, text: str) -> None:
         self._spark, self._txn, self._view, self._text = spark, txn, view, text
@@ -70,11 +70,7 @@ class _Run:
             return self._spark.sql(text)
 
     def _column(self, name: str) -> str:
-        """The table's spelling of a column's name.
-
-        Raises:
-            InvalidInput: the table has no such column.
-        """
+        """Return the table's spelling of a column name; raise InvalidInput for an unknown one."""
         found = self._names.get(name.lower())
         if found is None:
             raise InvalidInput(
@@ -86,7 +82,7 @@ class _Run:
         return {self._column(name): text for name, text in values}
 
     def _merge(self, statement: MergeStatement) -> None:
-        """Run a MERGE; raise unless ON compares exactly the key and partition columns."""
+        """Run a MERGE; raise InvalidInput unless ON compares exactly the key and partition columns."""
         keys = self._txn.config.identifying
         on = {self._column(name): theirs for name, theirs in statement.on}
         if {*on} != {*keys}:

@@ -1,11 +1,10 @@
 """Writes for which one process gathers all rows: upsert, delete, overwriting the rows' partitions.
 
-A data source cannot shuffle rows, and every task may have rows of a file group. So tasks convert their rows and stage
-them in the table's folder, in files of about `CHUNK_BYTES`. The committing process, on the driver's machine, sorts them
-by file group on its own disk, and then merges the file groups, `AT_ONCE` at a time. It holds the keys of all rows, one
-staged file, and the file groups being merged. No rows pass through the driver's JVM.
+A data source cannot shuffle rows. So tasks stage converted rows in the table's folder. The committing process, on the
+driver's machine, sorts them by file group on its own disk, and merges `AT_ONCE` groups at a time. It holds the keys of
+all rows, one staged file, and these groups; no rows pass through the driver's JVM.
 
-Not promised: that the staged files of a killed process are removed. They are in `.hoodie/.temp/staged-*`.
+Not promised: that the staged files of a killed process are removed from `.hoodie/.temp/staged-*`.
 """
 
 from __future__ import annotations
@@ -61,13 +60,9 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Stage:
-    """Settings for staging the rows of one write. Picklable.
+    """Settings for staging the rows of one write, in a `folder` of its own. Picklable.
 
-    Attributes:
-        writer: a writer of the table, without an instant.
-        operation: upsert, delete, or insert_overwrite.
-        valued: whether the write may be blind, so that the ordering values of deletes count.
-        folder: the folder of the staged files, of this write only.
+    `writer` has no instant. `valued`: the write may be blind, so the ordering values of deletes count.
     """
 
     writer: GroupWriter
@@ -76,11 +71,7 @@ class Stage:
     folder: str = field(default_factory=lambda: f"{MARKERS}/staged-{Machine().new_id()}")
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
-        """Convert and stage the rows of a task.
-
-        Raises:
-            DoesNotFit, InvalidRecords: as for `GroupWriter.keyed`.
-        """
+        """Convert and stage the rows of a task; raises as `GroupWriter.keyed`."""
         missing: Any = "refuse" if self.operation is WriteOperation.UPSERT else "null"
         is_delete = self.operation is WriteOperation.DELETE
         changes = tasks.keyer(self.writer, delete=is_delete, missing=missing, valued=self.valued)(batches)
@@ -96,6 +87,7 @@ class Stage:
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Group batches into lists of at least `CHUNK_BYTES`, except the last."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -122,9 +114,7 @@ def commit_staged(
 ) -> CommitResult:
     """Write the staged rows of all tasks in one transaction, with retries after conflicts.
 
-    Raises:
-        WriteConflict, InvalidRecords, Aborted: as for `Table.upsert`.
-        AlreadyCommitted, WrongCheckpoint: see `Transaction.exactly_once`.
+    Raises WriteConflict, InvalidRecords or Aborted like `Table.upsert`, or as `Transaction.exactly_once`.
     """
     with tempfile.TemporaryDirectory(prefix="hudi-staged-") as folder:
         merging = _Merging(stage, tuple(files), Path(folder))
@@ -228,9 +218,9 @@ def _opened(path: Path) -> pa.ipc.RecordBatchFileReader:
 def _groups(
     writer: GroupWriter, numbered: tasks.Numbered, keys: pa.ChunkedArray, homes: NDArray[np.int64], names: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of all rows, ascending, each with the number of its file group.
+    """Return row numbers, ascending, and the number of each one's file group; -1 - bucket is a new group.
 
-    A new group is -1 - its bucket. A key that several groups have goes into each of them.
+    A key that several groups have goes into each of them.
     """
     if writer.config.bucket_index is not None:
         there = {(one.partition, buckets.bucket_of(one.file_id)): int(n) for n, one in numbered.old.items()}

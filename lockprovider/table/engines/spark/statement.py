@@ -1,8 +1,7 @@
-"""Parser of one SQL statement that changes rows; it leaves the parts for Spark as text.
+"""Parser of one SQL statement that changes rows; it leaves expressions for Spark as text.
 
-sqlglot checks whether the whole is a statement in Spark's dialect, and where it is wrong. The parser cuts the text at
-its keywords, so that no expression is rewritten. Statements that cannot run as one transaction of a table are rejected,
-with the place.
+sqlglot checks the syntax in Spark's dialect. The parser then cuts the text at its keywords, so that no expression is
+rewritten. Statements that cannot run as one transaction are rejected, with the place.
 """
 
 from __future__ import annotations
@@ -87,11 +86,7 @@ Statement = MergeStatement | UpdateStatement | DeleteStatement | InsertStatement
 
 
 def parse_statement(text: str) -> Statement:
-    """Parse a statement.
-
-    Raises:
-        InvalidInput: the text is no such statement, or is not supported; the message names the place.
-    """
+    """Parse a statement; an InvalidInput names the place of what is wrong or not supported."""
     try:
         tokens = sqlglot.Dialect.get_or_raise(_DIALECT).tokenize(text)
     except TokenError as error:
@@ -391,7 +386,7 @@ def _insert(reader: _Reader) -> InsertStatement:
 
 
 def _is_list_of_names(reader: _Reader) -> bool:
-    """Whether `(` begins a list of columns, and not a query in parentheses."""
+    """Return whether `(` begins a list of columns, and not a query in parentheses."""
     following = reader.tokens[reader.at + 1 : reader.at + 2]
     return (
         reader.word == "("

@@ -6,15 +6,13 @@
         write_new(rows.where("is_new"), batch)                  # write_new = batches(table, hudi.insert)
         write_all(rows, batch)                                  # write_all = upserts(table)
 
-Each write of a batch is one transaction in the driver's Python process. Its commit records the query's id, the number
-of the batch, and the number of the write within the batch. Spark runs the last batch again after a crash. A write that
-the table already has is then skipped, and reported by the event `left_out`, a log line, and the result None. A write
-without rows makes no commit, either. A query with a new checkpoint and an old `stream_id` gets `WrongCheckpoint`.
+Each write of a batch is one transaction in the driver's Python process. Its commit records the query's id, and the
+numbers of the batch and of the write in it. Spark runs the last batch again after a crash. A write that the table
+already has is then skipped, with the event `left_out`, a log line, and the result None. A write without rows makes no
+commit, either.
 
-Not promised: exactly-once in these cases:
-
-- A function makes the writes of a batch in another order when it runs again, or decides anew which of them to make.
-- A query without a `stream_id` gets a new checkpoint: it is then another stream, and starts again.
+Not promised: exactly-once if a function changes the order or choice of its writes when it runs again, or if a query
+without a `stream_id` gets a new checkpoint: it is then another stream, and starts again.
 
 Source: Spark's "Structured Streaming Programming Guide", foreachBatch; Hudi `HoodieStreamingSink`.
 """
@@ -49,7 +47,7 @@ _EXECUTION = "spark.sql.execution.id"  # Spark gives each attempt of a batch its
 def upserts(
     table: TableContext, *, stream_id: str | None = None, retries: int = RETRIES
 ) -> Callable[[DataFrame, int], CommitResult | None]:
-    """Make a function for `foreachBatch` that upserts each batch by key, once."""
+    """Make a function for `foreachBatch` that upserts each batch by key, once; see `batches`."""
     return batches(table, functions.write, stream_id=stream_id, retries=retries)
 
 
@@ -107,7 +105,7 @@ class _Batches:
 
 
 class _Nothing(Exception):
-    """A batch changes nothing."""
+    """Signal that a batch changes nothing."""
 
 
 @dataclass
@@ -130,8 +128,7 @@ class _Writes:
     def one_of(self, table: TableContext, rows: DataFrame, batch: int, stream_id: str | None) -> Iterator[BatchId]:
         """Count the next write of this batch, and mark it as in progress while the block runs.
 
-        Raises:
-            InvalidInput: see `batches`.
+        Raises InvalidInput for an unknown stream, or a write that overlaps another.
         """
         query, name = _query(rows)
         if (stream := stream_id or query) is None or (stream_id is None and query == _CONNECT):
@@ -157,7 +154,7 @@ _WRITES = _Writes()
 
 
 def _query(rows: DataFrame) -> tuple[str | None, object]:
-    """The query's id and Spark's id of this attempt; None for rows that are no batch."""
+    """Return the query's id and Spark's id of this attempt; None for rows that are no batch."""
     if rows.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
         return _CONNECT, _CONNECT  # Connect starts a process for each start of a query, without the query's id
     context = rows.sparkSession.sparkContext

@@ -1,9 +1,8 @@
 """Functions that run on Spark's executors: each carries all its data, and writes files under predictable names.
 
-The name of a file group's next file has the instant, the group and a number, but no task attempt. Of two attempts of
-one task (a retry, a late one, a speculative one) the second finds the first one's file and adds none. A task that
-outlives its transaction removes its files. Not promised: anything for a task that is killed between these two steps
-after its transaction was rolled back. Its file is invisible, and a later clean of the table removes it.
+A file name has the instant, the group and a number, but no task attempt. Of two attempts of one task, the second finds
+the first one's file and adds none. A task that outlives its transaction removes its files; if it is killed before that,
+a later clean of the table removes its invisible file.
 """
 
 from __future__ import annotations
@@ -56,10 +55,7 @@ _MOST_BITS = 1 << 31
 
 @dataclass(frozen=True)
 class Sketch:
-    """Set of keys that may report a false member: it misses no key, and about one in thirty other keys passes.
-
-    A bit is set for each key's hash; `packed` holds the compressed bits. Picklable, and small in transit.
-    """
+    """Compact set of key hashes that misses no key; about one in thirty other keys passes, too. Picklable."""
 
     packed: bytes
 
@@ -80,19 +76,19 @@ class Sketch:
         return {"packed": self.packed}
 
     def may_have(self, keys: Any) -> pa.Array:
-        """For each key of an Arrow string array: False if it is not in the set, True if it may be."""
+        """Return False for each key of an Arrow string array that is not in the set, True for others."""
         at = hashes(keys) % np.uint32(8 * len(self._bytes))
         return pa.array((self._bytes[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_))
 
 
 def change_schema(schema: pa.Schema) -> pa.Schema:
-    """Schema of a change: the table's columns, key, partition, and whether it is a delete, which has null columns."""
+    """Return the schema of a change: the table's columns (null in a delete), key, partition, and the delete flag."""
     columns = [column.with_nullable(True) for column in schema]
     return pa.schema([*columns, (KEY, pa.string()), (PARTITION, pa.string()), (DELETE, pa.bool_())])
 
 
 def grouped_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of a row with its file group, or of a change with its target group."""
+    """Return the schema of a row with its file group, or of a change with its target group."""
     return pa.schema([*schema, *KEYS])
 
 
@@ -113,7 +109,7 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
 def locator(
     writer: GroupWriter, schema: pa.Schema, sketch: Sketch | None = None
 ) -> Callable[[tuple[str, FileSlice]], pa.Table]:
-    """Make a function that reads the rows of a numbered file slice and their place, as `grouped_schema`.
+    """Make a function that reads a numbered file slice's rows and their place, as `grouped_schema`.
 
     Without columns in `schema`, it reads only keys. With a sketch, only rows that may be in it.
     """
@@ -148,13 +144,13 @@ def _with_key(schema: pa.Schema) -> pa.Schema:
 def keyer(
     writer: GroupWriter, *, delete: bool, missing: OnMissing = "null", valued: bool = False
 ) -> Callable[[Batches], Batches]:
-    """Make a function that turns rows into changes.
+    """Make a function that turns rows into changes; for `missing` see `GroupWriter.keyed`.
 
-    `missing`: how to treat columns that the rows lack, see `GroupWriter.keyed`. `valued`: the ordering values of
-    deletes count, and are checked.
+    `valued`: the ordering values of deletes count, and are checked.
     """
 
     def run(batches: Batches) -> Batches:
+        """Yield the changes of each batch."""
         for batch in batches:
             given = pa.Table.from_batches([batch])
             if delete:
@@ -177,13 +173,13 @@ def _changes(schema: pa.Schema, rows: pa.Table, tags: Sequence[Any], deletes: An
 
 
 def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batches], Batches]:
-    """Make a function that turns rows with a clause of a MERGE into changes, by the values of that clause.
+    """Make a function that turns rows with a clause number (`CLAUSE`) of a MERGE into changes.
 
-    Each row has the number of its clause (`CLAUSE`), its tags (`KEYS`), and a struct of values per clause, in the
-    column that `values` names. None in `values`: the clause deletes.
+    `values` names each clause's column of new values; None means that the clause deletes.
     """
 
     def run(batches: Batches) -> Batches:
+        """Yield the changes of each batch and clause."""
         for batch in batches:
             for number, name in enumerate(values):
                 mine = batch.filter(pc.equal(batch.column(CLAUSE), number))
@@ -236,8 +232,8 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 class Numbered:
     """The file groups of one write, numbered by the driver: numbers are short names, and the same in every attempt.
 
-    `old` are the groups that may change. `new` is the first number of each partition's new groups; each partition has
-    `buckets` of them. `changes` counts the rows for these partitions.
+    `old` are the groups that may change. `new` is the first number of each partition's `buckets` new groups. `changes`
+    counts the rows.
     """
 
     old: Mapping[str, FileSlice]
@@ -271,12 +267,10 @@ def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Calla
 
 
 def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | None = None) -> list[WriteStat]:
-    """Write all rows of this task as new file groups, one per table partition.
+    """Write all rows of this task as new file groups, one file per table partition, however many rows.
 
-    Each group is one file, however many rows: a split by their order would differ between attempts.
-
-    Raises:
-        InvalidRecords: a row is for none of the partitions `within` (None: any), or a key comes twice.
+    A split by the rows' order would differ between attempts. Raises InvalidRecords for rows outside of `within` (None:
+    any), or a repeated key.
     """
     if not (held := list(batches)):
         return []
@@ -300,11 +294,7 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
 
 
 def check_within(found: Iterable[str], within: Iterable[str]) -> None:
-    """Raise if rows are for partitions that are not overwritten.
-
-    Raises:
-        InvalidRecords: the message names the partitions.
-    """
+    """Raise InvalidRecords if rows are for partitions that are not overwritten."""
     if strange := sorted({*found} - {*within}):
         raise InvalidRecords(
             f"rows are for partitions {strange}, which are not to be overwritten: {sorted(within)} are"
@@ -317,7 +307,7 @@ def rewriter(
     """Make a function that writes a next slice or a new group. `valued`: deletes have ordering values."""
 
     def stored(changes: pa.Table) -> pa.Table:
-        """Convert rows that came back from Spark: its types of them differ in nested names and in the zone."""
+        """Convert rows that came back from Spark with other nested names and zones."""
         if not changes.num_rows:
             return writer.schema.empty_table()  # deletes by a condition have no columns
         given = changes.select(writer.schema.names)
@@ -327,6 +317,7 @@ def rewriter(
         return writer.deletes(changes, valued=True)
 
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
+        """Write one group's next file, and return its statistics as a table."""
         partition, group = key[0].as_py(), key[1].as_py()
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)
@@ -359,13 +350,13 @@ def _new_group(
 
 
 def stats_table(stats: Sequence[WriteStat]) -> pa.Table:
-    """Write statistics as rows."""
+    """Return write statistics as rows."""
     rows = [{name: getattr(stat, name) for name in STATS.names} for stat in stats]
     return pa.Table.from_pylist(rows, schema=STATS)
 
 
 def _task_number() -> int:
-    """The number of this task's part of the rows, the same in each attempt."""
+    """Return the number of this task's part of the rows, the same in each attempt."""
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("base files are written in Spark tasks only")
@@ -373,5 +364,5 @@ def _task_number() -> int:
 
 
 def _token(number: int) -> str:
-    """Hudi's write token `<task>-<stage>-<attempt>`, without the attempt, so that every attempt uses the same names."""
+    """Return Hudi's write token `<task>-<stage>-<attempt>`, without the attempt: every attempt uses the same names."""
     return f"{number}-0-0"

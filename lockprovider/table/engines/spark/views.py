@@ -1,4 +1,4 @@
-"""Temporary views that make tables known to SQL."""
+"""Temporary views of tables, for Spark SQL."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def register(
     """Make a temporary view of the session: `register(spark, "s3://bucket/trips", "trips")`, for SELECT and `sql`.
 
     The view shows the table as of now, or of a moment. It follows commits of `sql`; register it again to see other
-    later commits. `columns` and `filter` narrow the read of the files. A query's own columns and filters do so only
-    with Spark's own reader (`native_reads`), as Spark does not pass them to Python. Other arguments are as for `read`.
+    later commits. `columns` and `filter` narrow the read. A query's own columns and filters do so only with Spark's own
+    reader (`native_reads`). Other arguments are as for `read`.
 
     Raises:
         TableNotFound: no table exists at this URL.
@@ -75,14 +75,12 @@ def sql(
 
         sql(spark, "merge into trips using late on trips.id = late.id when matched then update set *", retries=5)
 
-    The statement's queries and conditions read that view as of the transaction, also in a retry after a conflict.
-    Afterwards the view shows the table as of then. Other views and tables are the session's. MERGE works by record key:
-    ON must compare exactly the key and partition columns. INSERT does not check for existing keys, unless the table has
-    a bucket index. INSERT OVERWRITE replaces all rows.
+    The statement reads that view as of the transaction, also in a retry; other views and tables are the session's.
+    Afterwards the view shows the table as of then. ON of a MERGE must compare exactly the key and partition columns.
+    INSERT does not check for existing keys, unless the table has a bucket index. INSERT OVERWRITE replaces all rows.
 
     Raises:
-        InvalidInput: the text is no such statement, or is not supported: the message names the place; or no view of
-            this name is registered.
+        InvalidInput: the text is no supported statement (the message names the place), or no such view is registered.
         InvalidRecords: the source of a MERGE has a key twice, or a row or column does not fit.
         WriteConflict: all `retries` + 1 tries lost to other writers.
         ModuleNotFoundError: sqlglot is not installed.
@@ -97,11 +95,7 @@ def sql(
 
 
 def writable_view(spark: SparkSession, name: str) -> RegisteredView:
-    """Return the registered view that a statement changes.
-
-    Raises:
-        InvalidInput: no view has this name, or it shows only a part of its table.
-    """
+    """Return the registered view of this name; raise InvalidInput unless it shows its whole table."""
     views = _VIEWS.get(spark, {})
     found = views.get(name.lower())
     if found is None:

@@ -6,7 +6,7 @@ instant. Spark also makes a stream's writer just to commit, so a stream takes it
 
 Not promised: that a write survives longer than the heartbeat's tolerance (120 s) without one of these processes, as
 when it waits for executors. It then fails, and nothing of it is visible. The functions in `spark` have no such limit,
-as the driver sends their heartbeat. They also raise typed errors, and return their results.
+as the driver sends their heartbeat.
 
 Source: Spark's `DataSourceWriter`, `DataSourceStreamWriter`; Hudi `HoodieStreamingSink`.
 """
@@ -121,23 +121,14 @@ class WriteJob:
     is_left_out: bool = False
 
     def check(self) -> None:
-        """Raise for what `begin` would reject, and create a missing table.
-
-        Raises:
-            TableNotFound, TableExists, InvalidInput, InvalidRecords, UnsupportedSchema: see `open_target`.
-            InvalidInput: the rows cannot be written to the table.
-        """
+        """Create a missing table, and raise InvalidInput for rows that do not fit; see `open_target`."""
         table = open_target(self.options, self.asked, self.rows)
         self.is_left_out = table is None
         if table is not None:
             self._check(table)
 
     def begin(self) -> Transaction | None:
-        """Take an instant, unless the job has one or gathers all rows first; creates a missing table.
-
-        Raises:
-            TableNotFound, TableExists, InvalidInput, InvalidRecords, UnsupportedSchema: see `check`.
-        """
+        """Check the write, and take an instant unless the job has one or gathers all rows first."""
         if self.group is not None or self.is_left_out:
             return None
         self.check()

@@ -1,4 +1,4 @@
-"""Facts about a table that the doctor gathers, and its findings. This module only reads; `rules` judges the facts."""
+"""Facts about a table that the doctor gathers without a write, and its findings; `rules` judges the facts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class TableFinding:
-    """Fault of a table, or (a note) something to know.
+    """Finding of the doctor: a fault of a table, or a note.
 
     Attributes:
         rule: the name of the rule, e.g. `R4`.
@@ -74,7 +74,8 @@ class Facts:
 
     Attributes:
         properties: the parsed properties, or the error text.
-        lone_backup, both: whether only the backup of the properties exists, or both files.
+        lone_backup: whether only the backup of the properties exists.
+        both: whether the properties and their backup exist.
         entries: the files of the timeline folder, by name.
         commits: the metadata of completed writes, or the error text.
         markers: paths of all markers.
@@ -82,20 +83,19 @@ class Facts:
         victims: begin times that completed rollbacks and restores name.
         now_ms: the time of these facts, in epoch ms.
         dead: begin times of pending instants whose writer or executor is dead or missing.
-        clock_ahead_ms: how far this machine's clock is ahead of the store's, in ms; 0 if the difference is harmless.
-        lock_fault: a fault of the lock record; empty if it has none.
+        clock_ahead_ms: this machine's clock minus the store's, in ms; 0 if the difference is harmless.
+        lock_fault: a fault of the lock record, or empty.
         lock_note: the lock's holder, or a pending publish; empty if the lock is free.
-        lockless: commits that are missing in the lock's log, although the log reaches back far enough.
+        lockless: commits that the lock's log lacks, although it reaches back far enough.
         bucket_rules: whether a JVM writer stored bucket rules, which this library does not know.
         slices: the latest snapshot, if it could be read.
-        misread: why a reader here would misread rows; empty if it would not.
-        archive_fault: a fault of the archive's own files.
+        misread: why a reader here would misread rows, or empty.
+        archive_fault: a fault of the archive's own files, or empty.
         archive_left: instants that are in the archive and still on the timeline.
-        archive_hidden: archived writes that are younger than one of `archive_left`, and so count as never committed.
+        archive_hidden: archived writes younger than one of `archive_left`, which readers take for never committed.
         listing: differences between the metadata table and the files, or the error text; None if readers use none.
-        misplaced: by file, the number of rows whose key has another bucket; only files with such rows.
-        repeated: by partition, the number of keys in several base files; only partitions with such keys. None if keys
-            were not read.
+        misplaced: for each file with such rows, the number of rows whose key has another bucket.
+        repeated: for each partition with such keys, the number of keys in several base files; None if not read.
     """
 
     properties: TableConfig | str
@@ -132,35 +132,34 @@ class Facts:
 
     @property
     def config(self) -> TableConfig | None:
-        """The properties, if they could be parsed."""
+        """The properties, or None if they could not be parsed."""
         return None if isinstance(self.properties, str) else self.properties
 
     @property
     def stats(self) -> Iterator[tuple[Instant, WriteStat]]:
-        """Yield the statistics of every file that a readable commit wrote."""
+        """The statistics of every file that a readable commit wrote."""
         for instant, metadata in self.commits.items():
             if not isinstance(metadata, str):
                 yield from ((instant, stat) for stats in metadata.stats.values() for stat in stats)
 
     @property
     def replaced(self) -> frozenset[FileGroup]:
-        """The file groups that commits replaced."""
+        """The file groups that readable commits replaced."""
         known = (metadata for metadata in self.commits.values() if not isinstance(metadata, str))
         return frozenset[FileGroup]().union(*(metadata.ended for metadata in known))
 
 
 def some(names: Iterable[str]) -> str:
-    """Return a few of the names, and the number of others."""
+    """Return the first names as text, with the number of others."""
     found = sorted(names)
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return ", ".join(found[:_SHOWN]) + more
 
 
 def gather(table: TableContext, *, keys: bool = False) -> Facts:
-    """Gather all facts, with `keys` also those about all record keys; write nothing.
+    """Gather all facts without a write; with `keys` also read all record keys.
 
-    Raises:
-        TableNotFound: there is neither a properties file nor a timeline.
+    Raises `TableNotFound` if there is neither a properties file nor a timeline.
     """
     store = table.store
     # Files are listed before the timeline, so that a file without an instant never gets one later.
@@ -208,7 +207,7 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
 
 
 def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[tuple[FileSlice, ...], str]:
-    """Return the latest snapshot, and why its rows cannot be read."""
+    """Return the latest snapshot's slices, and why its rows cannot be read."""
     with contextlib.suppress(Corrupt, CasError, HistoryGone):  # Other checks report these errors.
         try:
             return table.snapshot_of(timeline, files).slices, ""
@@ -220,6 +219,7 @@ def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -
 def _listing(
     table: TableContext, config: TableConfig, timeline: Timeline, files: tuple[Entry, ...]
 ) -> ListingDifferences | str | None:
+    """Return differences between the metadata table and the files, or the error text."""
     if LISTING not in config.metadata_partitions:
         return None
     try:
@@ -239,7 +239,7 @@ def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice
 
 
 def _repeated(table: TableContext, slices: tuple[FileSlice, ...]) -> dict[str, int]:
-    """Count repeated keys by partition; read the base files of one partition at a time, and no log files."""
+    """Count repeated keys by partition; read base files, but no log files."""
     found: dict[str, int] = {}
     for partition in sorted({one.partition for one in slices}):
         parts = []
@@ -292,7 +292,7 @@ def _undone(action: Action, data: bytes, name: str) -> set[str]:
 def _dead(
     table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats_ms: dict[str, int], now_ms: int
 ) -> frozenset[str]:
-    """Return dead instants.
+    """Return the dead pending instants.
 
     A service is alive while its files are fresh, a waiting plan only while its executor sends heartbeats.
     """
@@ -308,7 +308,7 @@ def _is_of(name: str, begins: tuple[str, ...]) -> bool:
 
 
 def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return a fault of the archive, archived instants that are on the timeline, and the writes that these hide."""
+    """Return the archive's fault, archived instants on the timeline, and the writes that these hide."""
     sizes = {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
     done = [i.begin for i in timeline.instants if i.is_completed]
     try:
@@ -325,7 +325,7 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
 
 
 def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str, ...]]:
-    """Return a fault of the lock record, a note on it, and the commits that writers made without the lock."""
+    """Return the lock record's fault, a note on it, and the commits made without the lock."""
     data = _read(table, LOCK)
     if data is None:
         return "", "", ()

@@ -1,14 +1,4 @@
-"""Checks of a table's facts: the seven rules that all writers of a shared table must keep, and more.
-
-    R1  markers announce the files of failed writers, which are rolled back before archival could make them visible
-    R2  no metadata table, which would hide commits that are not in it
-    R3  all times are UTC
-    R4  the table's version and properties suit all its writers
-    R5  one base file for each file group and instant
-    R6  times are unique, and every commit saw the previous one
-    R7  each partition has its metafile
-
-Other checks: files of commits, buckets, services, archive, lock, leftovers. The checks change nothing.
+"""Checks of a table's facts: the rules R1 to R7 that all writers of a shared table must keep, and more.
 
 Source: Hudi `MarkerBasedRollbackStrategy`, `HoodieTableMetadata`, `HoodieInstantTimeGenerator`, `UpgradeDowngrade`,
 `HoodieTableFileSystemView`, `FSUtils.getAllPartitionPaths`.
@@ -75,7 +65,10 @@ def _listed(state: Literal["wrong", "note"], names: Collection[str], what: str, 
 
 
 def failed_writes(facts: Facts) -> _Found:
-    """Check R1: find failed writes, files without markers, and files without an instant."""
+    """Check R1: report dead writers, files without markers, and files without an instant.
+
+    A rollback must remove a failed write's files before archival would make them visible.
+    """
     now, marked = facts.timeline, {_marked(path) for path in facts.markers}
     listed = {path.split("/")[2] for path in facts.markers if path.rpartition("/")[2].startswith("MARKERS")}
     for begin in now.pending_writes:
@@ -93,7 +86,7 @@ def failed_writes(facts: Facts) -> _Found:
 
 
 def metadata_table(facts: Facts) -> _Found:
-    """Check R2: find a metadata table; `properties` checks what the properties say about it."""
+    """Check R2: report a metadata table, which hides commits that it does not record."""
     if facts.metadata_table and not (facts.config is not None and says_listing_is_kept(facts.config)):
         listed = facts.config is not None and bool(facts.config.named_metadata)
         what = "there is a metadata table below .hoodie/metadata" + ("" if listed else ", which no reader uses")
@@ -119,7 +112,7 @@ def listing(facts: Facts) -> _Found:
 
 
 def lists(facts: Facts) -> _Found:
-    """Note columns with lists: JVM Hudi's merge of copy-on-write files fails at a null in one; nulls are not sought."""
+    """Note columns with lists: JVM Hudi's copy-on-write merge fails at a null in a list."""
     schemas = (done.schema_json or "" for done in facts.commits.values() if isinstance(done, CommitMetadata))
     if facts.config is not None and not facts.config.is_merge_on_read and any('"array"' in one for one in schemas):
         what = "a column has lists: a JVM upsert fails at a file in which a list has a null"
@@ -128,7 +121,7 @@ def lists(facts: Facts) -> _Found:
 
 
 def zones(facts: Facts) -> _Found:
-    """Check R3: compare each instant's completion time with the store's modification time of its file."""
+    """Check R3, times are UTC: compare completion times with the files' modification times."""
     if facts.config is not None and not facts.config.timezone:
         what = "hoodie.table.timeline.timezone is not set: each JVM writer takes its own zone"
         yield _NOTE, what, "`lockprovider table share URL`, or run every JVM writer with -Duser.timezone=UTC"
@@ -150,7 +143,7 @@ def _is_zone(drift_ms: int) -> bool:
 
 
 def properties(facts: Facts) -> _Found:
-    """Check R4: the properties, and everything that depends on them."""
+    """Check R4: the table's version and properties suit all its writers."""
     if facts.lone_backup:
         what = "hoodie.properties is gone, only hoodie.properties.backup is there: a writer died between"
         yield _WRONG, what, "copy the backup to hoodie.properties, while nobody writes"
@@ -184,7 +177,7 @@ def properties(facts: Facts) -> _Found:
 
 
 def _appearance(config: TableConfig) -> _Found:
-    """Check the visibility of commits: which readers may miss some."""
+    """Check the visibility of commits, and note which readers may miss some."""
     found = visibility(config)
     if found not in VISIBILITIES:
         what = f"{VISIBILITY_KEY}={found} is none of {' and '.join(map(repr, VISIBILITIES))}: commits appear in order"
@@ -195,7 +188,7 @@ def _appearance(config: TableConfig) -> _Found:
 
 
 def _settings(config: TableConfig) -> _Found:
-    """Check the settings for JVM writers in Spark; the rule for zones checks the zone."""
+    """Check the settings for JVM writers in Spark, except the zone, which `zones` checks."""
     changes = [
         change for change in unshared(config, keeps_listing=says_listing_is_kept(config)) if change.key != ZONE_KEY
     ]
@@ -209,7 +202,7 @@ def _settings(config: TableConfig) -> _Found:
 
 
 def twins(facts: Facts) -> _Found:
-    """Check R5: find several base files of one file group and instant."""
+    """Check R5: report several base files of one file group and instant."""
     bases = [(folder, file, entry) for folder, file, entry in facts.data if isinstance(file, BaseFile)]
     counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in bases)
     named = {stat.path for _, stat in facts.stats}
@@ -222,7 +215,7 @@ def twins(facts: Facts) -> _Found:
 
 
 def order(facts: Facts) -> _Found:
-    """Check R6: find equal completion times, and commits that completed before they began."""
+    """Check R6: report equal completion times, and commits completed before they began or unseen by a later one."""
     times = Counter(i.completion for i in facts.timeline.instants if i.is_completed and i.changes_rows)
     for time, count in times.items():
         if count > 1:
@@ -236,7 +229,7 @@ def order(facts: Facts) -> _Found:
 
 
 def _unseen(facts: Facts) -> _Found:
-    """Find commits that missed an earlier one: a slice must name the previous slice as its source."""
+    """Report commits that missed an earlier one: a slice must name the previous slice as its source."""
     groups: dict[FileGroup, list[tuple[str, str | None]]] = {}
     for instant, stat in (one for one in facts.stats if not one[1].is_log):  # A log names no slice.
         groups.setdefault(stat.group, []).append((instant.begin, stat.prev_commit))
@@ -253,7 +246,7 @@ def _unseen(facts: Facts) -> _Found:
 
 
 def metafiles(facts: Facts) -> _Found:
-    """Check R7: find partitions without a metafile."""
+    """Check R7: report partitions without a metafile."""
     there = {entry.path for entry in facts.files}
     for folder in sorted({folder for folder, _, _ in facts.data}):
         path = join(folder, PARTITION_METAFILE)
@@ -307,7 +300,7 @@ def buckets(facts: Facts) -> _Found:
 
 
 def examine(facts: Facts) -> TableReport:
-    """Run all checks; return the rule, the title and the findings of each."""
+    """Run all checks on facts; return the rule, the title and the findings of each."""
     checks = _CHECKS if facts.repeated is None else (*_CHECKS, ("keys", "each key is in one file group", _keys))
     if facts.config is not None and facts.config.version not in READABLE_VERSIONS:
         checks = (("R4", "version and properties", _version),)
@@ -317,7 +310,7 @@ def examine(facts: Facts) -> TableReport:
 
 
 def _version(facts: Facts) -> _Found:
-    """Report a version whose layout is unknown; skip all other checks, and note this."""
+    """Report an unknown table version, and note that all other checks are skipped."""
     yield from (said for said in properties(facts) if "hoodie.table.version" in said[1])
     version = facts.config and facts.config.version
     what = f"nothing else was looked at: a table of version {version} keeps its timeline in another way"
@@ -353,7 +346,7 @@ def _commits(facts: Facts) -> _Found:
 
 
 def _missing(facts: Facts) -> _Found:
-    """Find files of the latest snapshot that are gone, or have another size than their commit states."""
+    """Report files of the latest snapshot that are gone, or differ in size from their commit."""
     sizes = {entry.path: entry.size for entry in facts.files}
     latest: dict[FileGroup, tuple[str, WriteStat]] = {}
     for instant, stat in sorted((one for one in facts.stats if not one[1].is_log), key=lambda one: one[0].begin):
@@ -370,7 +363,7 @@ def _missing(facts: Facts) -> _Found:
 
 
 def _services(facts: Facts) -> _Found:
-    """Find plans and services that no client completes."""
+    """Report plans and services that no client completes."""
     for action, mend in _UNFINISHED.items():
         for begin in facts.timeline.pending(action):
             if begin in facts.dead:
@@ -384,7 +377,7 @@ def _services(facts: Facts) -> _Found:
 
 
 def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
-    """Return the finding of a plan, with its age; it is wrong if no client ran it for a day."""
+    """Return the finding of a waiting plan, with its age; it is wrong after a day."""
     if begin not in facts.dead:
         return _NOTE, f"{what}; it is being run", "nothing, or wait for it"
     age_ms = max(0, facts.now_ms - to_ms(begin))
@@ -414,7 +407,6 @@ def _archive(facts: Facts) -> _Found:
 
 
 def _lock(facts: Facts) -> _Found:
-    """Check the lock record."""
     if facts.lock_fault:
         yield _WRONG, facts.lock_fault, "remove the object, once no writer runs"
     if facts.lock_note:
@@ -424,7 +416,6 @@ def _lock(facts: Facts) -> _Found:
 
 
 def _leftovers(facts: Facts) -> _Found:
-    """Note harmless leftovers: heartbeats and markers of finished instants."""
     known = {i.begin for i in facts.timeline.instants if i.state is not InstantState.COMPLETED}
     known -= {i.begin for i in facts.timeline.instants if i.is_completed}
     beats = [begin for begin in facts.beats if begin not in known]
@@ -453,12 +444,9 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Run every check on a table, even on one that cannot be opened.
+    """Run every check on a table, even on one that cannot be opened; write nothing.
 
-    With `keys`, the doctor reads all record keys, and counts those in several file groups.
-
-    Raises:
-        TableNotFound: there is neither a properties file nor a timeline.
-        CasError: the store failed.
+    With `keys`, the doctor reads all record keys and counts those in several file groups. Raises `TableNotFound` if
+    there is neither a properties file nor a timeline.
     """
     return examine(gather(table, keys=keys))

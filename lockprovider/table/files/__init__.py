@@ -1,4 +1,4 @@
-"""Rows in data files: read, write and merge base and log files, and open the files of a table.
+"""Data files of a table: readers, writers and merges of base and log files.
 
 May import: timeline, format and below. It also runs on executors and workers, so it uses no lock and no transaction.
 """

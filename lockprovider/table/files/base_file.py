@@ -1,6 +1,6 @@
-"""Base files: compute keys, partitions and buckets of rows, and read files, without loops over rows in Python.
+"""Base files: compute keys, partitions and buckets of rows, and read files, without Python loops over rows.
 
-Source: Hudi `HoodieAvroParquetWriter`, and its key generators for keys and partition paths;
+Source: Hudi `HoodieAvroParquetWriter`, its key generators;
 `HoodieSimpleBucketIndex.loadBucketIdToFileIdMappingForPartition`.
 """
 
@@ -44,14 +44,14 @@ ROW_GROUP_BYTES = 128 << 20  # This limits the rows in memory, however few they 
 
 
 def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) -> pa.Array:
-    """Return every row's record key: the value itself, or `a:1,b:2` for several fields (or for one, if `named`).
+    """Return each row's record key: the value itself, or `a:1,b:2` for several fields or if `named`.
 
-    Dates are ISO, timestamps are microseconds since 1970 (Hudi's default; its Spark row writer may differ), booleans
-    are lower case.
+    Dates are ISO texts, booleans lower case, and timestamps microseconds since 1970 (Hudi's default; its Spark row
+    writer may differ).
 
     Raises:
-        InvalidRecords: a key column is missing; a key is null or empty (with several fields: all of them); other
-            values could have the same key.
+        InvalidRecords: a column is missing; a key is null or empty (of several fields: all); another row's values could
+            have the same key.
     """
     texts = [_texts(table, field) for field in fields]
     filled = [_filled(text) for text in texts]
@@ -72,7 +72,6 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
-    """Refuse values whose key other values could have; `key_of_texts` raises the error."""
     words = pa.array([NULL_KEY, EMPTY_KEY])
     for text, field, end in zip(texts, fields, separators(fields), strict=True):
         if not _is_text(table.schema.field(field).type):
@@ -84,10 +83,10 @@ def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequen
 
 
 def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
-    """Return every row's partition path, the folders of its values; empty text for an unpartitioned table.
+    """Return each row's partition path; it is empty in an unpartitioned table.
 
     Raises:
-        InvalidRecords: a partition column is missing, or a value cannot be a folder.
+        InvalidRecords: a column is missing, or a value cannot be a folder name.
     """
     if not style.fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
@@ -112,7 +111,7 @@ def _placeheld(text: pa.Array) -> pa.Array:
 
 
 def _texts(table: pa.Table, field: str) -> pa.Array:
-    """Return a column as Hudi writes keys and partition values."""
+    """Return a column's values as Hudi writes them in keys and partition paths."""
     if field not in table.column_names:
         raise InvalidRecords(f"column {field!r} is missing; the rows have {table.column_names}")
     column = table.column(field)
@@ -131,7 +130,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def array_of(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column in one piece."""
+    """Return a chunked column as one array."""
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -141,13 +140,9 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 
 
 def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
-    """Open a base file and read only its footer.
+    """Open a base file from bytes, a file object or a path, and read only its footer.
 
-    `source` is bytes, an open file, a local path or a path in `filesystem`.
-
-    Raises:
-        Corrupt: the file is not a Parquet file.
-        UnsupportedTable: see `check_footer`.
+    Raises `Corrupt` for a file that is not Parquet, and what `check_footer` raises.
     """
     try:
         found = pq.ParquetFile(_source(source), filesystem=filesystem, pre_buffer=True)
@@ -158,11 +153,7 @@ def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
 
 
 def check_operation(names: Iterable[str], name: str) -> None:
-    """Refuse a file whose rows are a Flink change log: some of its rows are deletes.
-
-    Raises:
-        UnsupportedTable: the file has the column that states the operation of each row.
-    """
+    """Raise `UnsupportedTable` for a Flink change log, whose operation column marks some rows as deletes."""
     if schema.FLINK_OPERATION in names:
         raise UnsupportedTable(
             f"file {name} has a column {schema.FLINK_OPERATION}, by which Flink marks rows that are deleted: they "
@@ -171,11 +162,9 @@ def check_operation(names: Iterable[str], name: str) -> None:
 
 
 def check_footer(footer: pq.FileMetaData, name: str) -> None:
-    """Refuse a file whose rows would be misread here: with dates of Spark's Julian calendar, or a change log.
+    """Raise `UnsupportedTable` for a Flink change log, or old dates in Spark's Julian calendar.
 
-    Raises:
-        UnsupportedTable: the file has Spark's mark of that calendar, and dates before 1582-10-15 or moments before
-            1900; or see `check_operation`.
+    Such dates have Spark's legacy mark, and are before 1582-10-15 (timestamps: before 1900).
     """
     check_operation(footer.schema.names, name)
     if LEGACY_KEY.encode() not in (footer.metadata or {}):
@@ -193,18 +182,16 @@ def check_footer(footer: pq.FileMetaData, name: str) -> None:
 
 
 def _time_unit(column: Any) -> str:
-    """Return `DATE`, the unit of a timestamp, or another logical type's name."""
     kind = column.logical_type.type
     return str(json.loads(column.logical_type.to_json())["timeUnit"]) if kind == "TIMESTAMP" else str(kind)
 
 
 def _from(statistics: pq.Statistics, limit: int | None) -> bool:
-    """Whether all values are at least `limit`."""
     return not statistics.num_values or (statistics.has_min_max and statistics.min_raw >= limit)
 
 
 def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:
-    """Open a base file like `open_base_file`, and read repetitive text columns as dictionaries, for speed."""
+    """Open a base file like `open_base_file`; read repetitive text columns as dictionaries, for speed."""
     known = open_base_file(source, filesystem).metadata
     few = [number for number in range(known.num_columns) if _is_of_few_texts(known, number)]
     names = [known.schema.column(number).path for number in few]
@@ -214,7 +201,7 @@ def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:
 
 
 def _is_of_few_texts(known: pq.FileMetaData, number: int) -> bool:
-    """Whether a text column is stored as a dictionary, in less than a byte a row."""
+    """Return whether a text column is stored as a dictionary, in less than a byte a row."""
     column = known.schema.column(number)
     if column.logical_type.type != "STRING" or column.path != column.name or column.path == schema.RECORD_KEY:
         return False
@@ -223,11 +210,7 @@ def _is_of_few_texts(known: pq.FileMetaData, number: int) -> bool:
 
 
 def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read all rows of an opened base file; the schema's metadata has the footer's entries.
-
-    Raises:
-        Corrupt: a part of the file is damaged.
-    """
+    """Read all rows of a base file, with the footer's entries as schema metadata; raise `Corrupt` if damaged."""
     try:
         return file.read(None if columns is None else list(columns))
     except (pa.ArrowInvalid, OSError) as error:
@@ -235,11 +218,7 @@ def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> 
 
 
 def in_batches(file: pq.ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
-    """Yield all rows of an opened base file, at most `rows` and about `at_most` bytes at a time.
-
-    Raises:
-        Corrupt: a part of the file is damaged.
-    """
+    """Yield all rows of a base file in batches of at most `rows` rows and about `at_most` bytes."""
     groups = list(range(file.num_row_groups))
     known = [file.metadata.row_group(number) for number in groups]
     # Arrow fetches all requested groups before it reads the first, so a large file is read group by group.
@@ -259,12 +238,12 @@ def _damaged(error: Exception) -> Corrupt:
 
 
 def keys_of(file: pq.ParquetFile) -> pa.Array:
-    """Read the record keys of an opened base file, in file order."""
+    """Read the record keys of a base file, in file order."""
     return array_of(read_columns(file, [schema.RECORD_KEY]).column(0))
 
 
 def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
-    """Return the least and the greatest record key of a base file; None if its footer is not reliable."""
+    """Return the least and greatest record key from a footer; None if they are not reliable."""
     found = footer.metadata or {}
     least, greatest = found.get(MIN_KEY.encode()), found.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():
@@ -273,7 +252,7 @@ def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
 
 
 def known_filter(footer: pq.FileMetaData) -> bloom.KnownFilter | None:
-    """Return the bloom filter of a base file; None if it has none of the known type."""
+    """Return the bloom filter in a footer; None if it has none of the known type."""
     found = footer.metadata or {}
     text = found.get(BLOOM_KEY.encode())
     if text is None or found.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
@@ -293,29 +272,25 @@ _LIKELY = 65_536  # Only about 2 in 100,000 random file ids begin with 8 digits 
 
 
 def index_of(config: TableConfig) -> BucketIndex:
-    """Return the bucket index of a table that has one."""
+    """Return the table's bucket index; the table must have one."""
     if config.bucket_index is None:
         raise RuntimeError("a table without a bucket index has no buckets")
     return config.bucket_index
 
 
 def of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
-    """Return each key's bucket, in a table with a bucket index."""
+    """Return the bucket of each key; the table must have a bucket index."""
     return index_of(config).of(keys, config.record_keys)
 
 
 def misplaced(config: TableConfig, there: FileSlice, keys: pa.Array) -> int:
-    """Count a file's keys that belong to another bucket; all of them if the file has no bucket."""
+    """Count a file's keys that belong to another bucket: all keys, if the file has no bucket."""
     bucket = bucket_of(there.file_id)
     return len(keys) if bucket is None else pc.sum(pc.not_equal(of_keys(config, keys), bucket)).as_py() or 0
 
 
 def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple[str, int], FileSlice]:
-    """Return the file group of each (partition, bucket).
-
-    Raises:
-        Corrupt: a file group has no bucket, or two have the same one.
-    """
+    """Map (partition, bucket) to its file slice; raise `Corrupt` if two share a bucket or one has none."""
     found: dict[tuple[str, int], FileSlice] = {}
     for one in slices:
         bucket = index.named_by(one.file_id)
@@ -327,11 +302,7 @@ def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple
 
 
 def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
-    """Refuse written files without a bucket, or two for one bucket, in a table with a bucket index.
-
-    Raises:
-        InvalidRecords: the message names such a file.
-    """
+    """Raise `InvalidRecords` if a written file has no bucket, or shares one with another written file."""
     index = config.bucket_index
     if index is None:
         return
@@ -345,5 +316,5 @@ def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
 
 
 def look_like_buckets(file_ids: Iterable[str]) -> bool:
-    """Whether all file ids look like those of buckets."""
+    """Return whether all file ids look like ids of buckets."""
     return all((bucket := bucket_of(one)) is not None and bucket < _LIKELY for one in file_ids)

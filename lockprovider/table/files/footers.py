@@ -1,26 +1,7 @@
-"""Footer notes: cached key ranges, bloom filters and column ranges of base files, so that no footer is read twice.
+"""Footer notes: cached key ranges, bloom filters and column ranges of base files, to avoid reading footers again.
 
-    others = place.footer_notes.without(place.store, paths, keys)     # files that certainly have none of the keys
-    known = place.footer_notes.ranges(place.store, paths)             # column ranges of the files with known footers
-    guarantee(known[path], [pa.field("day", pa.date32())])            # an expression that is true of all rows of a file
-
-A process caches notes of files that it opened or wrote, and shares them in the lock folder, `.hoodie/.locks/footers/`.
-A commit of many files puts an object there, and the writer of a checkpoint puts its notes that are missing there. A
-process that lacks notes of many files reads the objects. Notes stay valid forever, since files never change and names
-never come again.
-
-Promised: `without` returns no file that has one of the keys. Ranges cover all rows of a file. A guarantee is true of
-every row as read with these columns, nulls included.
-
-NOT promised: that `without` returns every file without the keys. The lock folder lacks filters of files with more than
-some hundred keys, and all filters if there are too many files. It also lacks notes of the latest single files.
-
-NOT promised: a range for every column. No range is kept for:
-
-- floats (statistics ignore NaN), decimals, booleans, binary and nested columns;
-- texts longer than 64 characters, and columns after the 32nd with a range in a file;
-- columns that the file does not have;
-- dates and timestamps that Spark may have written in the Julian calendar (see `base_file.check_footer`).
+Processes share notes in the lock folder, `.hoodie/.locks/footers/`. Notes never expire, since files never change and
+file names are never reused.
 
 Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
 """
@@ -71,7 +52,7 @@ _DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, zlib.er
 
 @dataclass(frozen=True, slots=True)
 class FooterNote:
-    """Content of a file's footer: its key range and bloom filter, if known, and its column ranges."""
+    """Summary of a file's footer: key range and bloom filter, if known, and column ranges."""
 
     ends: tuple[str, str] | None
     filter: str | None
@@ -85,14 +66,14 @@ class FooterNote:
 
     @classmethod
     def written(cls, footer: pq.FileMetaData) -> FooterNote:
-        """Extract the note of a file written here, without a filter that is too long for the lock folder."""
+        """Extract the note of a file written here; omit a filter that is too long for the lock folder."""
         note = cls.of(footer)
         return note if len(note.filter or "") <= _FILTER_BYTES else replace(note, filter=None)
 
     def may_have(self, least: str, greatest: str, asked: bloom.Asked | None) -> bool:
-        """Whether the file may have a key between these; `asked` are the wanted keys, None if they are too many.
+        """Return whether the file may have one of the keys `asked`, which lie from `least` to `greatest`.
 
-        A filter that cannot be read excludes nothing.
+        With None as `asked`, or an unreadable filter, only the range excludes keys.
         """
         if self.ends is not None and (greatest < self.ends[0] or self.ends[1] < least):
             return False
@@ -104,11 +85,7 @@ class FooterNote:
             return True
 
     def perhaps(self, wanted: pa.Array) -> NDArray[np.bool_]:
-        """Return which of these keys the file may have: by range, and for at most `MANY` keys by the filter.
-
-        Raises:
-            Corrupt: the filter cannot be read.
-        """
+        """Return which keys the file may have, by range and filter; raise `Corrupt` if the filter is unreadable."""
         found = np.ones(len(wanted), dtype=np.bool_)
         if self.ends is not None:
             between = pc.and_(pc.greater_equal(wanted, self.ends[0]), pc.less_equal(wanted, self.ends[1]))
@@ -124,7 +101,7 @@ class FooterNote:
 
     @property
     def text(self) -> str:
-        """The note as JSON text, for a process that has not written the file."""
+        """The note as JSON text, to pass to another process."""
         return json.dumps(self.row, separators=(",", ":"))
 
     @property
@@ -134,11 +111,7 @@ class FooterNote:
 
     @classmethod
     def parse(cls, row: Sequence[Any]) -> FooterNote:
-        """Parse a note from JSON values.
-
-        Raises:
-            ValueError, TypeError, IndexError, AttributeError: the values are no note.
-        """
+        """Parse a note from JSON values; raise one of `_DAMAGED` for other values."""
         ends, text, known = row
         if ends is not None:
             ends = (as_text(ends[0], "least key"), as_text(ends[1], "greatest key"))
@@ -146,9 +119,10 @@ class FooterNote:
 
 
 class FooterNotes:
-    """Cache of one process for the footer notes of one table's files. Thread-safe.
+    """Cache of footer notes for one table in one process. Thread-safe.
 
-    With `beside_the_lock` it also reads the lock folder, which each of many tasks should not do.
+    With `beside_the_lock` it also reads the lock folder, which each of many tasks should not do. That folder lacks long
+    filters, and notes of the latest small commits.
     """
 
     def __init__(self, *, beside_the_lock: bool = False) -> None:
@@ -164,18 +138,18 @@ class FooterNotes:
         self._one_by_one: list[str] = []  # These files were written here, and wait for `put`.
 
     def get(self, path: str) -> FooterNote | None:
-        """Return a file's note for a key lookup, or None; the cache keeps long filters from now on."""
+        """Return a file's note or None; from now on the cache keeps long filters."""
         self._has_keys_asked = True
         return self._notes.get(path)
 
     def opened(self, path: str, footer: pq.FileMetaData) -> None:
-        """Cache the note of a footer that was opened."""
+        """Cache the note of an opened file's footer."""
         known = self._notes.get(path)
         if known is None or (known.filter is None and self._has_keys_asked):
             self.add(path, FooterNote.of(footer))
 
     def add(self, path: str, note: FooterNote) -> None:
-        """Cache a note unless an equal or better one is known; drop the oldest notes if memory is full."""
+        """Cache a note unless the cache has one as good; drop the oldest notes if memory is full."""
         if not self._has_keys_asked and len(note.filter or "") > _FILTER_BYTES:
             note = replace(note, filter=None)
         with self._adding:
@@ -188,12 +162,12 @@ class FooterNotes:
                 self._size -= self._notes.pop(next(iter(self._notes))).size
 
     def ranges(self, store: Store, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return the known column ranges of these files; read the lock folder if many are missing."""
+        """Return the known column ranges of files; read the lock folder if many are missing."""
         self._look(store, paths)
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Return the files that certainly have none of the wanted keys; files without a note are not among them."""
+        """Return only files that certainly have none of the wanted keys; may read the lock folder."""
         self.look_up(store, paths)
         if not len(wanted):
             return {*paths}
@@ -203,12 +177,12 @@ class FooterNotes:
         return {path for path, note in notes.items() if not note.may_have(least, greatest, asked)}
 
     def look_up(self, store: Store, paths: Iterable[str]) -> None:
-        """Prepare a key lookup: keep long filters, and read the lock folder if many notes are missing."""
+        """Keep long filters from now on, and read the lock folder if many notes are missing."""
         self._has_keys_asked = True
         self._look(store, paths)
 
     def _look(self, store: Store, paths: Iterable[str]) -> None:
-        """Read the lock folder if many files have no note and were not looked for before."""
+        """Read the lock folder if it may have notes of many files that the cache lacks."""
         if not self._may_look or len(self._unknown(paths)) <= FEW:
             return
         with self._looking:
@@ -228,7 +202,7 @@ class FooterNotes:
             self._read.add(name)
 
     def written(self, paths: Sequence[str]) -> Sequence[str]:
-        """Record files that one commit wrote here; return those to `put` now, if they are enough."""
+        """Record files that one commit wrote; return the files to `put` now, if there are enough."""
         if len(paths) > FEW:
             return paths
         with self._adding:
@@ -239,12 +213,9 @@ class FooterNotes:
             return found
 
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
-        """Put notes of these files in the lock folder as one object named by `time`, if it lacks many of them.
+        """Put notes in the lock folder as an object named by `time`, if it lacks many of them.
 
-        Returns whether the lock folder has too many objects now; then call `merge`. False if nothing was put.
-
-        Raises:
-            CasError: the store failed.
+        Returns whether the lock folder now has so many objects that the caller should `merge` them.
         """
         known = {path: note for path in paths if path not in self._said and (note := self._notes.get(path)) is not None}
         if len(known) <= FEW or not isinstance(_create(store, time, known), Won):
@@ -253,12 +224,9 @@ class FooterNotes:
         return len(store.list(NOTES)) > _OBJECTS
 
     def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
-        """Merge all objects of the lock folder into one, with the files that `is_kept`.
+        """Merge the lock folder's objects into one, with the files for which `is_kept` is true.
 
-        Of several concurrent merges one wins.
-
-        Raises:
-            CasError: the store failed; the notes are still there.
+        Of several concurrent merges one wins. If the store fails, all notes remain.
         """
         found = read_notes(store, ())
         names = sorted(found)
@@ -272,11 +240,7 @@ def _create(store: Store, name: str, notes: Mapping[str, FooterNote]) -> Outcome
 
 
 def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str, FooterNote]]:
-    """Read notes from the lock folder, by object name; skip the objects in `known`.
-
-    Raises:
-        CasError: the store failed.
-    """
+    """Read notes from the lock folder, by object name; skip the objects in `known`."""
     names = [name for entry in store.list(NOTES) if (name := entry.path.removeprefix(NOTES)) not in known]
     reading = [store.in_background(partial(store.read_or_none, f"{NOTES}{name}")) for name in names]
     contents = ((name, one.result()) for name, one in zip(names, reading, strict=True))
@@ -284,7 +248,7 @@ def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str
 
 
 def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
-    """Encode notes as an object of the lock folder; the largest filters are omitted."""
+    """Encode notes as an object of the lock folder, without the largest filters."""
     rows, room = [], _FILTERS_BYTES
     for path, note in sorted(notes.items(), key=lambda one: len(one[1].filter or "")):
         length = len(note.filter or "")
@@ -295,7 +259,7 @@ def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
 
 
 def decode_notes(data: bytes) -> Mapping[str, FooterNote]:
-    """Decode an object of the lock folder; return nothing if it is damaged or of another version."""
+    """Decode an object of the lock folder; return no notes if it is damaged or of another version."""
     try:
         most = plausible(data)
         said = parse_json(inflate(data, most=most), most=most, items=most)
@@ -313,10 +277,7 @@ _STORED_AS = {"INT32", "INT64", "BYTE_ARRAY"}  # INT96 is missing, since its sta
 
 
 class Range(NamedTuple):
-    """Bounds of all values of a column, as stored: text, a number, days, or units of time; without bounds all are null.
-
-    `kind` is Arrow's name of the stored type.
-    """
+    """Bounds of a column's values as stored, with the type's Arrow name as `kind`; without bounds all are null."""
 
     kind: str
     least: int | str | None
@@ -328,12 +289,16 @@ Ranges = Mapping[str, Range]
 
 
 def may_have_range(kind: pa.DataType) -> bool:
-    """Whether columns of this type get ranges."""
+    """Return whether columns of this type get ranges."""
     return bool(_name_of(kind))
 
 
 def ranges_of(footer: pq.FileMetaData) -> Ranges:
-    """Extract the column ranges from a footer."""
+    """Extract the column ranges from a footer.
+
+    These get none: floats (statistics ignore NaN), decimals, booleans, binary and nested columns; texts longer than 64
+    characters; columns after 32 with a range; dates and timestamps that Spark may have written in the Julian calendar.
+    """
     fields, found, at = footer.schema.to_arrow_schema(), dict[str, Range](), 0
     is_legacy = LEGACY_KEY.encode() in (footer.metadata or {})
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
@@ -350,7 +315,7 @@ def ranges_of(footer: pq.FileMetaData) -> Ranges:
 
 
 def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
-    """Return an expression that is true of these columns, with their present types, in all rows."""
+    """Return an expression that is true for every row of a file, as read with these columns, nulls included."""
     sure = pc.scalar(True)
     for column in columns:
         one = ranges.get(column.name)
@@ -365,11 +330,7 @@ def encode_ranges(ranges: Ranges) -> Mapping[str, Sequence[Any]]:
 
 
 def decode_ranges(said: Mapping[str, Sequence[Any]]) -> Ranges:
-    """Convert ranges from JSON values.
-
-    Raises:
-        ValueError, TypeError, AttributeError: `encode_ranges` did not make the values.
-    """
+    """Convert JSON values of `encode_ranges` to ranges; raise one of `_DAMAGED` for other values."""
     return {name: _checked(*one) for name, one in said.items()}
 
 
@@ -381,7 +342,7 @@ def _checked(kind: str, least: int | str | None, greatest: int | str | None, has
 
 
 def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
-    """Return a column's range from its chunks in the row groups; None if one has no reliable statistics."""
+    """Return a column's range from its chunks; None if a chunk has no reliable statistics."""
     lows, highs, has_nulls = list[Any](), list[Any](), False
     for chunk in chunks:
         if chunk.path_in_schema != name or chunk.physical_type not in _STORED_AS:
@@ -414,13 +375,11 @@ def _value(raw: int | bytes) -> int | str | None:
 
 @lru_cache(1024)
 def _name_of(kind: pa.DataType) -> str:
-    """Return Arrow's name of a type that gets ranges; empty for other types."""
     return str(kind) if types.is_signed_integer(kind) or types.is_string(kind) or _is_time(kind) else ""
 
 
 @lru_cache(1024)
 def _parts_of(kind: pa.DataType) -> int:
-    """Return how many columns of the file store a column of this type."""
     return sum(_parts_of(kind.field(number).type) for number in range(kind.num_fields)) or 1
 
 
@@ -433,7 +392,7 @@ def _tells_of(stored: str, now: pa.DataType) -> bool:
 
 
 def _between(value: Any, one: Range, kind: pa.DataType) -> Any:
-    """Return the range as an expression in the form that Arrow uses for row groups."""
+    """Return a range as the expression that Arrow uses for row groups."""
     if one.least is None or one.greatest is None:
         return value.is_null()
     try:

@@ -1,7 +1,7 @@
-"""Writer of a transaction's data files: create the next file of a file group, or a new file group.
+"""Writer of a transaction's data files, in new and existing file groups.
 
-It runs on executors and workers: it is picklable, and uses no lock and no timeline. A marker announces each file before
-it is written, for rollbacks. Files are created, never overwritten.
+It is picklable, and uses no lock and no timeline. It writes a marker before each file, for rollbacks, and never
+overwrites a file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _FEW = 8  # More places than this are read by one listing from the first to the 
 
 
 class WritesHere(NamedTuple):
-    """State of a transaction whose files are all written in its own process."""
+    """State of a transaction that writes all files in its own process."""
 
     markers: list[str]  # Markers are recorded before they are written.
     announced: set[str]  # These are the paths of announced files.
@@ -65,7 +65,7 @@ class WritesHere(NamedTuple):
 
 
 class NewGroup(NamedTuple):
-    """Rows of a new file group and their keys; each attempt of a task has the same `file_id` (see `group_id`)."""
+    """Rows and keys of a new file group; all attempts of a task use the same `file_id`."""
 
     partition: str
     rows: pa.Table
@@ -74,12 +74,12 @@ class NewGroup(NamedTuple):
     file_id: str
 
     def at(self, begin: str) -> tuple[str, BaseFile]:
-        """Return the partition, and the file of the instant that began at `begin`."""
+        """Return the partition and base file that the instant `begin` writes."""
         return self.partition, BaseFile(self.file_id, self.token, begin)
 
 
 class Encoded(NamedTuple):
-    """File that is ready to be written; `stat` does not have its size yet."""
+    """Encoded base file before its write; `stat` lacks the file size."""
 
     stat: WriteStat
     written: WrittenFile
@@ -101,36 +101,23 @@ class GroupWriter:
         return self.__dict__
 
     def plan(self, given: pa.Schema, missing: OnMissing = "null") -> Plan:
-        """Return the plan that converts rows of `given` to the table's; the columns of key and partition are required.
-
-        Raises:
-            DoesNotFit: the message names every field that does not fit.
-        """
+        """Return the plan that converts rows to the table's schema; raise `DoesNotFit` with every misfit."""
         return compile_plan(given, self.schema, missing, needed=self.config.identifying)
 
     def keyed(self, rows: pa.Table, missing: OnMissing = "null") -> tuple[pa.Table, pa.Array, pa.Array]:
-        """Convert rows to the table's columns; return them, their record keys, and their partition paths.
+        """Convert rows to the table's columns; return the rows, their record keys and partition paths.
 
-        `missing`: `null` for new rows; `refuse` for rows that replace others, whose values a null would erase.
-
-        Raises:
-            DoesNotFit: a column or a value does not fit the table.
-            InvalidRecords: a key is null; or Hudi's delete flag is set in a row.
+        Pass `missing="refuse"` for rows that replace others, whose values a null would erase. Raises `DoesNotFit` for a
+        wrong column or value, and `InvalidRecords` for a null key or a set delete flag.
         """
         return self._keyed(self.plan(rows.schema, missing)(rows))
 
     def keyed_deletes(self, rows: pa.Table, *, valued: bool = False) -> tuple[pa.Table, pa.Array, pa.Array]:
-        """Convert deletes to the columns of key and partition, as `keyed` converts rows.
-
-        With `valued` the result also has the ordering column. Other columns are ignored.
-
-        Raises:
-            DoesNotFit, InvalidRecords: as for `keyed`; or one of these columns is missing.
-        """
+        """Convert deletes as `keyed` converts rows; keep only key, partition and, if `valued`, ordering columns."""
         return self._keyed(self.deletes(rows, valued=valued))
 
     def deletes(self, rows: pa.Table, *, valued: bool = False) -> pa.Table:
-        """Convert deletes to the columns that `keyed_deletes` uses."""
+        """Convert deletes to the columns that `keyed_deletes` keeps."""
         names = [*self.config.identifying, *([self.config.ordering_field] if valued else [])]
         schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(names)])
         rows = rows.select(hudi_schema.present(schema.names, rows.column_names))
@@ -145,18 +132,15 @@ class GroupWriter:
     def insert(
         self, partition: str, rows: pa.Table, keys: pa.Array, token: str, file_id: str | None = None
     ) -> WriteStat:
-        """Write a new file group; of rows with one key the latest is kept.
-
-        All attempts of a task give the same `file_id` (see `group_id`).
-        """
+        """Write a new file group with the latest row of each key; all attempts of a task pass the same `file_id`."""
         return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
 
     def encode(self, group: NewGroup) -> Encoded:
-        """Encode the file of a new file group; of rows with one key the latest is kept."""
+        """Encode a new file group's base file with the latest row of each key."""
         return next(self.encode_each([group]))
 
     def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
-        """Encode the files of many new file groups; with small ones this is quicker than one by one."""
+        """Encode new file groups like `encode`; for many small groups this is quicker."""
         once = [self._deduped(group) for group in groups]
         for group, key_filter in zip(once, bloom.encode_filters([group.keys for group in once]), strict=True):
             yield self._encoded(group, key_filter)
@@ -183,7 +167,7 @@ class GroupWriter:
         known: pq.ParquetFile | None = None,
         key_filter: str | None = None,
     ) -> Encoded:
-        """Encode a base file; `stat` gets its path and number of rows. See `write_base_file`."""
+        """Encode a base file with `write_base_file`; add path and number of rows to `stat`."""
         written = write_base_file(
             parts,
             columns,
@@ -197,16 +181,16 @@ class GroupWriter:
         return Encoded(replace(stat, path=join(stat.partition, base.name), num_writes=len(written.keys)), written)
 
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
-        """Write the markers of many new files in one object; few files get their own markers later.
+        """Write the markers of many new files in one object; skip few files, whose own writes mark them.
 
-        A JVM rollback reads markers of one kind only, so all files of an instant use the same kind.
+        All files of an instant use the same kind of markers, since a JVM rollback reads only one kind.
         """
         here = self.here
         if here is not None and (self._marks_in_one if here.markers else len(files) > _MARKED):
             self._mark_in_one(here, [(partition, file.name, MarkerKind.CREATE) for partition, file in files])
 
     def put(self, file: Encoded) -> WriteStat:
-        """Create a new file group's file, and its partition."""
+        """Create the file of a new file group, and its partition."""
         self.open_partitions([file.stat.partition])
         return self.put_slice(file, MarkerKind.CREATE)
 
@@ -220,10 +204,7 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write the next slice of a file group, including upserts of new keys; return None if nothing changes.
-
-        In a merge-on-read table this writes a log file of the current slice; see `log` for the values.
-        """
+        """Write upserts and deletes to a file group, as a log if merge-on-read; return None if nothing changes."""
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         if self.config.is_merge_on_read:
             return self.log(old, rows, keys, delete_keys, token, delete_values=delete_values)
@@ -234,7 +215,7 @@ class GroupWriter:
     def merge(
         self, old: FileSlice, opened: pq.ParquetFile, found: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
-        """Write the next slice of a file group from its open file and a merge plan; return None if nothing changes."""
+        """Write a file group's next base file by a merge plan; return None if nothing changes."""
         if not found.changed:
             return None
         base = BaseFile(old.file_id, token, self.begin)
@@ -261,14 +242,10 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write a log file of a slice: rows of different keys, and deletes of keys that the slice has rows of.
+        """Write a log file of a slice: rows of unique keys, and deletes; return None if it would be empty.
 
-        A key in both is deleted. Returns None if the log would be empty. With `delete_values` all deletes are written,
-        and nothing is read.
-
-        Raises:
-            InvalidRecords: a row has no ordering value.
-            Aborted: an earlier attempt of the same task wrote other rows, or see `put_slice`.
+        A key in both is deleted. With `delete_values` all deletes are written; otherwise only those of keys that the
+        slice has. Raises `Aborted` if an earlier attempt of the task wrote other rows, or the instant was rolled back.
         """
         kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)
@@ -292,10 +269,9 @@ class GroupWriter:
         return self._unless_rolled_back(stat, created=created)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
-        """Create the next file of a group, after its marker; keep a file of that name from an earlier attempt.
+        """Create a base file after its marker; keep the file of an earlier attempt if it has the same keys.
 
-        Raises:
-            Aborted: that file has other keys; or the task's instant was rolled back before the task ended.
+        Raises `Aborted` if that file has other keys, or the instant was rolled back.
         """
         stat = file.stat
         self._mark(stat.partition, stat.file_name, marker)
@@ -311,13 +287,10 @@ class GroupWriter:
         )
 
     def _unless_rolled_back(self, stat: WriteStat, *, created: bool) -> WriteStat:
-        """Return the statistics of a file if the timeline still has its instant; else remove the file if `created`.
+        """Return `stat` if the instant is still on the timeline; else remove a `created` file and raise `Aborted`.
 
-        A task in another process may outlive its transaction, and no rollback looks for the task's file again. A file
-        that an earlier attempt wrote stays: its instant may be committed and archived, and the file hold rows.
-
-        Raises:
-            Aborted: the timeline does not have the instant any more.
+        A task in another process may outlive its transaction, and no later rollback finds its file. A file of an
+        earlier attempt stays, since its instant may be committed and archived.
         """
         if self.here is not None or self.place.store.list(f"{TIMELINE}/{self.begin}"):
             return stat
@@ -330,6 +303,7 @@ class GroupWriter:
         )
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
+        """Write the marker of one file, unless `announce` already did."""
         if self.here is not None and join(partition, name) in self.here.announced:
             return
         if self.here is not None and self._marks_in_one:
@@ -355,12 +329,9 @@ class GroupWriter:
         created.result()
 
     def open_partitions(self, partitions: Iterable[str], each: Callable[..., Iterable[bool]] = map) -> None:
-        """Create the metafiles of these partitions, unless they exist; `each` maps a function over many, like `map`.
+        """Create missing metafiles, without which JVM readers ignore partitions; `each` works like `map`.
 
-        JVM readers ignore a partition without a metafile; another writer's is as good.
-
-        Raises:
-            InvalidRecords: a new partition is inside another one, or around one.
+        Raises `InvalidRecords` if a new partition is inside another one, or around one.
         """
         known = set() if self.here is None else self.here.partitions
         new = [partition for partition in partitions if partition not in known]
@@ -383,7 +354,7 @@ class GroupWriter:
         return style.can_nest and types.is_string(self.schema.field(style.fields[0]).type)
 
     def _refuse_nested(self, new: list[str], places: Iterable[str], *, made: bool) -> None:
-        """Refuse new partitions inside or around a partition at these places; remove them if they are `made`."""
+        """Raise `InvalidRecords` for new partitions inside or around another; remove their metafiles if `made`."""
         there = {*new, *self._partitions_at(sorted(set(places)))}
         pairs = [(inner, outer) for inner in sorted(there) for outer in there.intersection(outer_of(inner))]
         mine = [pair for pair in pairs if not set(new).isdisjoint(pair)]
@@ -393,7 +364,7 @@ class GroupWriter:
             raise nested(*mine[0])
 
     def _partitions_at(self, places: list[str]) -> Iterator[str]:
-        """Yield all partitions whose metafile is at one of these sorted places, and maybe some between."""
+        """Yield the partitions with a metafile at these sorted paths, and maybe some between them."""
         store = self.place.store
         if len(places) <= _FEW:
             found = [entry for place in places for entry in store.list(place)]
@@ -405,18 +376,13 @@ class GroupWriter:
                 yield folder
 
     def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
-        """Return the size of the file that an earlier attempt of the same task wrote.
-
-        Raises:
-            Aborted: that file has other rows.
-        """
+        """Return the size of an earlier attempt's file; raise `Aborted` if it has other keys."""
         there = self.place.read(path, [hudi_schema.RECORD_KEY]).column(0)
         if len(there) != len(keys) or pc.all(pc.is_in(keys, value_set=there)).as_py() is False:
             raise _written_twice(path)
         return self.place.store.head(path).size
 
     def _create(self, path: str, data: bytes) -> bool:
-        """Create an object; return False if it exists."""
         outcome = self.place.store.put_if_absent(path, data, create_once=True)
         if isinstance(outcome, Lost):
             return False
@@ -432,10 +398,7 @@ def _written_twice(path: str) -> Aborted:
 
 
 def group_id(begin: str, *task: object) -> str:
-    """Return the file id of a new file group, the same in every attempt of one task.
-
-    So a retry, or a late or speculative attempt, finds the first attempt's file.
-    """
+    """Return the file id of a new file group, the same in every attempt of one task."""
     text = "/".join(map(str, (begin, *task)))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
     # A leading letter prevents confusion with the file id of a bucket.

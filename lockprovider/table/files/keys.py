@@ -1,14 +1,7 @@
-"""Lookup of record keys in base files: which file has some of the keys, and in which rows.
+"""Lookup of record keys in base files: which files and rows have some of the keys.
 
-    match = number_match(keys, "id", stored) or text_match(keys, "id", stored)
-    rows, numbers = match.met(batch)        # the rows that have one of the keys, and the number of it
-
-A small file is fetched with one request; of a large file, only footer and key column are fetched.
-
-In a table with one key column (`TableConfig.key_column`) the record key is the column's value as text, and the column
-is read instead. Whole numbers are compared as such: less decoding, and no hashing of texts.
-
-Promised: both matches find the same rows. A key that is not the canonical text of a number is found by texts only.
+In a table with one key column that column is read instead of the record keys, and whole numbers are compared directly.
+Text and number matches find the same rows.
 """
 
 from __future__ import annotations
@@ -42,33 +35,29 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # This is 2**64 by the golden ratio: ne
 
 
 class KeyMatch(Protocol):
-    """Set of different keys, compared with rows by one of their columns."""
+    """Set of unique keys to find in rows by one column."""
 
     column: str
 
     def met(self, rows: pa.Table) -> Met:
-        """Return the ascending positions of rows that have one of the keys, and the number of each row's key."""
+        """Return ascending positions of rows with one of the keys, and for each row the number of its key."""
 
 
 class TextMatch:
-    """Match by record key, or by a column of the same texts; each call hashes all keys."""
+    """Match by record key, or by a column with the same texts; each call hashes all keys."""
 
     def __init__(self, keys: pa.Array, column: str = RECORD_KEY) -> None:
         self.column = column
         self._keys = keys.cast(pa.string())
 
     def met(self, rows: pa.Table) -> Met:
-        """See `KeyMatch.met`.
-
-        Raises:
-            Corrupt: a row has no key.
-        """
+        """See `KeyMatch.met`; raise `Corrupt` if a row has no key."""
         found = pc.index_in(_filled(rows, self.column), value_set=self._keys)
         return np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False)), found.drop_null().to_numpy()
 
 
 class NumberMatch:
-    """Match by a column of whole numbers: marks at the keys' slots exclude most rows, a binary search the others."""
+    """Match by a column of whole numbers: hash slots exclude most rows, a binary search the others."""
 
     def __init__(self, numbers: NDArray[np.int64], column: str) -> None:
         self.column = column
@@ -80,11 +69,7 @@ class NumberMatch:
         self._marks[self._slots(numbers)] = True
 
     def met(self, rows: pa.Table) -> Met:
-        """See `KeyMatch.met`.
-
-        Raises:
-            Corrupt: a row has no key.
-        """
+        """See `KeyMatch.met`; raise `Corrupt` if a row has no key."""
         values = _filled(rows, self.column).cast(pa.int64()).to_numpy()
         places = np.flatnonzero(self._marks[self._slots(values)])
         asked = values[places]
@@ -105,17 +90,14 @@ def _filled(rows: pa.Table, column: str) -> pa.Array:
 
 
 def text_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> TextMatch:
-    """Return the match by a text column, or by record key if a schema has no such text column."""
+    """Return the match by a text column, or by record key if a schema lacks that column."""
     if column is None or not all(_is_text(schema, column) for schema in schemas):
         return TextMatch(keys)
     return TextMatch(keys, column)
 
 
 def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> NumberMatch | None:
-    """Return the match by a column of whole numbers; None if a schema has no such column or a key is no number.
-
-    The keys are texts, or numbers. The schemas are the table's, whose types rows have, and the file's.
-    """
+    """Return the match by a column of whole numbers; None if a schema lacks it or a key is not a number."""
     if column is None or not all(is_whole(schema, column) for schema in schemas):
         return None
     numbers = numbers_of(keys)
@@ -123,7 +105,7 @@ def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> Num
 
 
 def numbers_of(keys: pa.Array) -> pa.Array | None:
-    """Return the keys as numbers; None if one is not the canonical text of a number."""
+    """Convert keys to numbers; return None if one is not the canonical text of a number."""
     if types.is_int64(keys.type):
         return keys
     try:
@@ -134,16 +116,13 @@ def numbers_of(keys: pa.Array) -> pa.Array | None:
 
 
 def key_column(column: str | None, *schemas: pa.Schema) -> str:
-    """Return the column to match rows by: `column` if it has whole numbers, or texts, in all schemas.
-
-    Otherwise return the column of record keys.
-    """
+    """Return `column` if it has whole numbers or texts in all schemas; else the record key column."""
     alike = (all(fits(schema, column) for schema in schemas) for fits in (is_whole, _is_text) if column is not None)
     return column if column is not None and any(alike) else RECORD_KEY
 
 
 def is_whole(schema: pa.Schema, column: str) -> bool:
-    """Whether the schema has this column with whole numbers."""
+    """Return whether the schema has this column, with whole numbers."""
     kind = schema.field(column).type if column in schema.names else pa.null()
     return bool(types.is_int32(kind) or types.is_int64(kind))
 
@@ -154,7 +133,7 @@ def _is_text(schema: pa.Schema, column: str) -> bool:
 
 @dataclass(frozen=True)
 class KeyFile:
-    """Base file that is opened at its first use."""
+    """Base file for key lookups, opened at its first use. Each read may raise `HistoryGone` or `Corrupt`."""
 
     place: TablePlace
     path: str
@@ -162,41 +141,25 @@ class KeyFile:
 
     @cached_property
     def keys(self) -> pa.Array:
-        """All record keys; the first use reads them.
-
-        Raises:
-            HistoryGone: the file was cleaned.
-            Corrupt: the file is damaged.
-        """
+        """All record keys; the first use reads them."""
         return base_file.keys_of(self._file)
 
     def shared(self, other: KeyFile) -> pa.Array:
-        """Return the keys that the other file has, too; if the key ranges are apart, only footers are read.
-
-        Raises:
-            HistoryGone, Corrupt: as for `keys`.
-        """
+        """Return the keys that both files have; read only footers if the key ranges do not overlap."""
         mine, theirs = self._note.ends, other._note.ends
         if mine is not None and theirs is not None and (mine[1] < theirs[0] or theirs[1] < mine[0]):
             return pa.array([], pa.string())
         return other.among(self.keys)
 
     def among(self, wanted: pa.Array) -> pa.Array:
-        """Return the wanted keys that are in the file, each once.
-
-        Raises:
-            HistoryGone, Corrupt: as for `keys`.
-        """
+        """Return the wanted keys that the file has, each once."""
         each = wanted.unique()
         return each.filter(pa.array(self.has(each)))
 
     def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
-        """Return which of these different keys are in the file: by its key range, its bloom filter, then its keys.
+        """Return which unique keys the file has, by key range, bloom filter, then stored keys.
 
-        `by_number` is the match of all wanted keys, if the table has one.
-
-        Raises:
-            HistoryGone, Corrupt: as for `keys`.
+        `by_number` must be a match of all wanted keys.
         """
         found = self._note.perhaps(wanted)
         if not found.any():

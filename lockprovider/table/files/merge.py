@@ -1,12 +1,4 @@
-"""Copy-on-write merge of one file group: plan the fate of each row, then yield the new rows in parts.
-
-    found = merge_plan(file, upserts, upsert_keys, delete_keys, "ts")
-    data = write_base_file(merged(file, found, upserts, base_file), upserts.schema, keys=found.keys, ...)
-
-An upsert replaces the row of its key in place, or is appended. With an ordering field the higher value wins; the upsert
-wins ties and nulls. A delete has no ordering value and always wins, even over an upsert of its key.
-
-Memory: the old file's keys, a number for each row, and some rows (`BATCH_ROWS`). Nothing loops over rows in Python.
+"""Copy-on-write merge of one file group: plan what happens to each row, then yield the new rows in parts.
 
 Source: Hudi `HoodieMergeHandle`.
 """
@@ -42,10 +34,10 @@ _POOL = pa.system_memory_pool()
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Planned fate of each row of a base file.
+    """Plan of what happens to each row of a base file.
 
-    `fates` has for each row the number of the upsert that replaces it, or `_STAYS`, or `_GOES`. `met` has the numbers
-    of the upserts whose keys the file has, `new` the numbers of those to append. `keys` are the keys of the next file.
+    `fates` has for each row the index of the upsert that replaces it, `_STAYS` or `_GOES`. `met` and `new` are indexes
+    of upserts with keys that the file has, and to append. `keys` are the next file's.
     """
 
     keys: pa.Array
@@ -60,7 +52,7 @@ class MergePlan:
 
     @property
     def updates(self) -> int:
-        """The number of replaced rows, without rows that won over an upsert by their ordering value."""
+        """The number of rows that an upsert replaces."""
         return int(np.count_nonzero(self.fates >= 0))
 
     @property
@@ -74,7 +66,7 @@ class MergePlan:
         return bool(self.inserts or self.updates or self.deletes)
 
     def with_new(self, upsert_keys: pa.Array, delete_keys: pa.Array) -> MergePlan:
-        """Return the plan that also appends upserts of keys that the file does not have."""
+        """Return the plan that also appends upserts of keys that the file lacks."""
         others = np.ones(len(upsert_keys), dtype=np.bool_)
         others[self.met] = False
         if len(delete_keys):
@@ -85,7 +77,7 @@ class MergePlan:
 
 
 def untouched(file: pq.ParquetFile) -> MergePlan:
-    """Return the plan that keeps all rows; it reads the keys."""
+    """Read the file's keys and return the plan that keeps all rows."""
     keys, nothing = files.keys_of(file), np.zeros(0, dtype=np.int64)
     return MergePlan(keys, np.full(len(keys), _STAYS), nothing, nothing)
 
@@ -97,15 +89,13 @@ def merge_plan(
     delete_keys: pa.Array,
     ordering_field: str | None = None,
 ) -> MergePlan | None:
-    """Plan the changes to the rows of an opened base file; return None if its key range excludes all.
+    """Plan upserts and deletes of a base file's rows; return None if its key range excludes all keys.
 
-    To delete only, pass an empty table of the table's schema as `upserts`.
+    An upsert replaces its key's row in place. With an ordering field the higher value wins; the upsert wins ties and
+    nulls. A delete always wins. `upsert_keys` must be unique (see `dedupe`).
 
-    NOT checked: that `upsert_keys` are unique (see `dedupe`).
-
-    Raises:
-        UnsupportedSchema: `upserts` lacks a column of the file.
-        InvalidRecords: an old value does not fit the new column.
+    Raises `UnsupportedSchema` if `upserts` lacks a column of the file, and `InvalidRecords` for an old value that does
+    not fit.
     """
     _refuse_loss(file, upserts.schema)
     near, going = (_near(keys, files.key_range(file.metadata)) for keys in (upsert_keys, delete_keys))
@@ -123,7 +113,7 @@ def merge_plan(
 
 
 def merged(file: pq.ParquetFile, found: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
-    """Yield the rows of the next file, in parts (at least one) for `write_base_file`."""
+    """Yield the rows of the next base file in parts (at least one), for `write_base_file`."""
     stored = file.schema_arrow  # pyarrow builds this schema at each access.
     target = _as_stored(stored, upserts.schema)
     there = schema.present(target.names, stored.names)
@@ -139,14 +129,13 @@ def merged(file: pq.ParquetFile, found: MergePlan, upserts: pa.Table, base_file:
 
 
 def _as_stored(stored: pa.Schema, columns: pa.Schema) -> pa.Schema:
-    """Return the schema of the parts; text that is read as dictionaries stays so."""
     encoded = {field.name: field for field in stored if types.is_dictionary(field.type)}
     own = [pa.field(name, pa.string()) for name in (schema.COMMIT_TIME, schema.COMMIT_SEQNO)]
     return pa.schema([encoded.get(column.name, column) for column in (*own, *columns)])
 
 
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
-    """Return the next rows for some old rows; `start` is the position of the first in the next file."""
+    """Apply the plan to a batch of old rows; `start` is the position of its first row in the next file."""
     places = np.flatnonzero(fates != _GOES)
     changed = np.flatnonzero(fates[places] >= 0)
     if not len(changed) and len(places) == old.num_rows:
@@ -157,7 +146,7 @@ def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_f
 
 
 def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
-    """Return the numbers of the keys within these bounds."""
+    """Return the indexes of the keys within `ends`."""
     numbers = pa.array(np.arange(len(keys)))
     if ends is None:
         return numbers
@@ -184,13 +173,9 @@ def _old_wins(
 
 
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
-    """Keep one row for each key, in order: the highest ordering value, else (or of equals) the last.
+    """Keep one row for each key, in order: the highest ordering value, and the last of equal values.
 
-    A null ordering value is lower than any other, NaN higher.
-
-    Raises:
-        UnsupportedSchema: the ordering column cannot be compared.
-        InvalidRecords: the column is missing.
+    A null is lower than any other value, NaN higher.
     """
     if are_unique(keys):
         return rows, keys
@@ -208,7 +193,7 @@ def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) ->
 
 
 def are_unique(keys: pa.Array | pa.ChunkedArray) -> bool:
-    """Whether all keys are different; quick if each is longer than the previous one, or as long and greater."""
+    """Return whether all keys differ; quick for keys in ascending order of length, then text."""
     before, after = keys[:-1], keys[1:]
     lengths = pc.binary_length(before), pc.binary_length(after)
     rising = pc.or_(pc.less(*lengths), pc.and_(pc.equal(*lengths), pc.less(before, after)))

@@ -1,19 +1,5 @@
 """Merge of a file slice: fold its logs to one state for each key, then merge them with the base file in batches.
 
-    side = fold(events, rule)                     # one state a key: a row, a delete, or a delete without a value
-    merge = LogMerge(side, rule, TextMatch(side.keys))  # or a `NumberMatch`
-    for batch in base: yield merge.merged(batch)
-    yield merge.rest()                            # the rows of keys that the base file does not have
-
-By commit time the later event wins. By event time the higher ordering value wins, of equals the later; null is lowest
-and NaN highest. A delete without a value wins over all earlier events, and any later row wins over it.
-
-The base row is compared with the folded logs, not with each event. So a log row below the base row, after a delete
-without a value, lets the base row come back. In a slice with partial updates the winner gives the columns that it sets,
-and the loser the others.
-
-Memory: the rows of the logs, and one batch. Nothing loops over rows in Python, except partial updates.
-
 Source: Hudi `BufferedRecordMergerFactory`, `KeyBasedFileGroupRecordBuffer`.
 """
 
@@ -42,12 +28,12 @@ _ALL_BUT_SIGN = np.int64((1 << 63) - 1)
 
 
 def has_deletes(columns: pa.Schema) -> bool:
-    """Whether rows with these columns may be deletes."""
+    """Return whether rows with these columns may be deletes."""
     return IS_DELETED in columns.names and bool(types.is_boolean(columns.field(IS_DELETED).type))
 
 
 class LogEventKind(IntEnum):
-    """Kind of a log event: `GONE` is a delete without an ordering value."""
+    """Kind of a log event; `GONE` is a delete without an ordering value."""
 
     ROW = 0
     DELETE = 1
@@ -56,9 +42,11 @@ class LogEventKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
-    """Merge rule of row versions. `ordering` has the columns that order them; if it is empty, the later version wins.
+    """Rule that chooses between versions of a row: by the `ordering` columns, or the later version if none.
 
-    `key` is the column whose values as text are the record keys, if any (see `keys`).
+    The higher ordering value wins, and of equal values the later; null is lowest and NaN highest. A delete without a
+    value wins over all earlier events, and any later row wins over it. `key` is the column whose texts are the record
+    keys.
     """
 
     ordering: tuple[str, ...] = ()
@@ -66,11 +54,7 @@ class MergeRule:
 
     @classmethod
     def of(cls, config: TableConfig) -> MergeRule:
-        """Return the merge rule of a table.
-
-        Raises:
-            UnsupportedTable: the table has an unknown merge rule.
-        """
+        """Return a table's merge rule; raise `UnsupportedTable` if it is unknown."""
         if odd := unknown_merge(config):
             raise UnsupportedTable(
                 f"table {config.name!r}: {odd} merges rows of log files in a way unknown here, only {EVENT_TIME} and "
@@ -82,10 +66,10 @@ class MergeRule:
 
 @dataclass(frozen=True, slots=True)
 class LogEvents:
-    """All events of a slice's logs, in merge order.
+    """All events of a slice's logs, in merge order; `rows` has the rows of `ROW` events only.
 
-    `rows` has the rows of the events of kind `ROW`. `order` has an array of ordering values for each field. `partial`
-    has for each row the index of its column set in `column_sets`; None if no row is partial.
+    `order` has an array of ordering values for each field. `partial` has for each row the index of its column set, or
+    is None if no row is partial.
     """
 
     keys: pa.Array
@@ -98,9 +82,9 @@ class LogEvents:
 
 @dataclass(frozen=True, slots=True)
 class LogSide:
-    """Folded logs of a slice: one state for each key. `rows` has a row for each key, meaningless for a delete.
+    """Folded logs of a slice: one state for each key. A delete's entry in `rows` is meaningless.
 
-    `lacks` maps a column to a mask of the keys whose rows do not set it, if any.
+    `lacks` masks, for each column, the keys whose rows do not set it.
     """
 
     keys: pa.Array
@@ -125,7 +109,6 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
 
 
 def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
-    """Return the index of the winning event of each key."""
     places = np.arange(len(events.keys))
     codes, count = _codes(events.keys)
     if count == len(codes):
@@ -138,7 +121,7 @@ def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
 
 
 def _codes(keys: pa.Array) -> tuple[NDArray[np.int64], int]:
-    """Return a code for each key, and the number of different keys; equal keys have equal codes."""
+    """Return an integer code for each key, equal for equal keys, and the number of unique keys."""
     if types.is_int64(keys.type):
         ranked = np.sort(keys.to_numpy())  # Sorting is quicker than hashing.
         if (ranked[1:] != ranked[:-1]).all():
@@ -173,7 +156,7 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
 
 
 def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """Return the rank of each value; equal values have equal ranks."""
+    """Return the rank of each event by its ordering values; equal values share a rank."""
     order = [comparable(column) for column in order]
     columns = {f"{kind}{number}": values for number, column in enumerate(order) for kind, values in _parts(column)}
     keys = [(name, "ascending") for name in columns]
@@ -188,7 +171,6 @@ def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
 
 
 def _parts(column: pa.Array) -> tuple[tuple[str, pa.Array], ...]:
-    """Return the sort columns that put nulls first."""
     return ("filled", pc.is_valid(column)), ("value", column)
 
 
@@ -200,10 +182,7 @@ def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
 
 
 def comparable(values: pa.Array) -> pa.Array:
-    """Return values whose order is Hudi's: for floats, -0.0 is below 0.0, and NaN above all, as in Java and hudi-rs.
-
-    In Arrow, NaN is neither lower nor higher than any value.
-    """
+    """Convert values so that Arrow orders them like Java and hudi-rs: -0.0 below 0.0, NaN above all."""
     if not types.is_floating(values.type):
         return values
     numbers = values.cast(pa.float64()).fill_null(0).to_numpy()
@@ -227,16 +206,17 @@ def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np
 
 
 def mask_of(values: pa.Array) -> NDArray[np.bool_]:
-    """Convert an Arrow array of booleans to numpy."""
+    """Convert a boolean Arrow array to numpy."""
     found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
     return found
 
 
 class LogMerge:
-    """Merge of one slice's logs with its base file, by a match of their keys.
+    """Merge of one slice's folded logs with its base file. Not thread-safe.
 
-    Pass all batches of the base file to `merged`, then call `rest`. With `in_place` log rows take the positions of the
-    rows that they replace; else `rest` returns them, which costs less.
+    Pass all base batches to `merged`, then call `rest`. With `in_place` log rows take the positions of rows that they
+    replace; else `rest` returns them, which costs less. The base row meets the folded logs, not each event: after a
+    delete without a value, a log row with a lower value than the base row lets the base row reappear.
     """
 
     def __init__(self, side: LogSide, rule: MergeRule, match: KeyMatch, *, in_place: bool = False) -> None:
@@ -249,10 +229,7 @@ class LogMerge:
         self._replaced = np.zeros(len(side.keys), dtype=np.int64)
 
     def merged(self, batch: pa.Table) -> pa.Table:
-        """Return the merged rows of a batch of the base file, and record which keys it had.
-
-        `batch` has the columns of the logs' rows, as the result has, and the column of the match.
-        """
+        """Return a base batch merged with the logs, and record which keys the batch has."""
         old, new = self._match.met(batch)
         batch = batch.select(self._side.rows.column_names)
         if not len(old):
@@ -272,7 +249,7 @@ class LogMerge:
         return pa.concat_tables([batch, rows]).take(pa.array(places[kept]))
 
     def rest(self) -> pa.Table:
-        """Return the rows of keys that no batch had, and rows that are not in place."""
+        """Return log rows whose keys no batch had, and log rows that were not merged in place."""
         times = self._replaced + (~self._met & (self._side.kinds == LogEventKind.ROW))
         if (times == 1).all():
             return self._side.rows
@@ -303,7 +280,6 @@ def _without(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
 
 
 def _either(first: pa.Array, one: pa.Array, other: pa.Array) -> pa.Array:
-    """Return `one` where `first` is true, else `other`; nested types work, too."""
     numbers = np.arange(len(first))
     return pa.concat_arrays([one, other]).take(pa.array(np.where(mask_of(first), numbers, numbers + len(first))))
 
@@ -322,7 +298,7 @@ class _State:
 
 
 def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
-    """Fold events to one state for each key, whose row may lack columns."""
+    """Fold events with partial updates to one state for each key, whose row may lack columns."""
     order = list(zip(*(_sortable(column) for column in events.order), strict=True))
     states: dict[str, _State] = {}
     row = -1
@@ -359,7 +335,6 @@ def _columns_of(events: LogEvents, row: int) -> frozenset[str]:
 
 
 def _sortable(column: pa.Array) -> list[tuple[bool, Any]]:
-    """Return sort keys with null as the lowest."""
     return [(value is not None, value) for value in comparable(column).to_pylist()]
 
 

@@ -1,4 +1,4 @@
-"""Location of a table, and the way to open its files in any process."""
+"""Location of a table, with which any process can open its files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOCAL = "local"
 
 
 class Source(NamedTuple):
-    """Arguments for pyarrow: a path in a filesystem, or the bytes (then without a filesystem)."""
+    """File arguments for pyarrow: a path and its filesystem, or bytes and no filesystem."""
 
     file: Any
     filesystem: arrow_fs.FileSystem | None
@@ -47,7 +47,7 @@ class TablePlace:
 
     @classmethod
     def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> TablePlace:
-        """Return the location of a table whose store is open here; it reads notes in the lock folder."""
+        """Return the location of a table with its open store; its footer notes also use the lock folder."""
         place = cls(url, storage_options)
         place.__dict__["store"] = store
         place.__dict__["footer_notes"] = FooterNotes(beside_the_lock=True)
@@ -57,16 +57,13 @@ class TablePlace:
         return {"url": self.url, "storage_options": self.storage_options}
 
     def ranges(self, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return the column ranges of these files that this process or the lock folder has."""
+        """Return column ranges of files, as far as this process or the lock folder has them."""
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> Source:
-        """Return a file for pyarrow: a local path, the bytes of a small file, or ranged reads of a large one.
+        """Return a file for pyarrow: a local path, a small file's bytes, or ranged reads of a large file.
 
-        Without a `size` the whole file is fetched.
-
-        Raises:
-            FileNotFoundError: the file does not exist (raised now, or at the read).
+        Without a `size` the whole file is fetched. A missing file raises `FileNotFoundError`, now or at the read.
         """
         store = self.store
         if self.is_local:
@@ -77,28 +74,18 @@ class TablePlace:
         return Source(f"{root}/{path}", arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(fs)))
 
     def read(self, path: str, columns: list[str] | None = None) -> pa.Table:
-        """Read the rows of one base file, with meta columns (or only `columns`).
-
-        Raises:
-            HistoryGone: the file was cleaned.
-        """
+        """Read the rows of a base file, or some `columns`; raise `HistoryGone` if a clean removed the file."""
         return base_file.read_columns(self.open(path), columns)
 
     def open(self, path: str, size: int | None = None) -> pq.ParquetFile:
-        """Open a base file and read its footer; without a `size` the whole file is fetched.
+        """Open a base file and read its footer; without a `size` fetch the whole file.
 
-        Raises:
-            HistoryGone: the file was cleaned.
-            Corrupt: the file is no Parquet file.
+        Raises `HistoryGone` if a clean removed the file, and `Corrupt` if it is not Parquet.
         """
         return self._opened(path, size, base_file.open_base_file)
 
     def footer(self, path: str) -> pq.FileMetaData:
-        """Read only the footer of a base file.
-
-        Raises:
-            HistoryGone, Corrupt, UnsupportedTable: see `open`, and `base_file.check_footer`.
-        """
+        """Read only the footer of a base file; errors as for `open`."""
         return self.open(path, WHOLE_BYTES + 1).metadata
 
     @property
@@ -107,7 +94,7 @@ class TablePlace:
         return self.store.kind == _LOCAL
 
     def open_encoded(self, path: str) -> pq.ParquetFile:
-        """Open a base file for a merge; see `base_file.open_encoded`."""
+        """Open a base file for a merge with `base_file.open_encoded`."""
         return self._opened(path, None, base_file.open_encoded)
 
     def _opened(self, path: str, size: int | None, way: Callable[..., pq.ParquetFile]) -> pq.ParquetFile:

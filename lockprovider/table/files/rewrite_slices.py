@@ -1,4 +1,4 @@
-"""Rewrite of file slices by table services: compact a slice, or cluster rows into new file groups.
+"""Rewrite of file slices by table services: compaction of a slice, clustering of rows into new file groups.
 
 Source: Hudi `HoodieCompactor`, `FileGroupReaderBasedMergeHandle`; `SparkSortAndSizeExecutionStrategy`,
 `RowCustomColumnsSortPartitioner`.
@@ -34,13 +34,10 @@ _SPILLED = pa.ipc.IpcWriteOptions(compression="lz4")
 def write_clustered(
     writer: GroupWriter, slices: Sequence[FileSlice], sort_by: Sequence[str], file_ids: Sequence[str], token: str
 ) -> list[WriteStat]:
-    """Write all rows of slices of one partition as new file groups; rows keep their commit's time and number.
+    """Write all rows of a partition's slices as new file groups; rows keep commit time and sequence number.
 
-    With several file ids, each file gets a range of the sorted rows, of about equal size. A file without rows is not
-    written. A task that runs again finds the files of its first attempt.
-
-    Memory: the rows of one new file, and its bytes. With several files also the sort columns and keys of all rows,
-    while the rows wait in temporary files.
+    Several file ids get sorted ranges of about equal size, whose rows wait in temporary files; an empty file is not
+    written. A repeated task finds the files of its first attempt.
     """
     rule = MergeRule.of(writer.config) if any(one.logs for one in slices) else MergeRule()
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]
@@ -58,7 +55,7 @@ def write_clustered(
 
 
 def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], rule: MergeRule) -> Iterator[pa.Table]:
-    """Yield these columns of all rows, in parts (at least one)."""
+    """Yield the named columns of all rows of the slices, in parts (at least one)."""
     full = with_meta(writer.schema)
     wanted = dict.fromkeys(names)
     columns = pa.schema([full.field(name) for name in dict.fromkeys([*wanted, *columns_to_merge(full, rule)])])
@@ -70,7 +67,6 @@ def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], ru
 
 
 def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
-    """Return the index of the output file of each row."""
     size = max(1, -(-count // files))
     order = _order(rows) if rows.num_columns else np.arange(count)
     found = np.empty(count, np.int64)
@@ -79,7 +75,6 @@ def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
 
 
 def _order(rows: pa.Table) -> NDArray[np.int64]:
-    """Return the positions of the rows in sort order by all columns, nulls first; equal rows keep their order."""
     columns = [part for column in rows.columns for part in (pc.is_valid(column), column)]
     names = [f"{number}" for number in range(len(columns))]
     by = [(name, "ascending") for name in names]
@@ -120,12 +115,10 @@ def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) 
 
 
 def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteStat:
-    """Write the base file that compacts a slice; rows keep their commit's time and number.
+    """Write the base file that compacts a slice; rows keep commit time and sequence number.
 
-    The file may have no rows; without it the previous base file's rows would reappear. A task that runs again finds the
-    file of its first attempt. Memory: as for `merged_rows`, the keys, the rows of one row group and the file's bytes.
-
-    `token` is the part of the file's name that a second run repeats.
+    The file may have no rows; without it the previous base file's rows would reappear. A repeated task with the same
+    `token`, a part of the file name, finds the file of its first attempt.
     """
     rule, full = MergeRule.of(writer.config), with_meta(writer.schema)
     stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]

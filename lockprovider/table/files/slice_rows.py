@@ -1,9 +1,6 @@
 """Rows of a file slice: read its log files, and merge them with its base file in batches.
 
-Large logs are processed in parts, by hash of the key. Each part reads the logs and the base file once more.
-
-Promised: all whole blocks of all log files, in merge order, except those that a rollback command or a log compaction
-replaced. Memory: the rows of the requested columns; in parts, those of one part and one log file.
+Large logs are processed in parts by hash of the key, to bound memory. Each part reads the logs and the base file again.
 
 Source: Hudi `HoodieMergedLogRecordReader`.
 """
@@ -79,11 +76,8 @@ def merged_rows(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a slice, in parts; `columns` must include those of `columns_to_merge`.
 
-    The order is the same each time. With `in_place` log rows take the positions of the rows that they replace, so that
-    a rewritten file stays as sorted as before. Otherwise log rows come last, which costs less.
-
-    Memory: the rows of the logs, and one batch of the base file (131,072 rows; with many log rows 262,144, or as many).
-    For logs above 128 MB: a part of their rows, and one file.
+    The order is the same each time. With `in_place` log rows take the positions of rows that they replace, so that a
+    rewritten file stays sorted. Otherwise log rows come last, which costs less.
 
     Raises:
         HistoryGone: a file was cleaned.
@@ -107,7 +101,7 @@ def merged_rows(
 
 
 def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeRule) -> tuple[KeyMatch, pa.Schema, int]:
-    """Return the match of base rows with these keys, the base columns to read, and the rows of a batch."""
+    """Return the match of base rows with these keys, the base columns to read, and the batch size in rows."""
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
         return by_number, columns, _BATCH_ROWS
@@ -117,7 +111,7 @@ def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeR
 
 
 def _at_once(keys: int) -> int:
-    """Return the rows of a base batch; it grows with the keys, since each batch hashes all of them."""
+    """Return the batch size in rows; it grows with the keys, since each batch hashes all of them."""
     return max(_BATCH_ROWS, keys, min(4 * keys, 2 * _BATCH_ROWS))
 
 
@@ -127,7 +121,7 @@ def log_bytes(one: FileSlice) -> int:
 
 
 def held_bytes(one: FileSlice) -> int:
-    """Return the stored bytes of the logs whose rows are in memory at once during a merge."""
+    """Return the stored bytes of logs whose rows a merge holds in memory at once."""
     return min(log_bytes(one), _PART_BYTES)
 
 
@@ -139,10 +133,7 @@ def _base_rows(opened: pq.ParquetFile, columns: pa.Schema, at_once: int) -> Iter
 
 
 def rows_of_keys(place: TablePlace, one: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array) -> pa.Table:
-    """Return the rows of a slice with these keys: the key, and the columns that order them.
-
-    `schema` has the table's columns. Raises as `merged_rows` does.
-    """
+    """Return the key and ordering columns of a slice's rows with these keys."""
     full = with_meta(schema)
     wanted = dict.fromkeys([RECORD_KEY, *columns_to_merge(full, rule)])
     columns = pa.schema([full.field(name) for name in wanted])
@@ -155,7 +146,7 @@ def rows_of_keys(place: TablePlace, one: FileSlice, schema: pa.Schema, rule: Mer
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """Part of all keys, by hash: part `number` of `parts`."""
+    """Subset `number` of `parts` of all keys, by hash."""
 
     number: int = 0
     parts: int = 1
@@ -172,14 +163,9 @@ class KeyPart:
 def read_logs(
     place: TablePlace, paths: Sequence[str], columns: pa.Schema, rule: MergeRule, part: KeyPart = KeyPart()
 ) -> LogSide:
-    """Read log files, given in merge order, and fold them to one state for each key of a part.
+    """Read log files in merge order, and fold them to one state for each key of a part.
 
-    `columns` are some of the table's, and include those of `columns_to_merge`. Rows have these columns.
-
-    Raises:
-        HistoryGone: a file was cleaned.
-        Corrupt: a file cannot be understood; the message names it.
-        UnsupportedTable: a file has unknown blocks.
+    `columns` must include those of `columns_to_merge`.
     """
     if part.parts == 1:
         found = events_of(((path, _read(place, path)) for path in paths), columns, rule)
@@ -201,7 +187,7 @@ def _read(place: TablePlace, path: str) -> bytes:
 
 
 def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: MergeRule) -> LogEvents:
-    """Return all events of log files, given by path and content in merge order; see `read_logs`."""
+    """Return all events of log files, given as path and content in merge order."""
     blocks = [(block, path) for path, data in files for block in decode_blocks(data, path)]
     paths = {id(block): path for block, path in blocks}
     counting = effective([block for block, _ in blocks])
@@ -234,7 +220,7 @@ def _events(blocks: Iterable[tuple[LogBlock, str]], columns: pa.Schema, rule: Me
 
 @dataclass(slots=True)
 class _Gathered:
-    """Collector of the events of blocks; `key` is the column with their keys."""
+    """Collector of the events of log blocks."""
 
     columns: pa.Schema
     key: str
@@ -310,7 +296,7 @@ class _Gathered:
 
 
 def _rows(block: LogBlock, path: str, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
-    """Decode the rows of an Avro or Parquet block."""
+    """Decode the needed columns of an Avro or Parquet block."""
     if block.kind is BlockKind.AVRO:
         given = decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
         check_operation(given.schema.names, repr(path))

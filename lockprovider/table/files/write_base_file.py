@@ -1,9 +1,5 @@
 """Writer of base files: Parquet with Hudi's meta columns and footer, from rows in parts.
 
-    written = write_base_file(all_fresh(rows, base_file), rows.schema, keys=keys, partition="city=ulm", ...)
-
-Memory: the rows of one row group (`base_file.ROW_GROUP_ROWS`, `ROW_GROUP_BYTES`), and the bytes of the file.
-
 Source: Hudi `HoodieAvroParquetWriter`, `HoodieBloomFilterWriteSupport`, `HoodieRowParquetWriteSupport`; Spark's
 `DataSourceUtils.datetimeRebaseSpec`.
 """
@@ -52,11 +48,7 @@ def java_order(key: str) -> bytes:
 
 
 def ends(keys: pa.Array) -> tuple[str, str] | None:
-    """Return the least and the greatest key in Java's order; None if there are no keys.
-
-    Args:
-        keys: an array of string or large_string without nulls.
-    """
+    """Return the least and greatest key in Java's order; None without keys. `keys` have no nulls."""
     if not len(keys):
         return None
     found = pc.min_max(keys)
@@ -68,17 +60,13 @@ def ends(keys: pa.Array) -> tuple[str, str] | None:
 
 
 def orders_agree(least: str, greatest: str) -> bool:
-    """Whether these ends, found in the order of UTF-8, are certainly the ends in Java's order.
-
-    Another greatest key in Java's order would require a character beyond U+FFFF in `greatest`. Another least key would
-    require a character of U+E000 to U+FFFF in `least`.
-    """
+    """Return whether the least and greatest key by UTF-8 are certainly the same in Java's order."""
     data = np.frombuffer((least + greatest).encode(), dtype=np.uint8)
     return not bool((data >= _ORDERS_DIFFER_FROM).any())
 
 
 class WrittenFile(NamedTuple):
-    """Encoded base file: its bytes, its footer, and the keys of its rows."""
+    """Encoded base file: its bytes, footer, and record keys."""
 
     data: bytes
     footer: pq.FileMetaData
@@ -96,13 +84,11 @@ def write_base_file(
     known: pq.ParquetFile | None = None,
     key_filter: str | None = None,
 ) -> WrittenFile:
-    """Encode a base file.
+    """Encode a base file from parts of `fresh` rows with `columns` of canonical types.
 
-    `parts` are rows of `fresh`: commit time, sequence number and `columns` (of canonical types). `keys` are all rows'
-    keys, in order; without them the parts contain the keys. `known` is an opened base file with the first of these
-    keys, `key_filter` their bloom filter; both are optional and save work.
-
-    NOT checked: that keys are unique and filled, and that `known` and the filter belong to them.
+    Without `keys`, the keys of all rows in order, the parts must contain them. `known`, a base file with the first of
+    these keys, and `key_filter`, their bloom filter, save work. NOT checked: that keys are unique and not empty, and
+    that `known` and `key_filter` belong to them.
     """
     met: list[pa.Array] = []
     groups, out = _row_groups(parts, keys, met, partition, base_file), BytesIO()
@@ -121,7 +107,7 @@ def write_base_file(
 
 
 def fresh(rows: pa.Table, file: BaseFile | LogFile, places: NDArray[np.int64]) -> pa.Table:
-    """Add commit time and sequence number of this file's instant to rows, whose positions in the file are `places`."""
+    """Add commit time and sequence number to rows; `places` are their positions in the file."""
     task = file.write_token.split("-", 1)[0]
     numbers = _numbered(f"{file.begin}_{task}_", places)
     own = [pa.field(schema.COMMIT_TIME, _TEXTS), pa.field(schema.COMMIT_SEQNO, pa.string())]
@@ -139,7 +125,7 @@ def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[p
 def _row_groups(
     parts: Iterable[pa.Table], keys: pa.Array | None, met: list[pa.Array], partition: str, base_file: BaseFile
 ) -> Iterator[pa.Table]:
-    """Yield row groups with Hudi's meta columns (at least one, maybe empty); append their keys to `met`."""
+    """Yield row groups with Hudi's meta columns (at least one); append their keys to `met`."""
     done = 0
     for rows in _regrouped(parts):
         count = rows.num_rows
@@ -162,7 +148,7 @@ def _row_groups(
 
 
 def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows of each row group: as many as fit by number and by bytes, at least one."""
+    """Yield the rows of each row group, limited by rows and bytes."""
     size, held, count, held_bytes = files.ROW_GROUP_ROWS, list[pa.Table](), 0, 0
     for piece in (piece for part in parts for piece in _pieces(part, files.ROW_GROUP_BYTES // 4)):
         left, more = piece, _bytes_of(piece)
@@ -178,7 +164,7 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(part: pa.Table, limit: int) -> Iterator[pa.Table]:
-    """Yield the rows in pieces, halved until each has at most `limit` bytes or one row."""
+    """Split rows in halves until each piece has at most `limit` bytes or one row."""
     waiting = [part]
     while waiting:
         first = waiting.pop()
@@ -199,12 +185,12 @@ def _bytes_of(rows: pa.Table) -> int:
 
 
 def constant(text: str, count: int) -> pa.Array:
-    """Return one text for all rows, encoded as a dictionary of one entry."""
+    """Return a dictionary-encoded column that repeats one text."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [text])
 
 
 def _numbered(prefix: str, numbers: NDArray[np.int64]) -> pa.Array:
-    """Return a prefix followed by each of these rising numbers; three times as quick as a cast and a join."""
+    """Return a prefix followed by each of these ascending numbers; quicker than a cast and a join."""
     start = np.frombuffer(prefix.encode(), np.uint8)
     texts, offsets = [np.empty(0, np.uint8)], [np.zeros(1, np.int64)]
     ends = np.searchsorted(numbers, 10 ** np.arange(_DIGITS + 1))
@@ -235,14 +221,14 @@ def _used(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def repetitive(full: pa.Table) -> bool | list[str]:
-    """Return the columns that repeat values near their beginning, for dictionaries; True (all) if some are nested."""
+    """Return the columns to encode as dictionaries; True (all) if some are nested."""
     if any(types.is_nested(column.type) for column in full.schema):
         return True  # Parts of nested columns have names of their own.
     return [name for name in full.column_names if _repeats(full.column(name)[:_PROBED_ROWS])]
 
 
 def _compared(full: pa.Table) -> bool | list[str]:
-    """Return the columns that a query may filter by, for statistics; True (all) if some are nested."""
+    """Return the columns that get statistics, for filters of queries; True (all) if some are nested."""
     if any(types.is_nested(column.type) for column in full.schema):
         return True
     return [name for name in full.column_names if name not in _NOT_COMPARED]

@@ -1,8 +1,4 @@
-"""Writer of log files: encode the changes of one file group by one instant in one file.
-
-A log file has rows (Avro if few, else Parquet), then deletes. In a table with an ordering column, a delete carries the
-value of the row that it deletes. So it wins over that row, and a later row with a lower value stays deleted until the
-next compaction. A delete without a value would let the base row come back.
+"""Writer of log files: encode one instant's changes of one file group, first rows, then deletes.
 
 Source: Hudi `HoodieAppendHandle`.
 """
@@ -47,17 +43,10 @@ def encode_log(
     partition: str,
     changes: tuple[pa.Table, pa.Array, pa.Table],
 ) -> tuple[WriteStat, bytes]:
-    """Encode a log file; return its statistics for the commit, and its bytes.
+    """Encode a log file from rows, their unique keys, and deletes; return its statistics and bytes.
 
-    Args:
-        config: the table's properties.
-        file: its name.
-        partition: its path.
-        changes: rows with the table's columns, one for each key; their keys; and for the rows to delete the key and the
-            ordering columns, as `rows_of_keys` returns them.
-
-    Raises:
-        InvalidRecords: a row has no ordering value.
+    With an ordering column each delete carries the value of its row: a delete without a value would let the base row
+    reappear. Raises `InvalidRecords` if a row has no ordering value.
     """
     rows, keys, deletes = changes
     refuse_unordered(config, rows)
@@ -83,11 +72,7 @@ def encode_log(
 
 
 def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
-    """Refuse rows without an ordering value in a merge-on-read table, since JVM readers fail at them.
-
-    Raises:
-        InvalidRecords: the message names the column.
-    """
+    """Raise `InvalidRecords` for rows without an ordering value in a merge-on-read table: JVM readers fail at them."""
     for name in MergeRule.of(config).ordering if config.is_merge_on_read else ():
         if count := rows.column(name).null_count:
             raise InvalidRecords(
@@ -97,11 +82,7 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
 
 
 def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
-    """Return the ordering values of deletes.
-
-    Raises:
-        InvalidRecords: a delete has no value, or one that readers treat as none.
-    """
+    """Return the ordering values of deletes; raise `InvalidRecords` if readers treat a value as none."""
     refuse_unordered(config, deletes)
     values = array_of(deletes.column(config.ordering_field))
     if wrapper_of(values.type) == "IntWrapper" and pc.any(pc.equal(values.cast(pa.int32()), 0)).as_py():
@@ -113,7 +94,7 @@ def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
 
 
 def _with_own(rows: pa.Table, keys: pa.Array, partition: str, file: LogFile) -> pa.Table:
-    """Add Hudi's meta columns; in a log, the file name column has the file group's id."""
+    """Add Hudi's meta columns; a log has the file group's id as the file name."""
     count = rows.num_rows
     begin, numbers, *columns = fresh(rows, file, np.arange(count)).columns
     own = [begin, numbers, keys, constant(partition, count), constant(file.file_id, count)]
@@ -132,7 +113,7 @@ def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
 
 
 def _has_times_inside(kind: pa.DataType) -> bool:
-    """Whether a nested type contains timestamps, which hudi-rs 0.5 cannot read from Avro blocks."""
+    """Return whether a nested type has timestamps, which hudi-rs 0.5 cannot read from Avro blocks."""
     inner = [kind.field(number).type for number in range(kind.num_fields)]
     return any(types.is_timestamp(one) or _has_times_inside(one) for one in inner)
 
@@ -148,7 +129,7 @@ def _parquet(rows: pa.Table, text: str) -> bytes:
 
 
 def _deletes(config: TableConfig, rows: pa.Table, partition: str) -> Iterator[bytes]:
-    """Yield one block of deletes with an ordering value, and one of deletes without; readers fail at a mixed block."""
+    """Yield a block of deletes with ordering values and one without; readers fail at a mixed block."""
     keys = array_of(rows.column(RECORD_KEY))
     name = config.ordering_field if MergeRule.of(config).ordering else None
     values = pa.nulls(len(keys)) if name is None else array_of(rows.column(name))

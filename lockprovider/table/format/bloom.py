@@ -1,10 +1,7 @@
-"""Bloom filter of a base file's footer: Hadoop's dynamic bloom filter (type code `DYNAMIC_V0`), with one row of bits.
+"""Bloom filter in a base file's footer: Hadoop's dynamic bloom filter (type code `DYNAMIC_V0`), with one row of bits.
 
-The JVM writes 2,587,966 bits (431 KB) for up to 60,000 keys, and twice as many for more. At 500,000 keys one in three
-other keys is a false positive. This module sizes a filter to its keys, for the JVM's rate of one in a billion. At the
-JVM's largest size it uses fewer hashes (500,000 keys: 4 hashes, one false positive in a hundred).
-
-Readers take size and hashes from the filter. JVM writers with the bloom index fail on a file without one.
+Each filter is sized to its keys, for the JVM's rate of one false positive in a billion. Readers take size and hashes
+from the filter. JVM writers with the bloom index fail on a file without one.
 
 Source: Hudi `InternalDynamicBloomFilter`, `BloomFilterUtils`; Hadoop `MurmurHash`, `HashFunction`.
 """
@@ -53,11 +50,10 @@ class KnownFilter:
 
 
 def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
-    """Return the filter of these keys as base64 text.
+    """Return the filter of `keys`, which must not be empty strings, as base64 text.
 
-    `keys` is a list of str or an Arrow string array, without empty strings. `known` is the filter of the first of these
-    keys, in order, so that only the others are hashed. It is ignored if its form or size differs. `room` is the number
-    of keys to size the filter for, by default derived from `keys`.
+    `known` is the filter of the first of these keys, in order, so that only the others are hashed. Another form or size
+    of it is ignored. `room` is the number of keys to size the filter for.
     """
     count = len(keys)
     room = room or _room(count)
@@ -91,7 +87,7 @@ def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """Yield the filters of a few groups; hash them in one pass if all use the same number of hashes."""
+    """Yield the filters of a few groups, hashed in one pass if all use the same number of hashes."""
     rooms = [_room(len(keys)) for keys in groups]
     if len(groups) <= 1 or {_hashes(room) for room in rooms} != {_MOST_HASHES}:
         yield from map(encode_filter, groups)
@@ -122,7 +118,6 @@ def hashes(keys: Any) -> NDArray[np.uint32]:
 
 
 def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
-    """Set the bits of all keys in order of position, since their bits may exceed the processor's cache."""
     data, offsets = utf8(keys)
     places = np.empty((_hashes(room), len(offsets) - 1), dtype=np.int32)
     for start in range(0, len(offsets) - 1, _SLICE):
@@ -132,7 +127,6 @@ def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
 
 
 def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
-    """Return `known`, parsed, if it has this module's form, this room, and at most `count` keys."""
     try:
         found = BloomFilter.parse(known.text)
     except Corrupt:
@@ -142,7 +136,7 @@ def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
 
 
 def _room(keys: int) -> int:
-    """Return a power of two as the size, so that a growing file rehashes its keys only when their number doubled."""
+    """Return a power of two, so that a growing file rehashes its keys only when their number doubles."""
     return max(_LEAST_ROOM, 1 << (keys - 1).bit_length())
 
 
@@ -169,11 +163,7 @@ class BloomFilter:
 
     @classmethod
     def parse(cls, text: str) -> BloomFilter:
-        """Read base64 text from a footer.
-
-        Raises:
-            Corrupt: the text is not such a filter.
-        """
+        """Parse a footer's base64 text; raise `Corrupt` if it is not such a filter."""
         try:
             raw = base64.b64decode(text, validate=True)
             version, hashes, kind, bits = _HEADER.unpack_from(raw, 0)
@@ -200,7 +190,7 @@ class BloomFilter:
         return False
 
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
-        """Return for each key (a list of str, or an Arrow string array) whether it may be in the file."""
+        """Return for each key whether it may be in the file."""
         data, offsets = utf8(keys)
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
@@ -214,7 +204,7 @@ class BloomFilter:
 
 
 class Asked:
-    """Keys (a list of str, or an Arrow string array) to look up in many filters, hashed once for each filter size."""
+    """Keys to look up in many filters, hashed once for each filter size."""
 
     def __init__(self, keys: Any) -> None:
         self._data, self._offsets = utf8(keys)
@@ -222,7 +212,7 @@ class Asked:
         self._found: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
 
     def positions(self, hashes: int, bits: int) -> list[NDArray[np.int64]]:
-        """Return for each hash the bit position of every key, in the same order; the result is cached."""
+        """Return every key's bit position, one array for each hash; cache the result."""
         form = hashes, bits
         if form not in self._found:
             self._found[form] = [at.copy() for at in _positions(self._data, self._offsets, hashes, bits)]
@@ -234,7 +224,7 @@ def _row_bytes(bits: int) -> int:
 
 
 def utf8(keys: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of all keys end to end, and the offset of each key (one more entry for the end)."""
+    """Return the bytes of all keys end to end, and each key's offset, plus the end."""
     array = pa.array(keys, pa.large_string()) if isinstance(keys, Sequence) else keys.cast(pa.large_string())
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     if len(array) == 0:
@@ -254,8 +244,8 @@ def _positions(
 ) -> Iterator[NDArray[np.int64]]:
     """Yield for each hash the bit position of every key, in order of length; each array overwrites the previous one.
 
-    Each hash is seeded with the previous one. `bits` is the size of the filter; or an array with the size of each key's
-    filter, whose first bits are `owners`.
+    `bits` is the size of the filter, or an array with the size of each key's filter, which begins at its bit in
+    `owners`.
     """
     lengths = np.diff(offsets)
     order = np.argsort(lengths, kind="stable")
@@ -277,10 +267,9 @@ def _positions(
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Seedless part of the hash, for keys sorted by length.
+    """Part of the hash that needs no seed, for keys sorted by length.
 
-    `words` are the mixed 4-byte words; the j-th array covers the keys from `firsts[j]` on, since earlier ones are too
-    short.
+    The j-th array of `words`, the mixed 4-byte words, covers the keys from `firsts[j]` on; earlier keys are too short.
     """
 
     lengths: NDArray[np.uint32]
@@ -290,7 +279,7 @@ class _Blocks:
     tail_factors: NDArray[np.uint32]
 
     def hash(self, h: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:
-        """Replace every key's seed in `h` by Hadoop's Murmur hash of the key; `spare` is overwritten."""
+        """Replace each key's seed in `h` by Hadoop's Murmur hash of the key; overwrite `spare`."""
         h ^= self.lengths
         for word, first in zip(self.words, self.firsts, strict=True):
             part = h[first:]
@@ -323,7 +312,6 @@ def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray
 
 
 def _blocks_of_one_length(keys: NDArray[np.uint8]) -> _Blocks:
-    """Prepare the hash of keys of one length, stored as the rows of a matrix."""
     count, length = keys.shape
     words = tuple(
         _mixed(np.ascontiguousarray(keys[:, at : at + 4]).view("<u4").reshape(-1)) for at in range(0, length - 3, 4)

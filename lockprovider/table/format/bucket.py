@@ -1,12 +1,7 @@
-"""Hudi's bucket index: the record key of a row determines its file group, without a lookup.
+"""Bucket index of Hudi: the record key of a row determines its file group, without a lookup.
 
-Each partition has at most `buckets` file groups, whose file ids begin with the bucket's number in 8 digits. The bucket
-of a key is Java's hash of the list of its hash fields' values, without the sign, modulo the number of buckets.
-
-Promised: the buckets of JVM Hudi 1.2, for all keys that it can hash. JVM Hudi hashes some record keys forever: those
-with a `:` in the last value, if the last key column is no hash field. These get a bucket here; no JVM writer can write
-them. NOT promised: speed for composite keys whose values contain a `:`, and for single keys with both `,` and `:`. They
-are parsed one by one.
+The bucket is Java's hash of the list of the hash fields' values, without the sign, modulo the number of buckets. File
+ids begin with the bucket in 8 digits.
 
 Source: Hudi `BucketIdentifier`, `KeyGenUtils.extractRecordKeysByFields`, `HoodieSimpleBucketIndex`; Java's
 `String.hashCode`, `List.hashCode`.
@@ -49,11 +44,7 @@ class BucketIndex:
     fields: tuple[str, ...]
 
     def checked(self, key_fields: Sequence[str]) -> BucketIndex:
-        """Return this index if it is valid for these key columns.
-
-        Raises:
-            InvalidRecords: a hash field is no key column, or the number of buckets is impossible.
-        """
+        """Return this index; raise `InvalidRecords` if it does not fit these key columns."""
         strange = sorted(set(self.fields) - set(key_fields))
         if strange:
             raise InvalidRecords(f"buckets cannot be told by {strange}: name columns of the record key {[*key_fields]}")
@@ -62,12 +53,15 @@ class BucketIndex:
         return self
 
     def named_by(self, file_id: str) -> int | None:
-        """Return the bucket of a file group, or None if the id names no bucket of this index."""
+        """Return the bucket in a file id; None if it names no bucket of this index."""
         bucket = bucket_of(file_id)
         return bucket if bucket is not None and bucket < self.buckets else None
 
     def of(self, keys: pa.Array, key_fields: Sequence[str]) -> pa.Array:
-        """Return each record key's bucket as int32; `key_fields` are the columns of the record keys."""
+        """Return each record key's bucket as int32, equal to JVM Hudi 1.2's for all keys that it can hash.
+
+        JVM Hudi cannot hash keys with a `:` in the last value, if the last key column is no hash field.
+        """
         hashes = np.empty(len(keys), dtype=np.uint32)
         for start in range(0, len(keys), _SLICE):
             part = keys.slice(start, _SLICE)
@@ -81,14 +75,14 @@ def prefix(bucket: int) -> str:
 
 
 def file_id(bucket: int, group: str) -> str:
-    """Return the file id of a new file group of this bucket; `group` is any new file id, and makes it unique."""
+    """Return the file id of a bucket's new file group; `group` is a new file id that makes it unique."""
     return prefix(bucket) + group[_DIGITS:]
 
 
 def fixed_file_id(bucket: int, number: int = 0) -> str:
     """Return the file id that non-blocking writers give to a bucket's first file group in every partition.
 
-    `number` counts the earlier such groups that were replaced; JVM writers use the group that exists.
+    `number` counts earlier such groups that were replaced.
     """
     return f"{prefix(bucket)}{_FIXED}{number}"
 
@@ -105,8 +99,7 @@ def bucket_of(file_id: str) -> int | None:
 def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
     """Return the values of `fields` in a record key, in order; the key itself if it has no such parts.
 
-    A value ends at the last `,` before the next `:`. This is wrong for a value with a `,` and then a `:`, but the JVM
-    does the same.
+    A value ends at the last `,` before the next `:`. Like the JVM, this misreads a value with a `,` and then a `:`.
     """
     if "," not in key or ":" not in key:
         return [key]
@@ -151,7 +144,6 @@ def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str
 
 
 def _pattern(key_fields: Sequence[str]) -> str:
-    """Return the pattern of a composite key without a `:` in its values, which matches in one way only."""
     return "(?s)^" + ",".join(f"{re.escape(name)}:(?P<f{at}>[^:]*)" for at, name in enumerate(key_fields)) + "$"
 
 
@@ -178,8 +170,7 @@ def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
 def java_hashes(texts: pa.Array) -> Hashes:
     """Return Java's `String.hashCode` of each text as an unsigned number; 0 for null.
 
-    The hash is a polynomial in 31 over UTF-16 code units. 31 has an inverse modulo 2^32, so all polynomials are
-    differences of one running sum.
+    The hash is a polynomial in 31, which has an inverse modulo 2^32, so all hashes are differences of one running sum.
     """
     data, offsets = utf8(pc.fill_null(texts, ""))
     units, starts = (data, offsets) if data.max(initial=0) < 0x80 else _utf16(data, offsets)  # noqa: PLR2004 - ASCII
@@ -201,7 +192,6 @@ def _powers(base: np.uint32, count: int) -> Hashes:
 
 
 def _utf16(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
-    """Return the texts as UTF-16 code units, one or two a character, with their offsets."""
     units = np.frombuffer(data.tobytes().decode("utf-8").encode("utf-16-le"), dtype="<u2")
     begun = ((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0)  # noqa: PLR2004 - UTF-8's lead bytes
     places = np.zeros(len(data) + 1, dtype=np.int64)

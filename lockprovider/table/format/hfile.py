@@ -7,10 +7,7 @@
     FILEINF2  "PBUF" | varint length | 1: {1: name, 2: value}, ...
     trailer   of 4096 bytes: TRABLK"$ | varint length | protobuf | zeros | minor version (1) | 00 00 03
 
-All numbers are big-endian. Indexes and the file info follow the data. A file is read as a whole, so no index is used.
-
-Promised: all entries, in order. Written files have the data, file info and indexes of JVM Hudi's writer, compressed by
-another GZIP. NOT promised: lookup of a single key; writing several data blocks.
+All numbers are big-endian. A file is read as a whole, so no index is used.
 
 Source: Hudi `hudi-io` `HFileReaderImpl`, `HFileWriterImpl`, `HFileTrailer`; HBase `HFileBlock`, `FixedFileTrailer`.
 """
@@ -69,18 +66,16 @@ class _Trailer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HFile:
-    """A decoded HFile: its entries in key order, and its file info."""
+    """Decoded HFile: its entries in key order, and its file info."""
 
     entries: tuple[tuple[bytes, bytes], ...]
     info: Mapping[str, bytes]
 
 
 def decode_hfile(data: bytes, file_name: str) -> HFile:
-    """Decode an HFile.
+    """Decode an HFile; errors name the file.
 
-    Raises:
-        Corrupt: the data is no whole HFile; the message names the file.
-        UnsupportedTable: the version or the compression is not supported.
+    Raises `Corrupt` for damaged data, and `UnsupportedTable` for an unknown version or compression.
     """
     try:
         return _decode(data, file_name)
@@ -172,7 +167,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a protobuf message, by number, in their order."""
+    """Yield the number and value of each field of a protobuf message."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -217,12 +212,10 @@ def _number(value: int) -> bytes:
 
 
 def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int, bloom: str = "") -> bytes:
-    """Encode an HFile of these entries, with values of this schema; equal arguments give equal bytes.
+    """Encode entries in one data block like JVM Hudi's writer; equal arguments give equal bytes.
 
-    With `bloom`, a filter of the keys (see `bloom`), the file has the form of a base file.
-
-    Raises:
-        ValueError: there are no entries, or a key is longer than 32,767 bytes.
+    With `bloom`, a filter of the keys, the file has the form of a base file. Raises `ValueError` without entries, or
+    for a key longer than 32,767 bytes.
     """
     keys = sorted(entries)
     if not keys or max(map(len, keys)) >= 1 << 15:
@@ -284,7 +277,6 @@ def _packed(magic: bytes, payload: bytes) -> bytes:
 
 
 def _hadoop_number(value: int) -> bytes:
-    """Encode a number that is not negative as Hadoop's `WritableUtils.writeVInt` does."""
     if value <= _ONE_BYTE:
         return bytes([value])
     size = -(-value.bit_length() // 8)

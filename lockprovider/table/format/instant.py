@@ -1,7 +1,7 @@
-"""Instants: parse and build the file names of the timeline.
+"""Instants of the timeline: parse and build their file names.
 
-Times are text, `yyyyMMddHHmmssSSS` in UTC, and compare as strings. An instant has a begin time and, if completed, a
-completion time; in layout 2 the completed file's name holds both.
+Times are text, `yyyyMMddHHmmssSSS` in UTC, and compare as strings. In layout 2 the name of a completed instant's file
+has its begin and completion time.
 
 Source: Hudi table versions 8 and 9, `InstantFileNameGeneratorV2`, `HoodieInstantTimeGenerator`.
 """
@@ -18,7 +18,7 @@ from lockprovider.table.errors import Corrupt
 
 
 class Action(str, Enum):
-    """The action of an instant, by Hudi's names."""
+    """Action of an instant, by Hudi's names."""
 
     COMMIT = "commit"
     DELTACOMMIT = "deltacommit"
@@ -34,7 +34,7 @@ class Action(str, Enum):
 
 
 class InstantState(str, Enum):
-    """The state of an instant."""
+    """State of an instant."""
 
     REQUESTED = "requested"
     INFLIGHT = "inflight"
@@ -58,10 +58,10 @@ _SECONDS_ONLY = 14
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """One state of one action on the timeline.
+    """One state of one action on the timeline; only a completed instant has a `completion` time.
 
-    `completion` is set only if `state` is completed. The name of a completed clustering, compaction or log compaction
-    states a replacecommit, commit or deltacommit, which parsing returns.
+    The file name of a completed clustering, compaction or log compaction states a replacecommit, commit or deltacommit,
+    which parsing returns.
     """
 
     begin: str
@@ -76,7 +76,7 @@ class Instant:
 
     @property
     def changes_rows(self) -> bool:
-        """Whether the completed action changes what a reader sees: True for any commit, not for a clean or rollback."""
+        """Whether the completed action is a commit, not a clean or rollback."""
         return _COMPLETED_AS.get(self.action, self.action) in _WRITES
 
     @property
@@ -112,12 +112,9 @@ def format_ms(ms: int) -> str:
 
 
 def to_ms(text: str) -> int:
-    """Parse a time of 14 or 17 digits as epoch milliseconds, in UTC.
+    """Parse 14 or 17 digits in UTC as epoch milliseconds; raise `Corrupt` for other text.
 
-    A time of 14 digits stands for the last millisecond of its second, as in Hudi.
-
-    Raises:
-        Corrupt: the text is no such time.
+    As in Hudi, 14 digits stand for the last millisecond of their second.
     """
     if not re.fullmatch(_TIME, text, re.ASCII):
         raise Corrupt(f"{text!r} is not an instant time; expected yyyyMMddHHmmssSSS")

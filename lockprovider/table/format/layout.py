@@ -1,4 +1,4 @@
-"""Paths of a table's files: build and parse the names of data files, markers, partitions and record keys.
+"""Paths of a table's files: build and parse names of data files, markers, partitions and record keys.
 
 All paths are relative to the table and use `/`.
 
@@ -48,7 +48,7 @@ _ESCAPED = re.compile(r"%([0-9a-fA-F]{2})")
 
 
 class MarkerKind(str, Enum):
-    """Kind of an announced data file: the first of its group, a new slice, or (old tables) a log file."""
+    """Kind of a marked data file: the first of its group, a new slice, or (old tables) a log file."""
 
     CREATE = "CREATE"
     MERGE = "MERGE"
@@ -57,7 +57,7 @@ class MarkerKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Announcement of a data file, stored before the file itself, so that a rollback finds the file."""
+    """Marker of a data file, written before the file so that a rollback finds it."""
 
     begin: str
     partition: str
@@ -66,17 +66,17 @@ class Marker:
 
     @property
     def data_path(self) -> str:
-        """The path of the announced data file, relative to the table."""
+        """The path of the marked data file."""
         return join(self.partition, self.file_name)
 
 
 def join(partition: str, file_name: str) -> str:
-    """Return a file's path relative to the table; the partition of an unpartitioned table is empty."""
+    """Return a file's path; the partition of an unpartitioned table is empty."""
     return f"{partition}/{file_name}" if partition else file_name
 
 
 def names_by_partition(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Group the file names of these paths by partition, both in their order."""
+    """Group the file names of paths by partition, in order."""
     found: dict[str, list[str]] = {}
     for path in paths:
         partition, _, name = path.rpartition("/")
@@ -90,17 +90,17 @@ def markers_dir(begin: str) -> str:
 
 
 def marker_path(begin: str, partition: str, file_name: str, kind: MarkerKind) -> str:
-    """Return the path of the (empty) direct marker of one data file."""
+    """Return the path of a data file's own marker, an empty file."""
     return f"{markers_dir(begin)}/{marker_name(partition, file_name, kind)}"
 
 
 def marker_name(partition: str, file_name: str, kind: MarkerKind) -> str:
-    """Return the name of a data file's marker of this kind."""
+    """Return the name of a data file's marker."""
     return f"{join(partition, file_name)}.marker.{kind.value}"
 
 
 def markers_type(begin: str) -> tuple[str, bytes]:
-    """Return path and bytes of the object that directs readers to `markers_file`s."""
+    """Return path and bytes of the object that directs readers to `markers_file` objects."""
     return f"{markers_dir(begin)}/MARKERS.type", b"TIMELINE_SERVER_BASED"
 
 
@@ -110,50 +110,46 @@ def markers_file(begin: str, number: int, names: Iterable[str]) -> tuple[str, by
 
 
 def parse_marker(path: str) -> Marker | None:
-    """Parse a direct marker's path, relative to the table or longer; None for any other path."""
+    """Parse the path of a data file's own marker; return None for any other path."""
     found = _MARKER.fullmatch(path)
     return Marker(found[1], found[2] or "", found[3], MarkerKind(found[4])) if found else None
 
 
 def markers_in(path: str, data: bytes) -> list[Marker]:
-    """Parse the markers in a `markers_file` of this library or of JVM Hudi's timeline server."""
+    """Parse the markers in a `markers_file`, also one of JVM Hudi's timeline server."""
     folder = path.rpartition("/")[0]
     return list(filter(None, (parse_marker(f"{folder}/{line}") for line in data.decode().split("\n"))))
 
 
 def is_markers_file(path: str) -> bool:
-    """Whether this object holds many markers."""
+    """Return whether an object holds many markers."""
     return _MARKERS_FILE.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def heartbeat_path(begin: str) -> str:
-    """Return the path of an instant's heartbeat, an empty file; its modification time is the last beat."""
+    """Return the path of a heartbeat, an empty file; its modification time is the last beat."""
     return f"{HEARTBEATS}/{begin}"
 
 
 def partition_metafile(partition: str, begin: str) -> tuple[str, bytes]:
-    """Return path and content of a partition's metafile; JVM readers ignore a partition without one."""
+    """Return path and content of a metafile; JVM readers ignore a partition without one."""
     depth = partition.count("/") + 1 if partition else 0
     content = f"#partition metadata\ncommitTime={begin}\npartitionDepth={depth}\n"
     return join(partition, PARTITION_METAFILE), content.encode("ascii")
 
 
 def escape(value: str) -> str:
-    """Percent-encode exactly the characters that are unsafe in a folder name to Hive and Hudi."""
+    """Percent-encode the characters that Hive and Hudi consider unsafe in a folder name."""
     return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", value)
 
 
 def unescape(value: str) -> str:
-    """Undo `escape`; a `%` that starts no code stays."""
+    """Undo `escape`; keep a `%` that starts no code."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
 
 
 def checked_path(path: str) -> str:
-    """Return the path if it stays inside the table's folder.
-
-    Raises:
-        InvalidRecords: a level of the path is `..`.
-    """
+    """Return a path; raise `InvalidRecords` if one of its levels is `..`."""
     if ".." in path.replace("\\", "/").split("/"):
         raise InvalidRecords(f"partition path {path!r} leaves the table; change the value")
     return path
@@ -166,7 +162,7 @@ def outer_of(partition: str) -> list[str]:
 
 
 def nested(partition: str, other: str) -> InvalidRecords:
-    """Build the error for two partitions of which one is inside the other."""
+    """Build the error for a partition inside another one."""
     inner, outer = sorted((partition, other), key=len, reverse=True)
     return InvalidRecords(
         f"partition {inner!r} would be inside partition {outer!r}: JVM readers would find the outer one's rows only, "
@@ -176,10 +172,10 @@ def nested(partition: str, other: str) -> InvalidRecords:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStyle:
-    """Mapping of partition values to folders and back.
+    """Mapping of partition values to folders and back, equal to the JVM's with the same three settings.
 
-    Promised: paths are those that the JVM writes with the same three settings, and different values have different
-    paths. Values that this project, hudi-rs or the JVM would lose or misread are refused.
+    Different values have different paths. Values that this library, hudi-rs or the JVM would lose or misread are
+    refused.
     """
 
     fields: tuple[str, ...] = ()
@@ -187,10 +183,9 @@ class PartitionStyle:
     url_encode: bool = False
 
     def folder_for(self, field: str, text: str | None) -> str:
-        """Return the part of the path for one field's value: one level, or several without `url_encode`.
+        """Return a value's part of the path: one level, or several without `url_encode`.
 
-        Raises:
-            InvalidRecords: readers would not find the value, or read it as another.
+        Raises `InvalidRecords` if readers would not find the value, or read it as another.
         """
         if fault := self.fault_of(field, text):
             cured = not self.url_encode and replace(self, url_encode=True).fault_of(field, text) is None
@@ -231,11 +226,7 @@ class PartitionStyle:
         return len(self.fields) == 1 and not self.url_encode
 
     def check_apart(self, paths: Iterable[str]) -> None:
-        """Refuse partitions of which one is inside another.
-
-        Raises:
-            InvalidRecords: the message names both partitions.
-        """
+        """Raise `InvalidRecords` if one of these partitions is inside another."""
         there = set(paths) if self.can_nest else set[str]()
         for path in there:
             if outer := there.intersection(outer_of(path)):
@@ -244,8 +235,7 @@ class PartitionStyle:
     def values_of(self, path: str) -> tuple[str | None, ...]:
         """Return the partition values of a path as text; None for the default partition (null or empty).
 
-        Raises:
-            InvalidRecords: the number of levels differs from the number of fields.
+        Raises `InvalidRecords` if levels and fields differ in number.
         """
         if not self.fields:
             return ()
@@ -262,12 +252,7 @@ class PartitionStyle:
 
 
 def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
-    """Return the record key `a:1,b:2` of several fields, whose values are given as texts.
-
-    Promised: no other values have this key.
-
-    Raises:
-        InvalidRecords: other values could have the same key.
+    """Return the record key `a:1,b:2` of several fields; raise `InvalidRecords` if other values have it too.
 
     Source: `KeyGenerator.constructRecordKey`, `KeyGenUtils.getRecordKey`.
     """
@@ -281,12 +266,11 @@ def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
 
 
 def separators(fields: Sequence[str]) -> list[str]:
-    """Return the text after each field's value in a composite record key; empty after the last."""
+    """Return the text after each value in a composite record key; empty after the last."""
     return [*(f",{field}:" for field in fields[1:]), ""]
 
 
 def _also_told(texts: Sequence[str | None], fields: Sequence[str]) -> list[str | None]:
-    """Return other values that would have the same record key; empty if none would."""
     for at, (text, end) in enumerate(zip(texts, separators(fields), strict=True)):
         if text in _PLACEHOLDERS:
             return [*texts[:at], _PLACEHOLDERS[text], *texts[at + 1 :]]
@@ -309,7 +293,7 @@ _LOG_FILE = re.compile(r"\.([^._]+)_([0-9]+)\.log\.([0-9]+)_([0-9]+-[0-9]+-[0-9]
 class BaseFile:
     """Parsed name of a base file: file group, write token of the task attempt, and instant.
 
-    `file_id` is `<uuid>-<n>`, `write_token` is `<task partition>-<stage>-<attempt>`. Both have letters, digits and `-`.
+    `file_id` is `<uuid>-<n>`, `write_token` is `<task partition>-<stage>-<attempt>`.
     """
 
     file_id: str
@@ -323,7 +307,7 @@ class BaseFile:
 
 
 def parse_base_file(name: str) -> BaseFile | None:
-    """Parse a base file's name (without folders); return None for any other file."""
+    """Parse a base file's name; return None for any other file."""
     found = _BASE_FILE.fullmatch(name)
     return BaseFile(found[1], found[2], found[3]) if found else None
 
@@ -332,8 +316,8 @@ def parse_base_file(name: str) -> BaseFile | None:
 class LogFile:
     """Parsed name of a log file: file group, instant of the write, and version within that write.
 
-    `write_token` has digits only: the JVM ignores a log whose token has letters. A log with `is_cdc` has no rows of the
-    table, but row changes for the JVM's change feeds.
+    `write_token` has digits only, since the JVM ignores other logs. A log with `is_cdc` has no rows of the table, but
+    row changes for the JVM's change feeds.
     """
 
     file_id: str
@@ -350,23 +334,23 @@ class LogFile:
 
     @property
     def place(self) -> tuple[str, int, str]:
-        """The sort key for the merge of a slice's log files: by begin time, whenever they were completed."""
+        """The sort key for merges of a slice's logs: by begin time, not by completion."""
         return (self.begin, self.version, self.write_token)
 
 
 def parse_log_file(name: str) -> LogFile | None:
-    """Parse a log file's name (without folders); None for any other file, archived logs included."""
+    """Parse a log file's name; return None for any other file, archived logs included."""
     found = _LOG_FILE.fullmatch(name)
     return LogFile(found[1], found[2], int(found[3]), found[4], found[5] is not None) if found else None
 
 
 def data_file(name: str) -> BaseFile | LogFile | None:
-    """Parse the name of a base or log file, change logs included; None for any other file."""
+    """Parse the name of a base or log file, change logs included; return None for any other file."""
     return parse_base_file(name) or parse_log_file(name)
 
 
 def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
-    """Return partition and parsed name of a base or log file of the metadata table; None for any other file."""
+    """Return partition and parsed name of the metadata table's data file; None for any other file."""
     partition, _, name = path.rpartition("/")
     found = _HFILE.fullmatch(name)
     file = BaseFile(found[1], found[2], found[3]) if found else parse_log_file(name)
@@ -374,14 +358,14 @@ def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
 
 
 def data_file_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
-    """Return partition and parsed name of a base or log file; None for other files and inside `.hoodie`."""
+    """Return partition and parsed name of a data file; None for other files and inside `.hoodie`."""
     partition, _, name = path.rpartition("/")
     file = data_file(name)
     return None if file is None or partition.partition("/")[0] == META else (partition, file)
 
 
 def data_files_in(paths: Iterable[str]) -> Iterator[tuple[FileGroup, BaseFile | LogFile, str]]:
-    """Yield file group, parsed name and path of each base or log file among these paths."""
+    """Yield file group, parsed name and path of each data file among these paths."""
     for path in paths:
         if (at := data_file_at(path)) is not None:
             yield (at[0], at[1].file_id), at[1], path

@@ -5,14 +5,7 @@
     deletes   int32 3, int32 length, and one Avro datum: a list of keys with ordering values
 
 All numbers are big-endian. A header is a count, then for each entry its key, length and UTF-8 text. The last number
-counts from the magic, and reveals a torn block. A Parquet block contains a whole Parquet file.
-
-A delete without an ordering value (an int of 0, or null) wins over all earlier rows. A delete with a value takes part
-in the ordering like a row. Readers fail at values of another type than the column's, and at several types in one block.
-
-Promised: decoding and encoding again gives the same bytes. Readers skip a torn block, left by a dead writer, and find
-the next block by its magic. Rows and deletes keep their values. Data pass through Python one datum at a time. NOT
-promised: detection of changed bytes inside a whole block.
+counts from the magic, and reveals a torn block of a dead writer. Changed bytes inside a whole block are not detected.
 
 Source: Hudi `HoodieLogFormatWriter`, `HoodieLogFileReader`, `HoodieLogBlock`, `BaseHoodieLogRecordReader`,
 `HoodieAvroDataBlock`, `HoodieDeleteBlock`, `HoodieAvroUtils.wrapValueIntoAvro`; `HoodieDeleteRecordList.avsc`; Avro
@@ -49,7 +42,7 @@ _ROLLBACK = "0"
 
 
 class BlockKind(IntEnum):
-    """Kind of content of a log block."""
+    """Kind of a log block's content."""
 
     COMMAND = 0
     DELETE = 1
@@ -76,7 +69,7 @@ class Header(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogBlock:
-    """One log block; `header` keeps its order and unknown entries."""
+    """Log block; `header` keeps its order and unknown entries."""
 
     kind: BlockKind
     header: Mapping[int, str]
@@ -94,15 +87,12 @@ class LogBlock:
 
 
 def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
-    """Encode a log file.
-
-    Raises:
-        ValueError: a block has 2 GiB or more, which the JVM cannot read.
-    """
+    """Encode a log file; raise `ValueError` for a block of 2 GiB or more, which the JVM cannot read."""
     return b"".join(map(_encode, blocks))
 
 
 def _encode(block: LogBlock) -> bytes:
+    """Encode one block; its last number counts from the magic."""
     parts = [_TWO.pack(_VERSION, block.kind), _COUNT.pack(len(block.header))]
     for key, text in block.header.items():
         value = text.encode()
@@ -118,10 +108,7 @@ def _encode(block: LogBlock) -> bytes:
 def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
     """Decode the whole blocks of a log file, in order; skip torn blocks.
 
-    Raises:
-        Corrupt: the data does not begin with a block, or a whole block cannot be understood; the message names the
-            file.
-        UnsupportedTable: a block has an unknown format.
+    Raises `Corrupt` for data that is no log file, and `UnsupportedTable` for an unknown format.
     """
     found: list[LogBlock] = []
     at, view = 0, memoryview(data)
@@ -138,7 +125,6 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
 
 
 def _end_of(data: bytes, at: int) -> int | None:
-    """Return the end of the block that begins at `at`; None if it is torn."""
     start = at + len(MAGIC) + _SIZE.size
     if start > len(data):
         return None
@@ -185,13 +171,10 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
 
 
 def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
-    """Return the valid blocks with rows or deletes, of blocks in merge order.
+    """Return the valid blocks with rows or deletes; pass blocks in merge order.
 
-    A rollback command, used by older tables, removes the earlier blocks of the instant that it names. The result of a
-    log compaction replaces its sources, at the position of the newest of them.
-
-    Raises:
-        UnsupportedTable: a block has an unknown command.
+    A rollback command, used by older tables, removes earlier blocks of its instant. A log compaction's result replaces
+    its sources, at the position of the newest. Raises `UnsupportedTable` for an unknown command.
     """
     by_instant: dict[str, list[LogBlock]] = {}
     for block in blocks:
@@ -235,7 +218,7 @@ _NO_VALUE: tuple[str, Any] = ("IntWrapper", 0)
 
 
 def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
-    """Encode rows as the content of an Avro block; their columns are the schema's, in order."""
+    """Encode rows as an Avro block's content; their columns must be the schema's, in order."""
     parsed, out = _parsed(schema_json), [_TWO.pack(_CONTENT_VERSION, rows.num_rows)]
     columns = [_plain(column) for column in rows.columns]
     names = rows.column_names
@@ -249,10 +232,8 @@ def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
 def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
     """Decode the rows of an Avro block; their columns are the schema's, in order.
 
-    Raises:
-        Corrupt: the content does not fit the schema; the message names the file.
-        UnsupportedTable: the block has an unknown version.
-        UnsupportedSchema: a column has an unsupported type.
+    Raises `Corrupt` for content that does not fit the schema, `UnsupportedTable` for an unknown version, and
+    `UnsupportedSchema` for a column type.
     """
     columns = from_avro(schema_json)
     try:
@@ -285,7 +266,7 @@ def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]
 
 @lru_cache(maxsize=256)
 def _parsed(schema_json: str) -> Any:
-    """Parse the schema with times as plain numbers, since Arrow has years that Python's dates have not."""
+    """Parse the schema with times as plain numbers, since Arrow has years that Python's dates lack."""
     return fastavro.parse_schema(_without_times(checked_schema(schema_json)))
 
 
@@ -300,14 +281,13 @@ def _without_times(avro: Any) -> Any:
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
-    """Return a column's values in Avro's form: times as numbers, maps as dictionaries."""
     stored = column.cast(stored_kind(column.type))
     give, values = _giver(stored.type), stored.to_pylist()
     return values if give is None else [None if v is None else give(v) for v in values]
 
 
 def _giver(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return the conversion of a value that is not null; None if no conversion is needed."""
+    """Return the conversion of a type's non-null values to Avro's form; None if none is needed."""
     if types.is_timestamp(kind) or types.is_date(kind):
         return lambda value: pa.scalar(value, kind).cast(stored_kind(kind)).as_py()
     if types.is_map(kind):
@@ -331,10 +311,10 @@ def _optional(give: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True, slots=True)
 class LogDelete:
-    """Deletion of one key.
+    """Deletion of one key. Without `values` it wins over all earlier rows.
 
-    `values` are the ordering values of the fields, as stored: dates in days, timestamps in the column's unit, decimals
-    as bytes. Without values the delete wins over all earlier rows. `wrappers` names the type of each value.
+    `values` are ordering values as stored: dates in days, timestamps in the column's unit, decimals as bytes.
+    `wrappers` names the type of each.
     """
 
     key: str
@@ -344,10 +324,9 @@ class LogDelete:
 
 
 def wrapper_of(kind: pa.DataType) -> str:
-    """Return the wrapper type for an ordering value of this column, the only one that all readers accept.
+    """Return the only wrapper type of an ordering value that all readers accept for this column type.
 
-    Raises:
-        UnsupportedSchema: no wrapper fits.
+    Raises `UnsupportedSchema` if no wrapper fits.
     """
     for fits, name in _WRAPPERS:
         if fits(kind):
@@ -359,7 +338,6 @@ def wrapper_of(kind: pa.DataType) -> str:
 
 
 def _is_short_decimal(kind: pa.DataType) -> bool:
-    """Whether the values fit Hudi's decimal of a delete."""
     return bool(types.is_decimal(kind) and kind.scale <= _DECIMAL_SCALE >= kind.precision - kind.scale)
 
 
@@ -381,9 +359,9 @@ _READ_AS = {  # hudi-rs treats these types alike, or a column had the type befor
 
 
 def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | None, wrapper: str = "") -> bytes:
-    """Encode a delete block. All `values` have the type `wrapper`; with None the deletes win over all earlier rows.
+    """Encode a delete block with `values` of type `wrapper`; with None deletes win over all earlier rows.
 
-    An int of 0 is stored like no value, and wins, too.
+    An int of 0 is stored like no value, and wins, too. Readers fail at several types in one block.
     """
     name, given = (wrapper, values) if values is not None else (_NO_VALUE[0], [_NO_VALUE[1]] * len(keys))
     wrapped = _PACKAGE + name
@@ -411,9 +389,7 @@ def _of_decimal_bytes(data: bytes) -> Decimal:
 def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
     """Decode the deletes of a block, in order.
 
-    Raises:
-        Corrupt: the content is no list of deletes; the message names the file.
-        UnsupportedTable: the block has an unknown version.
+    Raises `Corrupt` for damaged content, and `UnsupportedTable` for an unknown version.
     """
     try:
         version, length = _TWO.unpack_from(content, 0)
@@ -449,8 +425,7 @@ def _unwrapped(given: Any) -> list[tuple[str, Any]]:
 def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], file_name: str) -> list[pa.Array]:
     """Return an array of ordering values for each column, from the deletes that have values.
 
-    Raises:
-        Corrupt: a value's type differs from its column's; JVM Hudi and hudi-rs fail at it, too.
+    Raises `Corrupt` if a value's type does not fit its column; JVM Hudi and hudi-rs fail at it, too.
     """
     given = [one for one in deletes if one.values]
     expected = [wrapper_of(column.type) for column in columns] if given else []

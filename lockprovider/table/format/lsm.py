@@ -51,7 +51,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, order=True)
 class HistoryFile:
-    """Parsed name of a file of archived instants: the range of its begin times, and its level."""
+    """Parsed name of an archive file: the range of begin times, and the level."""
 
     least: str
     greatest: str
@@ -64,7 +64,7 @@ class HistoryFile:
 
 
 def parse_file(name: str) -> HistoryFile | None:
-    """Parse the name of a file of archived instants; return None for any other name."""
+    """Parse the name of an archive file; return None for any other name."""
     found = _FILE.fullmatch(name)
     return HistoryFile(found[1], found[2], int(found[3])) if found else None
 
@@ -90,11 +90,7 @@ def encode_manifest(files: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, name: str) -> Manifest:
-    """Decode a manifest.
-
-    Raises:
-        Corrupt: the manifest cannot be understood; the message names it.
-    """
+    """Decode a manifest; raise `Corrupt` with its name if it is damaged."""
     try:
         said = parse_json(data, most=LARGEST_OBJECT)["files"]
         return {str(one["fileName"]): int(one["fileLen"]) for one in said}
@@ -104,7 +100,7 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Summary of a file of archived instants, to save opening the file.
+    """Summary of an archive file, to avoid opening the file.
 
     Attributes:
         begin: the greatest begin time of its writes; empty if there are none.
@@ -125,7 +121,7 @@ class Digest:
 
 
 def digest_of(footer: Mapping[bytes, bytes] | None) -> Digest | None:
-    """Return the digest in the footer of a file of this library; None if it is missing or unreadable."""
+    """Return the digest in an archive file's footer; None if missing or unreadable."""
     try:
         said = parse_json((footer or {})[_DIGEST_KEY.encode()], most=LARGEST_OBJECT)
         streams = {str(name): (int(batch), str(file)) for name, (batch, file) in said["streams"].items()}
@@ -136,7 +132,7 @@ def digest_of(footer: Mapping[bytes, bytes] | None) -> Digest | None:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """One archived instant: the contents of its completed file, and of its plan if its action has one."""
+    """Archived instant: the contents of its completed file, and of its plan, if any."""
 
     begin: str
     completion: str
@@ -152,7 +148,7 @@ def rows_of(instants: Iterable[Archived]) -> list[dict[str, Any]]:
 
 
 def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
-    """Encode a file of archived instants; equal rows give equal bytes. Memory holds one row group at a time."""
+    """Encode an archive file, one row group in memory at a time; equal rows give equal bytes."""
     out = pa.BufferOutputStream()
     said = {"begin": digest.begin, "completion": digest.completion, "streams": dict(digest.streams or {})}
     with pq.ParquetWriter(out, SCHEMA, compression="gzip", version="1.0", store_schema=False) as writer:
@@ -169,7 +165,6 @@ def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
 
 
 def _groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """Yield the rows in groups of a few megabytes."""
     group, size = list[Mapping[str, Any]](), 0
     for row in rows:
         group.append(row)

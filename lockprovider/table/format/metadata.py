@@ -1,7 +1,6 @@
-"""Codec of commit and rollback metadata: an Avro object container file with one record.
+"""Codec of commit and rollback metadata: an Avro container file with one record.
 
-Promised: equal input gives equal bytes (the sync marker is derived from the record). The JVM's metadata can be read,
-without its unknown fields. NOT promised: reading layout 1 (JSON) or an empty file.
+Equal input gives equal bytes. Unknown fields of the JVM's are ignored; layout 1 (JSON) and empty files cannot be read.
 
 Source: `HoodieCommitMetadata.avsc`, `HoodieReplaceCommitMetadata.avsc`, `HoodieRollbackPlan.avsc`,
 `HoodieRollbackMetadata.avsc`.
@@ -45,11 +44,10 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WriteStat:
-    """Statistics of one data file that a commit wrote.
+    """Statistics of one data file that a commit wrote; sizes are bytes.
 
-    `path` is relative to the table. `num_writes` counts all rows of the file, rewritten ones included. `prev_commit`
-    and `prev_base_file` are None for a new file group. Sizes are bytes. `note` carries the footer's note to the process
-    that commits (see `files.footers`), unless that has it; commits do not store it.
+    `num_writes` counts all rows of the file, rewritten ones included. `prev_commit` and `prev_base_file` are None for a
+    new file group. `note` carries the footer's note to the process that commits; commits do not store it.
     """
 
     file_id: str
@@ -76,17 +74,16 @@ class WriteStat:
 
     @property
     def is_log(self) -> bool:
-        """Whether this is a log file; then `prev_commit` is its own instant, as its slice is not known yet."""
+        """Whether this is a log file; then `prev_commit` is its own instant, since its slice is not known yet."""
         return parse_log_file(self.file_name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """Effect of a commit, by partition path.
+    """Effect of a commit: written and replaced file groups by partition path.
 
     `schema_json` is the table's Avro schema without meta columns; readers take it from the latest commit. `operation`
-    is upper case (`UPSERT`, `DELETE`, `INSERT_OVERWRITE`, ...). `replaced` lists the file groups that end with this
-    commit.
+    is upper case, like `UPSERT`.
     """
 
     stats: Mapping[str, tuple[WriteStat, ...]]
@@ -113,17 +110,14 @@ class CommitMetadata:
 
 
 class Victim(NamedTuple):
-    """The begin time and action of an instant that a rollback or a restore undoes."""
+    """Begin time and action of an instant that a rollback or restore undoes."""
 
     begin: str
     action: str
 
 
 def encode_commit(metadata: CommitMetadata) -> bytes:
-    """Encode a completed (or inflight) commit or replacecommit.
-
-    The record has Hudi's replace kind if it replaces file groups, or its operation is one of `REPLACING`.
-    """
+    """Encode a completed or inflight commit, as Hudi's replacecommit if it replaces file groups."""
     schema = {SCHEMA_KEY: metadata.schema_json} if metadata.schema_json is not None else {}
     record: dict[str, Any] = {
         "partitionToWriteStats": {
@@ -141,18 +135,14 @@ def encode_commit(metadata: CommitMetadata) -> bytes:
 
 
 def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
-    """Encode the requested and inflight files of an overwrite's replacecommit, without plan or profile."""
+    """Encode the requested and inflight files of an overwrite's replacecommit."""
     requested = {"operationType": operation, "clusteringPlan": None, "extraMetadata": None, "version": 1}
     inflight = {"partitionToWriteStats": {}, "compacted": False, "extraMetadata": {}, "operationType": operation}
     return one_record("HoodieRequestedReplaceMetadata", requested), one_record("HoodieCommitMetadata", inflight)
 
 
 def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
-    """Decode a completed commit of any kind.
-
-    Raises:
-        Corrupt: the data is not one whole Avro record; the message names the file.
-    """
+    """Decode a completed commit of any kind; errors as for `decoded`."""
     return decoded(data, file_name, "commit metadata", _commit)
 
 
@@ -173,7 +163,7 @@ def _commit(record: Mapping[str, Any]) -> CommitMetadata:
 
 
 def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = "") -> bytes:
-    """Encode `<begin>.rollback.requested`; it names the files to delete below `root`, as Hudi does."""
+    """Encode a requested rollback, which names the files to delete below `root`."""
     requests = [
         {
             "partitionPath": partition,
@@ -189,11 +179,7 @@ def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = 
 
 
 def decode_rollback_plan(data: bytes, file_name: str) -> Victim:
-    """Return the instant that a requested rollback undoes.
-
-    Raises:
-        Corrupt: the data is no such Avro record; the message names the file.
-    """
+    """Return the instant that a requested rollback undoes; errors as for `decoded`."""
     return decoded(data, file_name, "a rollback plan", lambda record: victim_of(record["instantToRollback"]))
 
 
@@ -203,7 +189,7 @@ def encode_rollback(begin: str, victim: Victim, paths: Iterable[str]) -> bytes:
 
 
 def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[str, Any]:
-    """Build Hudi's record of a rollback; a restore contains one for each victim."""
+    """Build Hudi's record of a rollback; a restore has one for each victim."""
     deleted = names_by_partition(paths)
     partitions = {
         partition: {
@@ -227,23 +213,19 @@ def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[st
 
 
 def decode_rollback(data: bytes, file_name: str) -> tuple[Victim, ...]:
-    """Return the instants that a completed rollback undid.
-
-    Raises:
-        Corrupt: the data is no such Avro record; the message names the file.
-    """
+    """Return the instants that a completed rollback undid; errors as for `decoded`."""
     return decoded(
         data, file_name, "rollback metadata", lambda record: tuple(map(victim_of, record["instantsRollback"]))
     )
 
 
 def victim_record(victim: Victim) -> dict[str, str]:
-    """Build the record of a victim in a rollback or restore."""
+    """Build a victim's record in a rollback or restore."""
     return {"commitTime": victim.begin, "action": victim.action}
 
 
 def victim_of(record: Mapping[str, str]) -> Victim:
-    """Read the record of a victim."""
+    """Read a victim from its record in a rollback or restore."""
     return Victim(record["commitTime"], record["action"])
 
 
@@ -311,17 +293,15 @@ def one_record(name: str, record: Mapping[str, Any]) -> bytes:
 
 @cache
 def _head(name: str) -> bytes:
-    """Return the head of a container file of this schema, up to the sync marker."""
     out = BytesIO()
     fastavro.writer(out, avro_schema(name), [], codec="null", sync_marker=bytes(_SYNC_BYTES))
     return out.getvalue()[:-_SYNC_BYTES]
 
 
 def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
-    """Decode the one record of a container file and convert it with `read`; `kind` is for the error text.
+    """Decode a container file's one record and convert it with `read`; `kind` is for the error text.
 
-    Raises:
-        Corrupt: the data is no such Avro record; the message names the file.
+    Raises `Corrupt` for data of another form; the message names the file.
     """
     record = read_one(data, file_name)
     try:
@@ -331,11 +311,7 @@ def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str,
 
 
 def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
-    """Decode the one record of a container file.
-
-    Raises:
-        Corrupt: the data is not one whole record; the message names the file.
-    """
+    """Decode the one record of a container file; raise `Corrupt` with the file's name if damaged."""
     try:
         record = _read(data, file_name)
     except Corrupt:
@@ -349,10 +325,9 @@ def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
 
 
 def _read(data: bytes, file_name: str) -> Any:
-    """Decode the one value of a container file within memory bounds, as its schema and codec are untrusted.
+    """Decode a container file's one value within memory bounds, as its schema and codec are untrusted.
 
-    Raises:
-        Exception: of many kinds, for bad bytes.
+    Raises exceptions of many kinds for bad bytes.
     """
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro container file")
@@ -379,20 +354,12 @@ def _read(data: bytes, file_name: str) -> Any:
 
 @lru_cache(maxsize=16)  # Thousands of commits have one schema.
 def parsed_schema(text: bytes | str) -> Any:
-    """Parse a file's Avro schema for fastavro.
-
-    Raises:
-        ValueError, fastavro's: the text is no schema; or values of it could take memory without taking bytes.
-    """
+    """Parse a file's Avro schema for fastavro, after `checked_schema`."""
     return fastavro.parse_schema(checked_schema(text))
 
 
 def checked_schema(text: bytes | str) -> Any:
-    """Parse a file's Avro schema as JSON.
-
-    Raises:
-        ValueError: as for `parsed_schema`.
-    """
+    """Parse an Avro schema as JSON; raise `ValueError` if values could take memory without taking bytes."""
     said = parse_json(text if isinstance(text, bytes) else text.encode(), most=LARGEST_OBJECT)
     _refuse_free(said)
     return said
@@ -427,7 +394,7 @@ SINK_KEY = "_hudi_streaming_sink_checkpoint"
 
 
 def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
-    """Return the last batch of each stream, from a commit's extra metadata; empty if no streaming sink wrote it."""
+    """Return each stream's last batch from a commit's extra metadata."""
     try:
         said = parse_json(extra.get(SINK_KEY, "{}").encode(), most=LARGEST_OBJECT).items()
     except (ValueError, TypeError, AttributeError):
@@ -436,7 +403,7 @@ def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
 
 
 def noted(extra: Mapping[str, str], stream: str, batch: int) -> dict[str, str]:
-    """Return the extra metadata that records this batch and keeps the entries of other streams in `extra`."""
+    """Return extra metadata that records this batch and keeps other streams' entries."""
     said = {name: str(number) for name, number in batches_by_stream(extra).items()}
     return {SINK_KEY: json.dumps({**said, stream: str(batch)})}
 
@@ -449,7 +416,7 @@ def _is_number(batch: object) -> bool:
 
 
 def stats_by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
-    """Group the files by partition path, in order."""
+    """Group file statistics by partition path, in order."""
     found: dict[str, tuple[WriteStat, ...]] = {}
     for stat in stats:
         found[stat.partition] = (*found.get(stat.partition, ()), stat)

@@ -5,10 +5,6 @@
 
 A commit is a log file with records, and the completed instant. A compaction is one base file with the whole listing.
 
-Promised: the order of records matters only for deleted files. Sizes merge by the larger one; a deleted file is gone
-until a later record names it. Records have Hudi's whole schema, since hudi-rs fails at a smaller one. Equal changes
-give equal bytes and names. NOT promised: reading or writing other partitions; making a file group.
-
 Source: Hudi `HoodieMetadata.avsc`, `HoodieMetadataPayload.combineFileSystemMetadata`,
 `HoodieTableMetadataUtil.convertMetadataToFilesPartitionRecords`, `HoodieBackedTableMetadataWriter`,
 `SparkHoodieBackedTableMetadataWriter`, `HoodieAppendHandle`, `HoodieAvroHFileWriter`.
@@ -42,7 +38,7 @@ _TYPES = {True: 1, False: 2}  # The record of all partitions has type 1, that of
 
 
 class ListedFile(NamedTuple):
-    """Entry for one file (or partition): its size in bytes, and whether it is deleted."""
+    """Listed file (or partition): its size in bytes, and whether it is deleted."""
 
     size: int
     is_deleted: bool
@@ -50,7 +46,7 @@ class ListedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FilesRecord:
-    """One record of the `files` partition: the files of a partition, or all partitions under `ALL_PARTITIONS`."""
+    """Record of the `files` partition: a partition's files, or all partitions under `ALL_PARTITIONS`."""
 
     key: str
     files: Mapping[str, ListedFile]
@@ -58,7 +54,7 @@ class FilesRecord:
 
 @dataclass(frozen=True, slots=True)
 class FileListing:
-    """Merged result of records: the partitions, and for each its files by name with sizes in bytes."""
+    """Merged records: the partitions, and for each its file sizes in bytes by name."""
 
     partitions: frozenset[str]
     files: Mapping[str, Mapping[str, int]]
@@ -75,11 +71,7 @@ class FileListing:
 
 
 def decode_files(content: HFile, schema_json: str, file_name: str) -> tuple[FilesRecord, ...]:
-    """Decode the records of an HFile of this partition, whose values have this schema.
-
-    Raises:
-        Corrupt: the file has other records, or values that do not fit the schema; the message names the file.
-    """
+    """Decode the partition's records from an HFile; raise `Corrupt` if values do not fit the schema."""
     try:
         parsed = parsed_schema(schema_json)
         return tuple(_record(key.decode(), _datum(value, parsed)) for key, value in content.entries)
@@ -103,10 +95,9 @@ def _record(key: str, said: Mapping[str, Any]) -> FilesRecord:
 
 
 def written_files(metadata: CommitMetadata) -> tuple[FilesRecord, ...]:
-    """Return the records that add a commit's files to the listing; files that it replaces stay until a clean.
+    """Return the records that list a commit's files; files that it replaces stay until a clean.
 
-    Raises:
-        InvalidRecords: a file has no bytes; the JVM's readers and writers fail at one that is listed.
+    Raises `InvalidRecords` for an empty file, since JVM readers and writers fail at a listed one.
     """
     named = {
         partition: {stat.file_name: ListedFile(stat.file_size, is_deleted=False) for stat in stats}
@@ -128,7 +119,7 @@ def removed_files(names: Mapping[str, Iterable[str]]) -> tuple[FilesRecord, ...]
 
 
 def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
-    """Return the records of a base file that represents exactly this listing."""
+    """Return the records of a base file with exactly this listing."""
     everything = {_key(partition): ListedFile(0, is_deleted=False) for partition in sorted(listing.partitions)}
     partitions = (
         FilesRecord(_key(partition), {name: ListedFile(size, is_deleted=False) for name, size in files.items()})
@@ -138,7 +129,7 @@ def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
 
 
 def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None) -> dict[bytes, bytes]:
-    """Encode records, each key once, as the entries of an HFile; the default schema is `metadata_schema()`."""
+    """Encode records, each key once, as HFile entries in Hudi's whole schema; hudi-rs fails at a smaller one."""
     parsed = parsed_schema(schema_json or metadata_schema())
     found: dict[bytes, bytes] = {}
     for record in records:
@@ -165,7 +156,10 @@ def record_schema(schema_json: str) -> str:
 
 
 def merge_files(records: Iterable[FilesRecord]) -> FileListing:
-    """Merge records, the oldest first, into a listing."""
+    """Merge records, the oldest first, into a listing.
+
+    The larger size of a file counts. A deleted file is gone until a later record names it.
+    """
     found: dict[str, dict[str, int]] = {}
     for record in records:
         files = found.setdefault(record.key, {})
@@ -195,7 +189,7 @@ STATISTICS = "column_stats", "partition_stats"
 
 @dataclass(frozen=True, slots=True)
 class ListingCommit:
-    """Files written for the data table's instant `begin`. Paths are relative to the data table."""
+    """Metadata table's files for the data table's instant `begin`; paths are relative to the data table."""
 
     begin: str
     log: bytes
@@ -205,7 +199,7 @@ class ListingCommit:
     def of(cls, begin: str, records: Iterable[FilesRecord], schema_json: str | None = None) -> ListingCommit:
         """Build the commit of these records, each key once.
 
-        `schema_json` is the schema of the metadata table's other files: hudi-rs reads all of them by one schema.
+        `schema_json` must be the schema of the metadata table's other files: hudi-rs reads all of them by one schema.
         """
         schema = schema_json or metadata_schema()
         entries = encode_files(records, schema)
@@ -230,14 +224,13 @@ def _log_name(begin: str) -> str:
 
 
 def _completed(stat: WriteStat, count: int, operation: str, schema: str) -> bytes:
-    """Encode a completed commit that wrote one file of `count` records with this schema."""
     stat = replace(stat, num_writes=count, num_updates=count)
     return encode_commit(CommitMetadata({LISTING: (stat,)}, operation, record_schema(schema)))
 
 
 @dataclass(frozen=True, slots=True)
 class ListingCompaction:
-    """Files written for one compaction. Paths are relative to the data table; the inflight file is empty."""
+    """Metadata table's files for one compaction; paths are relative to the data table."""
 
     begin: str
     base_path: str
@@ -260,5 +253,5 @@ class ListingCompaction:
         return cls(begin, f"{METADATA_TABLE}/{path}", base, encode_compaction_plan([planned]), completed)
 
     def path(self, state: InstantState, completion: str | None = None) -> str:
-        """Return the path of an instant file; the requested file contains the plan."""
+        """Return the path of an instant file; the requested file has the plan."""
         return OWN_TIMELINE + Instant(self.begin, Action.COMPACTION, state, completion).file_name

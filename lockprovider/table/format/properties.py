@@ -1,8 +1,6 @@
-"""Codec of `hoodie.properties`, the configuration of a table as Java properties text.
+"""Codec of `hoodie.properties`, a table's configuration as Java properties text.
 
-`parse_properties` checks that the text is whole; `shapes` decides whether such a table can be read or written here.
-
-Promised: `java.util.Properties` and this module read each other's files with equal values.
+`java.util.Properties` and this module read each other's files with equal values.
 
 Source: the documentation of `java.util.Properties.load` and `store`; Hudi `HoodieTableConfig`, `HoodieTableVersion`.
 """
@@ -35,7 +33,7 @@ def pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield logical lines: without comments and blank lines, with continuation lines joined."""
+    """Yield lines without comments and blank lines, with continuation lines joined."""
     joined, continues = "", False
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(" \t\f")
@@ -63,12 +61,12 @@ def _unescape(text: str) -> str:
 
 
 def escape_key(text: str) -> str:
-    """Escape a key, with all its spaces: a bare space would end it."""
+    """Escape a key with all its spaces, since a bare space would end it."""
     return _escape_all(text).replace(" ", "\\ ")
 
 
 def escape_value(text: str) -> str:
-    """Escape a value; of its spaces only a leading one, which readers would skip."""
+    """Escape a value and its leading space, which readers would skip."""
     out = _escape_all(text)
     return f"\\{out}" if out.startswith(" ") else out
 
@@ -92,17 +90,13 @@ def list_at(raw: Mapping[str, str], key: str) -> tuple[str, ...]:
 
 
 def flag_at(raw: Mapping[str, str], key: str, *, default: bool) -> bool:
-    """Whether a property is true; `default` if it is missing or empty."""
+    """Return whether a property is true, or `default` if it is missing or empty."""
     value = raw.get(key, "").strip().lower()
     return value == "true" if value else default
 
 
 def number_at(raw: Mapping[str, str], key: str, file_name: str) -> int:
-    """Return a property as a whole number.
-
-    Raises:
-        Corrupt: the property is missing or no number; the message names the file.
-    """
+    """Return a property as a whole number; raise `Corrupt` with the file's name if it is none."""
     try:
         return int(raw[key])
     except (KeyError, ValueError) as error:
@@ -174,7 +168,7 @@ _OWN_RULES = "hoodie.record.merge.property.", "hoodie.payload."
 
 # Source: Hudi `RecordMergeMode`, `HoodieTableConfig.inferMergingConfigs`.
 def own_rule(raw: Mapping[str, str]) -> str:
-    """Return the property, with its value, that gives this table a special merge rule; empty if none does.
+    """Return the `key=value` that gives this table a special merge rule; empty if none does.
 
     In version 9 these properties replace payload classes.
     """
@@ -186,10 +180,9 @@ def own_rule(raw: Mapping[str, str]) -> str:
 class TableConfig:
     """Configuration of a table. `raw` holds every property as found, so that a rewrite keeps unknown ones.
 
-    `timezone` is the recorded zone of instant times. If it is empty, each writer uses its default, which is the local
-    zone for the JVM. Only tables of version 9 from another engine have several `ordering_fields`. `bucket_index` is
-    None if writers must look keys up. Readers use `metadata_partitions` of a metadata table; `metadata_inflight` are
-    being built.
+    `timezone` is the recorded zone of instant times; if empty, each writer uses its default, the local zone for the
+    JVM. Only tables of version 9 from another engine have several `ordering_fields`. Partitions in `metadata_inflight`
+    are still being built.
     """
 
     name: str
@@ -215,17 +208,17 @@ class TableConfig:
 
     @property
     def is_merge_on_read(self) -> bool:
-        """Whether changes go into log files, which readers merge with the base files."""
+        """Whether changes go to log files, which readers merge with the base files."""
         return self.table_type == MERGE_ON_READ
 
     @property
     def named_metadata(self) -> tuple[str, ...]:
-        """All named partitions of a metadata table, including those that are being built."""
+        """All partitions of a metadata table, including those that are being built."""
         return tuple(dict.fromkeys((*self.metadata_partitions, *self.metadata_inflight)))
 
     @property
     def ordering_field(self) -> str | None:
-        """The column whose higher value wins between two rows of one key; None if the later commit wins."""
+        """The column whose higher value wins between rows of one key; None if the later commit wins."""
         return self.ordering_fields[0] if self.ordering_fields else None
 
     @property
@@ -235,7 +228,7 @@ class TableConfig:
 
     @property
     def key_column(self) -> str | None:
-        """The column whose value as text is the record key; None if there are several, or the texts may differ."""
+        """The column whose value as text is the record key; None if there is none."""
         known = self.keygenerator_type in _PLAIN_KEYGENS and (self.keygenerator or not self.raw.get(_KEYGEN_CLASS))
         return self.record_keys[0] if known and len(self.record_keys) == 1 else None
 
@@ -254,7 +247,6 @@ class TableConfig:
         """Whether a record key of one field is written `field:value`, as Hudi's complex key generator does.
 
         Hudi 1.0.0 to 1.0.2 omitted the name. Earlier and later releases, and all tables of version 9, include it.
-        `transaction.key_spelling` checks the files.
         """
         if self.key_is_named is not None:
             return self.key_is_named
@@ -265,7 +257,7 @@ class TableConfig:
 
     @property
     def has_complex_single_key(self) -> bool:
-        """Whether a complex key generator makes keys of one column; Hudi's releases disagree on their text."""
+        """Whether a complex key generator makes keys of one column, which Hudi's releases write differently."""
         return len(self.record_keys) == 1 and self.keygenerator_type.startswith("COMPLEX")
 
     @property
@@ -289,7 +281,7 @@ def checksum(name: str, database: str) -> int:
 
 
 def encode_properties(config: TableConfig) -> bytes:
-    """Encode the file; equal configurations give equal bytes. Unknown properties in `raw` are kept."""
+    """Encode the file with unknown properties of `raw`; equal configurations give equal bytes."""
     stated, optional = _stated(config), _optional(config)
     owned = {*stated, *optional, _ORDERING_V8, _ORDERING_V9}
     kept = {key: value for key, value in config.raw.items() if key not in owned}
@@ -315,7 +307,6 @@ def _fixed(config: TableConfig) -> dict[str, str]:
 
 
 def _optional(config: TableConfig) -> dict[str, str]:
-    """Return the properties that are omitted when empty."""
     ordering = _ORDERING_V8 if config.version <= 8 else _ORDERING_V9  # noqa: PLR2004
     return {
         _PARTITIONS: ",".join(config.partition_fields),
@@ -352,11 +343,7 @@ def _index(index: BucketIndex | None) -> dict[str, str]:
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
-    """Parse the file's text.
-
-    Raises:
-        Corrupt: the file is cut short, its checksum is wrong, or a property has an impossible value.
-    """
+    """Parse the file's text; raise `Corrupt` if it is cut short, its checksum wrong or a value impossible."""
     if len(data) > _LARGEST:
         raise Corrupt(f"{file_name} has {len(data)} bytes, and {_LARGEST} are the most that is read; restore the file")
     raw = dict(pairs(data.decode("latin-1")))
@@ -405,7 +392,7 @@ def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
 
 
 def unknown_merge(config: TableConfig) -> str:
-    """Return the property, with its value, whose merge rule is unknown here; empty if all rules are known."""
+    """Return the `key=value` whose merge rule is unknown here; empty if all rules are known."""
     mode = config.effective_merge_mode
     if mode not in V8_MERGE:
         return f"{_MODE}={mode}"

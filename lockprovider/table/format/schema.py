@@ -1,7 +1,4 @@
-"""Conversion of column types between Arrow and Avro, and Hudi's schema-on-read.
-
-In schema-on-read each column has an id that outlives its name. A JVM reader finds a renamed column in an older file by
-its id. This library reads by name, so `misread` reports names that would mislead in older files.
+"""Conversion of column types between Arrow and Avro, and Hudi's schema-on-read, in which column ids outlive names.
 
 Source: Avro 1.11 specification, "Logical Types"; Hudi `AvroConversionUtils`, Spark `SchemaConverters` for the names of
 nested records and the sizes of decimals; Hudi `SerDeHelper`, `InternalSchemaUtils.searchSchema`,
@@ -50,10 +47,7 @@ def without_meta(schema: pa.Schema) -> pa.Schema:
 
 
 def present(names: Iterable[str], among: Collection[str]) -> list[str]:
-    """Return the names that are in `among`, in order.
-
-    `name in schema.names` in a loop would be quadratic, since pyarrow builds that list each time.
-    """
+    """Return the names that are in `among`, in order; quick, as pyarrow builds `schema.names` at each access."""
     there = frozenset(among)
     return [name for name in names if name in there]
 
@@ -65,11 +59,7 @@ def absent(names: Iterable[str], among: Collection[str]) -> list[str]:
 
 
 def refuse_timestamp_partitions(table: str, schema: pa.Schema, fields: Sequence[str]) -> None:
-    """Refuse a timestamp as a partition column: JVM Hudi reads it as NULL, and its updates erase the values.
-
-    Raises:
-        UnsupportedSchema: the message names the column, and an alternative.
-    """
+    """Raise `UnsupportedSchema` for a timestamp partition: JVM Hudi reads NULL, and its updates erase values."""
     for name in present(fields, schema.names):
         if types.is_timestamp(schema.field(name).type):
             raise UnsupportedSchema(
@@ -79,21 +69,13 @@ def refuse_timestamp_partitions(table: str, schema: pa.Schema, fields: Sequence[
 
 
 def refuse_nested_ordering(field: str, kind: pa.DataType) -> None:
-    """Refuse an ordering column of lists, structs or maps.
-
-    Raises:
-        UnsupportedSchema: the message names the column and its type.
-    """
+    """Raise `UnsupportedSchema` for an ordering column of lists, structs or maps."""
     if types.is_nested(kind):
         raise UnsupportedSchema(f"ordering column {field!r} of type {kind} cannot be compared; choose another")
 
 
 def refuse_keys_without_text(table: str, schema: pa.Schema, fields: Sequence[str]) -> None:
-    """Refuse record key and partition columns of types that have no key text: see `has_key_text`.
-
-    Raises:
-        UnsupportedSchema: the message names the column, its type, and an alternative.
-    """
+    """Raise `UnsupportedSchema` for key and partition columns whose types have no key text."""
     for name in present(fields, schema.names):
         kind = schema.field(name).type
         if not has_key_text(kind):
@@ -104,7 +86,7 @@ def refuse_keys_without_text(table: str, schema: pa.Schema, fields: Sequence[str
 
 
 def has_key_text(kind: pa.DataType) -> bool:
-    """Whether values of this type can be record keys or partitions: not floats, bytes and nested values.
+    """Return whether this type can be a record key or partition: not floats, bytes and nested values.
 
     Hudi's engines write these as different texts, so one value would be two keys.
     """
@@ -126,12 +108,9 @@ _PLAIN: Mapping[Any, Any] = {
 
 @lru_cache(maxsize=64)
 def to_avro(schema: pa.Schema, name: str) -> str:
-    """Return the Avro schema, as JSON, of a canonical schema; `name` is the table's.
+    """Return a canonical schema as Avro JSON; nullable columns default to null. `name` is the table's.
 
-    Nullable columns are unions with null first and as the default. Decimals are `fixed`, as in Spark and Hudi.
-
-    Raises:
-        UnsupportedSchema: the schema is not canonical.
+    Raises `UnsupportedSchema` if the schema is not canonical.
     """
     safe = re.sub(r"[^A-Za-z0-9_]", "_", name)
     record = _record(list(schema), f"{safe}_record", f"hoodie.{safe}")
@@ -156,6 +135,7 @@ def _avro_field(column: pa.Field, namespace: str) -> dict[str, Any]:
 
 
 def _avro_type(kind: pa.DataType, name: str, namespace: str) -> Any:
+    """Convert a canonical Arrow type to Avro; raise `UnsupportedSchema` for any other."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     if types.is_decimal128(kind):
@@ -201,11 +181,9 @@ _LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
 
 @lru_cache(maxsize=64)
 def from_avro(text: str) -> pa.Schema:
-    """Return the Arrow schema of a table's Avro schema (JSON).
+    """Convert a table's Avro schema (JSON) to Arrow.
 
-    Raises:
-        Corrupt: the text is no Avro record schema.
-        UnsupportedSchema: a column has an unsupported type.
+    Raises `Corrupt` if the text is no record schema, and `UnsupportedSchema` for a column type.
     """
     try:
         record = json.loads(text)
@@ -220,11 +198,7 @@ def from_avro(text: str) -> pa.Schema:
 
 
 def stated_columns(text: str) -> pa.Schema:
-    """Return the columns of a commit's schema, without the meta columns that JVM Hudi adds for schema-on-read.
-
-    Raises:
-        Corrupt, UnsupportedSchema: as for `from_avro`.
-    """
+    """Return the columns of a commit's schema, without the meta columns that JVM Hudi adds for schema-on-read."""
     return without_meta(from_avro(text))
 
 
@@ -240,7 +214,7 @@ def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.F
 
 
 def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
-    """Return the Arrow type of an Avro type; remember named types in `named`."""
+    """Convert an Avro type to Arrow; remember named types in `named`."""
     if isinstance(avro, str):
         avro = named.get(avro, {"type": avro})
     if isinstance(avro["type"], dict):
@@ -256,7 +230,7 @@ def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
 
 
 def _arrow_nested(avro: Mapping[str, Any], path: str, named: dict[str, Any]) -> pa.DataType:
-    """Return the Arrow type of an Avro record, array or map."""
+    """Convert an Avro record, array or map to Arrow."""
     match avro["type"]:
         case "record":
             return pa.struct(
@@ -278,22 +252,14 @@ _SUFFIX = ".schemacommit"
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """Column ids by path, nested ones included, of all files that begin at `version` or later.
-
-    >>> SchemaVersion(20260101000000000, {"id": 0, "fare": 1}).ids["fare"]
-    1
-    """
+    """Column ids by path, nested ones included, of all files that begin at `version` or later."""
 
     version: int
     ids: Mapping[str, int]
 
 
 def schema_file(begin: str) -> str:
-    """Return the path of the schema history that the commit `begin` writes for JVM readers.
-
-    >>> schema_file("20260101000000000")
-    '.hoodie/.schema/20260101000000000_20260101000000001.schemacommit'
-    """
+    """Return the path of the schema history that the commit `begin` writes for JVM readers."""
     return f"{SCHEMAS}/{begin}_{after(begin)}{_SUFFIX}"
 
 
@@ -305,20 +271,12 @@ def begin_of_schema_file(path: str) -> str:
 
 
 def parse_version(text: str, name: str) -> SchemaVersion:
-    """Parse the schema that a commit states.
-
-    Raises:
-        Corrupt: the text cannot be understood; `name` is its source.
-    """
+    """Parse the schema that a commit states; raise `Corrupt` with `name` if it is damaged."""
     return _version(_parsed(text.encode(), name), name)
 
 
 def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
-    """Parse the schemas of a `schema_file`, oldest first.
-
-    Raises:
-        Corrupt: the data cannot be understood.
-    """
+    """Parse the schemas of a `schema_file`, oldest first; raise `Corrupt` if it is damaged."""
     try:
         found = [_version(one, name) for one in _parsed(data, name)["schemas"]]
     except (KeyError, TypeError) as error:
@@ -327,13 +285,13 @@ def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
 
 
 def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begin: str) -> str:
-    """Describe how a column name of `latest` misleads in files from `oldest_begin` on; empty if none does.
+    """Describe a column name of `latest` that misleads in files from `oldest_begin` on; empty if none does.
+
+    JVM readers find a renamed column by its id; this library reads by name.
 
     >>> before, after = SchemaVersion(1, {"fare": 7}), SchemaVersion(5, {"price": 7})
     >>> misread([before, after], after, "3")
     "'price' is called 'fare' there"
-    >>> misread([before, after], after, "6")
-    ''
     """
     begin = int(oldest_begin) if oldest_begin.isdigit() else 0
     older = [one for one in history if one.version < latest.version]
@@ -378,7 +336,6 @@ def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:
 
 
 def _inner(kind: Any, path: str) -> Iterator[tuple[str, int]]:
-    """Yield the paths and ids inside a nested type; simple types are texts."""
     if not isinstance(kind, dict):
         return
     match kind["type"]:

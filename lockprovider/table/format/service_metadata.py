@@ -28,10 +28,10 @@ _RESTORE_PLAN_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class CleanPlan:
-    """Files that a clean will remove: names by partition.
+    """Plan of a clean: the names of files to remove, by partition.
 
-    `earliest` is the begin time and action of the oldest commit that stays whole; None if the policy has none.
-    `last_commit` is the begin time of the last completed commit at planning. `savepoints` are those considered.
+    `earliest` is the oldest commit that stays whole; None if the policy has none. `last_commit` is the last completed
+    commit's begin time at planning. `savepoints` are those considered.
     """
 
     policy: str
@@ -42,7 +42,7 @@ class CleanPlan:
 
     @property
     def paths(self) -> frozenset[str]:
-        """All files, relative to the table."""
+        """The paths of all files to remove."""
         return frozenset(join(partition, name) for partition, names in self.files.items() for name in names)
 
 
@@ -57,7 +57,7 @@ class Savepoint:
 
     @property
     def paths(self) -> frozenset[str]:
-        """All files, relative to the table."""
+        """The paths of all files to keep."""
         return frozenset(join(partition, name) for partition, names in self.files.items() for name in names)
 
 
@@ -70,7 +70,7 @@ class RestorePlan:
 
 
 def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
-    """Encode `<begin>.clean.requested`; its paths begin with `root`, as in Hudi's plans."""
+    """Encode a requested clean; its paths begin with `root`, as in Hudi's plans."""
     files = {
         partition: [{"filePath": f"{root}/{join(partition, name)}", "isBootstrapBaseFile": False} for name in names]
         for partition, names in plan.files.items()
@@ -90,11 +90,7 @@ def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
 
 
 def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
-    """Decode a requested clean, without the whole partitions of a JVM plan, in which others may write.
-
-    Raises:
-        Corrupt: the data is no such Avro record; the message names the file.
-    """
+    """Decode a requested clean, without a JVM plan's whole partitions, in which others may write."""
     return decoded(data, file_name, "a clean plan", _clean_plan)
 
 
@@ -166,11 +162,7 @@ def encode_savepoint(savepoint: Savepoint) -> bytes:
 
 
 def decode_savepoint(data: bytes, file_name: str) -> Savepoint:
-    """Decode a completed savepoint.
-
-    Raises:
-        Corrupt: the data is no such Avro record; the message names the file.
-    """
+    """Decode a completed savepoint."""
     return decoded(data, file_name, "savepoint metadata", _savepoint)
 
 
@@ -181,7 +173,7 @@ def _savepoint(record: Mapping[str, Any]) -> Savepoint:
 
 
 def encode_restore_plan(plan: RestorePlan) -> bytes:
-    """Encode `<begin>.restore.requested`."""
+    """Encode a requested restore."""
     record = {
         "instantsToRollback": [victim_record(victim) for victim in plan.victims],
         "version": _RESTORE_PLAN_VERSION,
@@ -191,11 +183,7 @@ def encode_restore_plan(plan: RestorePlan) -> bytes:
 
 
 def decode_restore_plan(data: bytes, file_name: str) -> RestorePlan:
-    """Decode a requested restore.
-
-    Raises:
-        Corrupt: the data is no such Avro record; the message names the file.
-    """
+    """Decode a requested restore."""
     return decoded(data, file_name, "a restore plan", _restore_plan)
 
 
@@ -205,10 +193,7 @@ def _restore_plan(record: Mapping[str, Any]) -> RestorePlan:
 
 
 def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, Iterable[str]], took_ms: int) -> bytes:
-    """Encode the completed restore that began at `begin`, with a rollback's record for each victim.
-
-    `paths` are the deleted files by the begin times of the victims.
-    """
+    """Encode a completed restore, with a rollback's record and the deleted `paths` of each victim."""
     record = {
         "startRestoreTime": begin,
         "timeTakenInMillis": took_ms,
@@ -223,11 +208,7 @@ def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, It
 
 
 def decode_restore(data: bytes, file_name: str) -> tuple[str, ...]:
-    """Return the begin times that a completed restore undid.
-
-    Raises:
-        Corrupt: the data is no such Avro record; the message names the file.
-    """
+    """Return the begin times that a completed restore undid."""
     return decoded(data, file_name, "restore metadata", lambda record: tuple(record["instantsToRollback"]))
 
 
@@ -242,7 +223,7 @@ _STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExec
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlice:
-    """File slice that a clustering replaces or a compaction merges. Names are without folders.
+    """File slice that a clustering replaces or a compaction merges; file names are without folders.
 
     Attributes:
         base_file: empty if the slice has logs only.
@@ -280,10 +261,10 @@ class ClusteringGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringPlan:
-    """Slices that a clustering will replace; `sort_by` are the columns to sort the rows by.
+    """Slices that a clustering will replace; it sorts their rows by the columns `sort_by`.
 
-    With `owned`, the planner runs the plan at once, and sends heartbeats from its schedule on. If that heartbeat is too
-    old or gone, other writers roll the plan back. Any writer may run another plan, at any time.
+    With `owned`, the planner runs the plan at once and sends heartbeats; if the heartbeat is too old or gone, other
+    writers roll the plan back. Any writer may run another plan.
     """
 
     groups: tuple[ClusteringGroup, ...] = ()
@@ -297,12 +278,12 @@ class ClusteringPlan:
 
     @property
     def file_groups(self) -> frozenset[FileGroup]:
-        """The file groups that end with this clustering."""
+        """The file groups that this clustering ends."""
         return frozenset(one.group for one in self.slices)
 
 
 def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
-    """Encode `<begin>.clustering.requested`; its paths begin with `root`, as in Hudi's plans."""
+    """Encode a requested clustering; its paths begin with `root`, as in Hudi's plans."""
     groups = [
         {
             "slices": [_slice_to_avro(one, root) for one in group.slices],
@@ -342,11 +323,7 @@ def _slice_to_avro(one: PlannedSlice, root: str) -> dict[str, Any]:
 
 
 def decode_clustering_plan(data: bytes, file_name: str) -> ClusteringPlan:
-    """Decode a requested clustering; an empty file is an empty plan.
-
-    Raises:
-        Corrupt: the data is neither empty nor one whole Avro record of that kind; the message names the file.
-    """
+    """Decode a requested clustering; an empty file is an empty plan."""
     return decoded(data, file_name, "a clustering plan", _clustering_plan) if data else ClusteringPlan()
 
 
@@ -365,7 +342,6 @@ def _clustering_group(group: Mapping[str, Any]) -> ClusteringGroup:
 
 
 def _planned_slice(one: Mapping[str, Any], base_instant: str = "") -> PlannedSlice:
-    """Convert the Avro record of a slice, the same in both kinds of plans."""
     return PlannedSlice(
         one.get("partitionPath") or "",
         one["fileId"],
@@ -380,7 +356,7 @@ _COMPACTION_VERSION = 2
 
 
 def encode_compaction_plan(slices: Iterable[PlannedSlice]) -> bytes:
-    """Encode `<begin>.compaction.requested`."""
+    """Encode a requested compaction."""
     planned = [
         {
             "baseInstantTime": one.base_instant,
@@ -402,11 +378,7 @@ def encode_compaction_plan(slices: Iterable[PlannedSlice]) -> bytes:
 
 
 def decode_compaction_plan(data: bytes, file_name: str) -> tuple[PlannedSlice, ...]:
-    """Decode a requested compaction.
-
-    Raises:
-        Corrupt: the data is no such Avro record; the message names the file.
-    """
+    """Decode a requested compaction."""
     return decoded(data, file_name, "a compaction plan", _compaction_plan)
 
 

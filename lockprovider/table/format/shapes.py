@@ -1,7 +1,7 @@
 """Known table properties, and checks whether this library can read or write a table.
 
-An unknown property or value of Hudi's may change what a row means, so the table is refused by name. A read is refused
-only if its rows could be wrong. `KNOWN_PROPERTIES` is the list that SPECIFICATION.md shows.
+An unknown property or value may change what a row means, so the table is refused by name. A read is refused only if its
+rows could be wrong.
 
 Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`, `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`.
 """
@@ -41,7 +41,7 @@ _MODE = "hoodie.record.merge.mode"
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One known property, or all properties with the prefix `key` if it ends with a dot.
+    """Known property, or all properties with the prefix `key` if it ends with a dot.
 
     Attributes:
         meaning: its effect here, for readers of SPECIFICATION.md.
@@ -208,11 +208,7 @@ _OURS = ("hoodie.", VISIBILITY_KEY.partition(".")[0] + ".")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Reason why this library cannot read or write a table; `elsewhere` is a remedy outside of this library.
-
-    >>> Reason("hoodie.table.cdc.enabled=true", "keeps a log of changes", reads=False).text
-    'hoodie.table.cdc.enabled=true keeps a log of changes'
-    """
+    """Reason why this library cannot read or write a table; `elsewhere` is a remedy in another engine."""
 
     stated: str
     why: str
@@ -226,36 +222,28 @@ class Reason:
 
 
 def property_of(key: str) -> Property | None:
-    """Return the entry of a property in the list; None if it is not listed."""
+    """Return the list's entry for a property; None if it is not listed."""
     return _NAMED.get(key) or next((one for one in _FAMILIES if key.startswith(one.key)), None)
 
 
 def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
-    """Return every reason against a read or write of this table; reasons against reads count against writes, too."""
+    """Return every reason against reads or writes of a table; a reason against reads also prevents writes."""
     found = (*_of_properties(config.raw), *_of_reads(config), *_of_writes(config, keeps_listing=keeps_listing))
     return tuple({one.stated: one for one in found[::-1]}.values())[::-1]
 
 
 def check_readable(config: TableConfig) -> None:
-    """Refuse a table whose rows would come out wrong.
-
-    Raises:
-        UnsupportedTable: the message names each property, its value and the next step.
-    """
+    """Raise `UnsupportedTable`, with the next step, for a table whose rows would be read wrongly."""
     found = tuple(one for one in reasons(config, keeps_listing=True) if one.reads)
     if found:
         raise UnsupportedTable(_sentence(config, found, "read", _elsewhere(found)))
 
 
 def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
-    """Refuse a table that a write from here would damage, or whose rows would come out wrong.
+    """Raise `UnsupportedTable`, with the next step, for a table that a write would damage or read wrongly.
 
-    A time zone other than UTC is refused. A table without one, the JVM's default, is accepted: then every JVM writer
-    has to run with `-Duser.timezone=UTC`. With `keeps_listing` the writer maintains the metadata table's partition
-    `files`.
-
-    Raises:
-        UnsupportedTable: the message names each offending property, its value, and a way to a writable table, if any.
+    A recorded time zone other than UTC is refused. Without one, every JVM writer has to run with `-Duser.timezone=UTC`.
+    With `keeps_listing` the writer maintains the metadata table's partition `files`.
     """
     found = reasons(config, keeps_listing=keeps_listing)
     if found:
@@ -273,7 +261,6 @@ def _elsewhere(found: tuple[Reason, ...]) -> str:
 
 
 def _sentence(config: TableConfig, found: tuple[Reason, ...], verb: str, next_step: str) -> str:
-    """Return the error text: all reasons, then the next step."""
     name = f"table {config.name!r}"
     if len(found) == 1:
         return f"{name}: {found[0].text}; {next_step}"
@@ -360,6 +347,7 @@ def _refusal(said: Mapping[str, str]) -> str:
 
 
 def _of_reads(config: TableConfig) -> Iterator[Reason]:
+    """Yield the reasons against reads: table version, timeline layout, table type."""
     call, to = ("upgrade_table", "EIGHT") if config.version < READABLE_VERSIONS[0] else ("downgrade_table", "NINE")
     if config.version not in READABLE_VERSIONS:
         to_do = f"JVM Hudi has `CALL {call}(table => '...', to_version => '{to}')`"
@@ -394,7 +382,7 @@ def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
 
 
 def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
-    """Return why these partitions of a metadata table prevent a write, and a remedy of another engine.
+    """Return why these partitions of a metadata table prevent a write, and a remedy in another engine.
 
     Both are empty if a write is possible. With `keeps` the writer maintains the listing of files.
     """
@@ -412,6 +400,7 @@ def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: 
 
 
 def _of_keys(config: TableConfig) -> Iterator[Reason]:
+    """Yield the reasons against writes that follow from keys and ordering fields."""
     against = partial(Reason, reads=False)
     if not config.record_keys:
         yield against(_KEYS, "is empty; rows without a key cannot be updated")

@@ -1,13 +1,7 @@
 """Settings that a shared table stores for JVM Hudi's writers in Spark, and the visibility of commits.
 
-Spark's writers adopt every setting in `hoodie.properties`, and fail with `Config conflict` if a job contradicts it. NOT
-affected: HoodieStreamer, Flink, the Java client, `ALTER TABLE` and `archive_commits`, which ignore these settings.
-
-This library's writers read one more property, the visibility of commits:
-
-    ordered     one after the other, in the order of their decision: exact for all readers, even if they only list
-    unordered   the commits of one decision at once: exact for readers of this library, which read the lock record.
-                JVM Hudi's incremental queries and hudi-rs, whose checkpoint is a completion time, MAY MISS COMMITS
+Spark's writers adopt every setting in `hoodie.properties`, and fail with `Config conflict` if a job contradicts it.
+HoodieStreamer, Flink, the Java client, `ALTER TABLE` and `archive_commits` ignore these settings.
 
 Source: Hudi 1.2.0 `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`, `HoodieWriterUtils.validateTableConfig`.
 """
@@ -67,19 +61,19 @@ def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
 
 
 def alone(config: TableConfig) -> TableConfig:
-    """Return the configuration without the settings that `shared` added. Its zone stays UTC, in which its times are."""
+    """Return the configuration without the settings of `shared`; the zone stays UTC, like its instants."""
     keys = {*SHARED, STATISTICS_KEY}
     return replace(config, raw=MappingProxyType({key: said for key, said in config.raw.items() if key not in keys}))
 
 
 def says_listing_is_kept(config: TableConfig) -> bool:
-    """Whether the table tells Spark's writers to make a metadata table of file listings only."""
+    """Return whether the table makes Spark's writers keep a metadata table of file listings only."""
     wanted = {METADATA_KEY: "true", STATISTICS_KEY: "false"}
     return bool(config.named_metadata) and all(config.raw.get(key) == value for key, value in wanted.items())
 
 
 def without_blocking(config: TableConfig) -> TableConfig:
-    """Return the configuration that tells Spark's writers to be non-blocking."""
+    """Return the configuration that makes Spark's writers non-blocking."""
     return replace(config, raw=MappingProxyType({**config.raw, MODE_KEY: NON_BLOCKING}))
 
 
@@ -92,20 +86,20 @@ def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
 
 
 def _key_encoding(config: TableConfig) -> Mapping[str, str]:
-    """Tell Hudi 1.1 and later how a table of version 8 spells keys of one column; else they refuse to write."""
+    """Return the spelling of one-column keys in version 8; without it Hudi 1.1 and later refuse to write."""
     if not config.has_complex_single_key or config.version > 8:  # noqa: PLR2004 - the last that has two spellings
         return {}
     return {KEY_CHECK_KEY: "false", KEY_ENCODING: flag_text(not config.names_single_key)}
 
 
 def without_metadata_table(config: TableConfig) -> TableConfig:
-    """Return the configuration that names no metadata table, and tells Spark's writers to make none."""
+    """Return the configuration that names no metadata table, and keeps Spark's writers from making one."""
     raw = MappingProxyType({**config.raw, METADATA_KEY: "false"})
     return replace(config, metadata_partitions=(), metadata_inflight=(), raw=raw)
 
 
 def unshared(config: TableConfig, *, keeps_listing: bool = False) -> tuple[SettingChange, ...]:
-    """Return the changes that `shared` would make; empty if there are none. Values compare as in Hudi."""
+    """Return the changes that `shared` would make; values compare as in Hudi."""
     wanted_by_key = _wanted(config, keeps_listing=keeps_listing)
     found = {key: config.raw.get(key) for key in wanted_by_key}
     changes = [
@@ -132,16 +126,16 @@ def visibility(config: TableConfig) -> str:
 
 
 def appears_at_once(config: TableConfig) -> bool:
-    """Whether the commits of one decision appear at once. With a missing or invalid value they appear in order."""
+    """Return whether the commits of one decision become visible together, not one after the other.
+
+    This is exact for this library's readers. JVM Hudi's incremental queries and hudi-rs, whose checkpoint is a
+    completion time, MAY MISS COMMITS. A missing or invalid value means no.
+    """
     return visibility(config) == UNORDERED
 
 
 def with_visibility(config: TableConfig, wanted: str) -> TableConfig:
-    """Return the configuration with this visibility.
-
-    Raises:
-        InvalidInput: the visibility is neither "ordered" nor "unordered".
-    """
+    """Return the configuration with this visibility; raise `InvalidInput` for an unknown one."""
     if wanted not in VISIBILITIES:
         raise InvalidInput(f"visibility={wanted!r} is none: use {' or '.join(map(repr, VISIBILITIES))}")
     others = {key: value for key, value in config.raw.items() if key != VISIBILITY_KEY}

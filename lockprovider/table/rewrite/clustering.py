@@ -1,17 +1,7 @@
 """Clustering: join and sort the rows of small files in new file groups, while writers continue elsewhere.
 
-    schedule  under the table lock, as a file: `.clustering.requested` names the file slices to replace
-    run       without the lock, anywhere, by one executor at a time, with a heartbeat: `.inflight`, then the new files
-    complete  under the lock, if no slice of the plan has changed: now readers see the new file groups
-
-From its schedule on a plan holds its file groups. A write to one of them gives way at its commit, whenever it began;
-inserts make new file groups, and pass. With `prefer_writer` the plan gives way: file groups announced by a pending
-write are not planned, and an overtaken plan is removed. No row is lost: a write completed on a file group of a plan
-ends the plan, and a completed plan ends the write.
-
-The next executor continues the work of a dead one: its files have the same names and rows. The next writer removes a
-plan that a dead maker was to run itself (`cluster_table`). JVM Hudi's plans are run here, sorted by their columns one
-after the other, whatever curve they ask for.
+A write to a file group of a scheduled plan gives way at its commit. With `prefer_writer` the plan gives way. No row is
+lost: whichever completes first ends the other.
 
 Source: Hudi `ClusteringPlanActionExecutor`, `BaseHoodieTableServiceClient.cluster`, `SparkRejectUpdateStrategy`.
 """
@@ -59,9 +49,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringResult:
-    """One clustering. `instant` and `completion` are 17 digits, UTC; empty for a dry run.
+    """Result of one clustering. `instant` and `completion` are 17 digits, UTC; empty for a dry run.
 
-    `file_groups` are those that it ended, `new_file_groups` those that have their rows now.
+    The clustering replaced `file_groups` by `new_file_groups`.
     """
 
     instant: str
@@ -71,7 +61,7 @@ class ClusteringResult:
 
 
 class _Output(NamedTuple):
-    """The slices of one partition in one group of a plan, and the file ids of the new files for their rows."""
+    """Slices of one partition in one group of a plan, and the file ids for their rows."""
 
     slices: tuple[PlannedSlice, ...]
     file_ids: tuple[str, ...]
@@ -82,14 +72,9 @@ def cluster_table(
 ) -> tuple[ClusteringResult, ...]:
     """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan.
 
-    `run` runs the tasks that write files, here and in `run_clustering`. `dry_run`: write nothing; return the first
-    plan.
-
-    Raises:
-        UnsupportedTable: the table has buckets, or cannot be written here.
-        InvalidInput: it cannot be sorted by these columns.
-        WriteConflict: a write overtook a plan of its own, which was removed; earlier plans are completed.
-        NotAcquired, CasError: the lock or the store failed; the next call runs a stored plan.
+    `run` runs the tasks that write files. `dry_run` writes nothing and returns the first plan. Raises `WriteConflict`
+    if a write overtook one of its own plans, which was removed; earlier plans are completed. If the lock or the store
+    fails, the next call runs a stored plan.
     """
     _check(table, rule)
     if dry_run:
@@ -110,15 +95,10 @@ def cluster_table(
 def schedule_clustering(
     table: TableContext, rule: ClusteringRule, *, until: str = "", owned: bool = False
 ) -> str | None:
-    """Schedule a clustering for any process to run; return its begin time, or None if there is nothing to join.
+    """Schedule a clustering for any process; return its begin time, or None if there is nothing to join.
 
-    Until it is run or removed, writes to its file groups give way (see the module). `until`: only slices that began
-    before. `owned`: the caller runs it at once; if it dies, the next writer removes the plan.
-
-    Raises:
-        UnsupportedTable: the table has buckets, or cannot be written here.
-        InvalidInput: it cannot be sorted by these columns.
-        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
+    Until it is run or removed, writes to its file groups give way. `until` limits it to slices that began before. With
+    `owned` the caller must run it at once; if the caller dies, the next writer removes the plan.
     """
     _check(table, rule)
 
@@ -134,14 +114,14 @@ def run_clustering(
 ) -> ClusteringResult:
     """Run a scheduled clustering, also one by JVM Hudi, or continue one whose executor died.
 
-    `owned`: the heartbeat of the caller's own plan.
+    `owned` is the heartbeat of the caller's own plan. A plan of JVM Hudi is sorted by its columns one after the other,
+    whatever curve it asks for.
 
     Raises:
         HistoryGone: no uncompleted one has this begin time, or files that it names are gone.
         Aborted: another executor is at work, or took this one for dead.
         WriteConflict: a write to its file groups was faster, or is preferred; the plan was removed.
         UnsupportedTable: the table cannot be written here, or sorted by the columns of the plan.
-        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
     """
     _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)
@@ -162,16 +142,7 @@ def run_clustering(
 
 
 def unschedule_clustering(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
-    """Remove a scheduled clustering, with the files of a dead executor; no row changes.
-
-    With `hours`, remove all older ones without an executor. Returns the begin times of the removed ones.
-
-    Raises:
-        InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
-        HistoryGone: no uncompleted one has this begin time.
-        Aborted: an executor is at work.
-        NotAcquired, CasError: the lock or the store failed; may be repeated.
-    """
+    """Remove a scheduled clustering, or all at least `hours` old without an executor; return their begin times."""
     _check(table)
     return executor.unschedule(table, begin, hours, Action.CLUSTERING)
 
@@ -209,7 +180,7 @@ def _planned(table: TableContext, rule: ClusteringRule, now: Timeline, until: st
 
 
 def _preferred(table: TableContext, now: Timeline, groups: frozenset[FileGroup]) -> set[FileGroup]:
-    """Return the groups of these that a clustering would lose to pending writes."""
+    """Return the file groups that a clustering would lose to pending writes."""
     pending, found = pending_writes(table, now, ""), set[FileGroup]()
     while overlap := table.settings.resolution(_operation("", groups - found), pending):
         more = (groups - found).intersection(overlap.file_groups)
@@ -246,7 +217,7 @@ def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[_Output]:
 def _execute(
     table: TableContext, begin: str, mine: executor.Execution[ClusteringPlan], run: executor.Runner
 ) -> list[WriteStat]:
-    """Write the new files of a plan by `run`, and return their stats."""
+    """Write the new files of a plan by `run`; return their statistics."""
     schema, planned = table.schema(), mine.planned
     if fault := _fault(schema, planned.sort_by):
         raise UnsupportedTable(f"clustering {begin} sorts by {list(planned.sort_by)}: {fault}; unschedule it")
@@ -267,11 +238,7 @@ def _write(
 
 
 def _give_way(table: TableContext, lease: Lease, begin: str, seen: Snapshot, planned: ClusteringPlan) -> None:
-    """Remove the plan, under the lock, if a write has touched its file groups or is preferred.
-
-    Raises:
-        WriteConflict: the plan was removed.
-    """
+    """Remove the plan under the lock, and raise `WriteConflict`, if a write touched its file groups or is preferred."""
     now = seen.timeline
     there = {one.group: frozenset(path.rpartition("/")[2] for path in one.paths) for one in seen.slices}
     lost_to, touched = "", {one.group for one in planned.slices if there.get(one.group) != one.names}

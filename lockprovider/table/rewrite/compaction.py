@@ -1,14 +1,7 @@
 """Compaction: merge the log files of file slices into new base files, while writers continue.
 
-    schedule  under the table lock, as a file: `.compaction.requested` names the files to merge
-    run       without the lock, anywhere, by one executor at a time, with a heartbeat: `.inflight`, then the base files
-    complete  under the lock: now readers see the new slices
-
-A log completed after the compaction's begin belongs to the new slice, whenever it began, so writers and compactions
-never conflict. The next executor continues the work of a dead one: its files have the same names and rows. Plans of JVM
-Hudi are run here, and JVM Hudi runs plans made here.
-
-NOT promised: that a delete is remembered: a row that comes later with a lower ordering value reappears.
+Writers and compactions never conflict: a log completed after the compaction's begin belongs to the new slice, whenever
+it began. A compacted delete is forgotten: a later row with a lower ordering value reappears.
 
 Source: Hudi `ScheduleCompactionActionExecutor`, `HoodieCompactor`, `BaseHoodieTableServiceClient`.
 """
@@ -45,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """One compaction. `instant` and `completion` are 17 digits, UTC; empty for a dry run.
+    """Result of one compaction. `instant` and `completion` are 17 digits, UTC; empty for a dry run.
 
     `file_groups` are the merged ones; `log_files` counts their log files.
     """
@@ -59,14 +52,10 @@ class CompactionResult:
 def compact_table(
     table: TableContext, run: executor.Runner = executor.here, *, dry_run: bool = False
 ) -> tuple[CompactionResult, ...]:
-    """Run the scheduled compactions without an executor, then schedule and run one for the logs of now.
+    """Run the scheduled compactions without an executor, then schedule and run one for the present logs.
 
-    `run` runs the tasks that write files, here and in `run_compaction`. `dry_run`: write nothing; return what it would
-    schedule.
-
-    Raises:
-        UnsupportedTable: the table is not merge-on-read, or cannot be written here.
-        NotAcquired, CasError: the lock or the store failed; the next call runs a stored plan.
+    `run` runs the tasks that write files. `dry_run` writes nothing and returns what it would schedule. If the lock or
+    the store fails, the next call runs a stored plan.
     """
     _check(table)
     if dry_run:
@@ -78,12 +67,7 @@ def compact_table(
 
 
 def schedule_compaction(table: TableContext) -> str | None:
-    """Schedule a compaction for any process to run; return its begin time, or None if there is nothing to merge.
-
-    Raises:
-        UnsupportedTable: the table is not merge-on-read, or cannot be written here.
-        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
-    """
+    """Schedule a compaction for any process; return its begin time, or None if there is nothing to merge."""
     _check(table)
 
     def plan(now: Timeline) -> bytes:
@@ -99,7 +83,6 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
     Raises:
         HistoryGone: no uncompleted one has this begin time, or files that it names are gone.
         Aborted: another executor is at work, or took this one for dead.
-        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
     """
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as mine:
@@ -110,16 +93,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
 
 
 def unschedule_compaction(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
-    """Remove a scheduled compaction, with the files of a dead executor; no row changes.
-
-    With `hours`, remove all older ones without an executor. Returns the begin times of the removed ones.
-
-    Raises:
-        InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
-        HistoryGone: no uncompleted one has this begin time.
-        Aborted: an executor is at work.
-        NotAcquired, CasError: the lock or the store failed; may be repeated.
-    """
+    """Remove a scheduled compaction, or all at least `hours` old without an executor; return their begin times."""
     _check(table)
     return executor.unschedule(table, begin, hours, Action.COMPACTION)
 
@@ -150,7 +124,6 @@ def _execute(
     mine: executor.Execution[tuple[PlannedSlice, ...]],
     run: executor.Runner,
 ) -> list[WriteStat]:
-    """Write the base files of the planned slices by `run`; return what was written. `begin` is the compaction's."""
     writer = GroupWriter(table.place, begin, table.config(), table.schema())
     slices = [mine.files.slice_of(one) for one in mine.planned]
     return list(run([executor.RewriteTask(partial(_write, writer, one), held_bytes(one)) for one in slices]))

@@ -1,9 +1,7 @@
-"""Plans of compaction and clustering: each is run by any process, one at a time, and can be removed.
+"""Plans of compaction and clustering: any process schedules, runs or removes them.
 
-schedule   under the lock: store the plan on the timeline, without an executor
-executing  claim it under the lock, and be its only executor while the heartbeat beats; its `Runner` runs the tasks,
-           here in threads, or as jobs of an engine
-take back  under the lock, without a live executor: remove the written files, the plan last
+One executor at a time claims a plan under the lock, and runs its tasks while its heartbeat beats. A plan without a live
+executor is removed under the lock: its files first, the plan last.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ _AT_ONCE_BYTES = 256 << 20  # of stored files, whose rows are in memory
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """An independent part of a plan: picklable, and a repeated run finds the files that it wrote.
+    """Independent, picklable part of a plan; a repeated run finds the files that it wrote.
 
-    `held`: the bytes of stored files whose rows it has in memory.
+    `held` is the size of stored files whose rows are in memory, in bytes.
     """
 
     write: Callable[[], list[WriteStat]]
@@ -56,7 +54,7 @@ Runner = Callable[[Sequence[RewriteTask]], Iterable[WriteStat]]
 
 
 def here(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
-    """Run the tasks of a plan in threads of this process: a few, or one if they hold much."""
+    """Run the tasks of a plan in threads of this process; fewer at once if they hold much memory."""
     largest = max((task.held for task in tasks), default=0)
     at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
     return (stat for stats in in_order((task.write for task in tasks), at_once) for stat in stats)
@@ -65,9 +63,9 @@ def here(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
 def schedule(
     table: TableContext, action: Action, plan: Callable[[Timeline], bytes], *, owned: bool = False
 ) -> str | None:
-    """Store under the lock the plan that `plan` makes; return its begin time, or None if the plan is empty.
+    """Store the result of `plan` under the lock; return its begin time, or None if it is empty.
 
-    `owned`: its heartbeat stays, for the caller to `own_plan`.
+    With `owned` its heartbeat stays, for the caller to `own_plan`.
     """
     with table.locked() as lease:
         now = table.listed_timeline()
@@ -87,11 +85,7 @@ def schedule(
 
 
 def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat:
-    """Beat in a thread for a plan that this process scheduled for itself, until it is run.
-
-    Raises:
-        Aborted: others took its owner for dead, and removed the plan.
-    """
+    """Start a heartbeat thread for a plan that this process scheduled for itself; raise `Aborted` if it was removed."""
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     if not heartbeat.resume():
         raise _taken_over(begin, action)
@@ -115,18 +109,14 @@ def left(table: TableContext, action: Action) -> tuple[str, ...]:
 
 
 class PlannedFiles:
-    """The existing files among those that plans name."""
+    """Existing files of a table, from which plans are turned into slices."""
 
     def __init__(self, files: Iterable[Entry], action: Action) -> None:
         self._sizes = {entry.path: entry.size for entry in files}
         self._action = action
 
     def slice_of(self, planned: PlannedSlice) -> FileSlice:
-        """Return the planned slice with its existing files.
-
-        Raises:
-            HistoryGone: a file is gone.
-        """
+        """Return the planned slice with its existing files; raise `HistoryGone` if one is gone."""
         partition, base_file = planned.partition, planned.base_file
         named = [(name, join(partition, name)) for name in (*([base_file] if base_file else []), *planned.logs)]
         gone = [path for _, path in named if path not in self._sizes]
@@ -143,7 +133,7 @@ class PlannedFiles:
 
 @dataclass(frozen=True)
 class Execution(Generic[_Planned]):
-    """The heartbeat, the plan and the files of an executor."""
+    """Heartbeat, plan and files of an executor."""
 
     heartbeat: WriterHeartbeat
     planned: _Planned
@@ -160,13 +150,14 @@ def executing(
     *,
     owned: WriterHeartbeat | None = None,
 ) -> Iterator[Execution[_Planned]]:
-    """Become the only executor of a plan; `read` reads the plan under the lock, given the existing files.
+    """Become the only executor of a plan, until the end of the block, which stops the heartbeat.
 
-    Files of that instant that are not `ours`, such as a JVM executor's, are removed first, since both would be read.
-    `owned`: the heartbeat of the caller's own plan. The heartbeat stops at the end.
+    `read` reads the plan under the lock, given the existing files. Files of the instant for which `is_ours` is false,
+    such as a JVM executor's, are removed first, since readers would read both. `owned` is the heartbeat of the caller's
+    own plan.
 
     Raises:
-        HistoryGone: it is not scheduled.
+        HistoryGone: the plan is not scheduled.
         Aborted: another executor is at work.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
@@ -222,12 +213,12 @@ def complete(
     check: Callable[[Lease, Timeline], None] = lambda *_: None,
     ended: Iterable[FileGroup] = (),
 ) -> str:
-    """Complete this executor's files under the lock, so that readers see them; return the completion time.
+    """Complete the executor's files under the lock, so that readers see them; return the completion time.
 
-    `check`: raises under the lock if a write overtook the plan. `ended`: the file groups that it replaces.
+    `check` raises under the lock if a write overtook the plan. `ended` are the file groups that it replaces.
 
     Raises:
-        Aborted: others took this executor for dead.
+        Aborted: other writers took this executor for dead.
         UnsupportedTable: the table cannot be written here any more.
     """
     with table.locked() as lease:
@@ -251,14 +242,11 @@ def complete(
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
-    """Remove a scheduled plan, or all plans at least `hours` old without a live executor.
-
-    Returns:
-        The begin times of the removed plans.
+    """Remove a plan, or all at least `hours` old without a live executor; return their begin times.
 
     Raises:
-        InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
-        HistoryGone: it is not scheduled.
+        InvalidInput: not exactly one of the two is given, or `hours` is not a number above 0.
+        HistoryGone: the plan is not scheduled.
         Aborted: an executor is at work.
     """
     if (begin is None) == (hours is None):
@@ -286,7 +274,7 @@ def _is_run(table: TableContext, begin: str) -> bool:
 
 
 def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None:
-    """Refuse, under the lock, a plan that is not scheduled or has a live executor."""
+    """Raise, under the lock, if a plan is not scheduled or has a live executor."""
     if begin not in table.listed_timeline().pending(action):
         raise HistoryGone(f"no {action.value} that began at {begin} is scheduled; the timeline has those that are")
     if _is_run(table, begin):

@@ -1,8 +1,7 @@
 """Inline services: archival, compaction and clustering after a writer's commits, by its settings.
 
-A metadata table that the writer keeps is always compacted. Services are due by the number of commits since the last
-plan of any process. A failed service is reported to the watcher and logged as a warning; the commit stands. A plan that
-could not run is run after a later commit or by any process, and the doctor lists it until then.
+Services are due by the number of commits since the last plan of any process. The watcher is notified of a failed
+service; the commit stands. A later commit or any process runs the plan.
 
 Source: Hudi `hoodie.archive.automatic`, `hoodie.compact.inline`, `hoodie.clustering.inline`;
 `ScheduleCompactionActionExecutor.needCompact`.
@@ -45,7 +44,6 @@ def run_due(table: TableContext) -> None:
 
 @contextlib.contextmanager
 def _told(table: TableContext, service: str) -> Iterator[None]:
-    """Report an error of a service instead of raising it."""
     try:
         yield
     except UnsupportedTable:
@@ -55,7 +53,7 @@ def _told(table: TableContext, service: str) -> Iterator[None]:
 
 
 def _commits_since(now: Timeline, action: Action) -> int:
-    """Return the number of row commits completed since the last plan of this action was made."""
+    """Count the row commits completed since the last plan of this action was made."""
     planned = {i.begin for i in now.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     last = max((i.begin for i in now.instants if i.action is action), default="")
     return sum((i.completion or "") > last and i.begin not in planned for i in now.writes)

@@ -1,5 +1,5 @@
-"""The open table: the state that one process reads and caches, with as few requests as possible.
+"""The open table: state that one process reads and caches, for services, engines and transactions.
 
-Services, engines and transactions take a `context.TableContext`. May import: files, timeline, format and below. NOT
-promised: that an answer is still true; a commit checks again under the lock.
+They take a `context.TableContext`. An answer may be out of date; a commit checks again under the lock. May import:
+files, timeline, format and below.
 """

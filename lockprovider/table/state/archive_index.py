@@ -1,7 +1,4 @@
-"""Queries of the archive: its latest times, and single instants in it.
-
-Files of the archive never change, so results are cached while a file is part of it. Files written here have digests in
-their footers; of JVM Hudi's files a few columns are read once.
+"""Read Hudi's archive of completed instants; results are cached, since archive files never change.
 
 Source: Hudi `LSMTimeline`, `ArchivedTimelineV2`.
 """
@@ -46,11 +43,7 @@ _BATCH_ROWS = 16
 
 
 def read_history(table: TableKnowledge) -> History:
-    """Return the files of the archive and cache them; one request if unchanged since the last read.
-
-    Raises:
-        Corrupt: its manifest cannot be decoded.
-    """
+    """Read the list of the archive's files and cache it; one request if it is unchanged."""
     return look_again(partial(_look, table))
 
 
@@ -81,16 +74,12 @@ def _manifest(table: TableKnowledge, number: int) -> Manifest:
 
 
 def reach(table: TableKnowledge) -> Digest:
-    """Return the greatest begin and completion time of archived writes; both may be empty.
-
-    Raises:
-        Corrupt: a file of it cannot be decoded, or is missing.
-    """
+    """Return the greatest begin and completion time of archived writes, both maybe empty; may raise `Corrupt`."""
     return _digest(table, streams=False)
 
 
 def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str, int]]]:
-    """Return the last archived batch of each stream by its commit, newest first."""
+    """Return each stream's last archived batch, by its commit, newest commit first."""
     by_commit: dict[Instant, dict[str, int]] = {}
     for stream, (batch, name) in (_digest(table, streams=True).streams or {}).items():
         if (instant := parse_instant(name)) is not None:
@@ -99,7 +88,7 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
 
 
 def tells_of_all(table: TableKnowledge, mine: Timeline, now: Timeline) -> bool:
-    """Whether the archive shows that `mine` has all writes archived since it was listed, completed."""
+    """Return whether the archive proves that `mine` has, completed, every write archived since its listing."""
     try:
         names = {one.file_name for one in instants_since(table, mine.first_active) if one.changes_rows}
     except Corrupt:
@@ -117,7 +106,7 @@ def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
 
 
 def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
-    """Return the completion times, by begin time, of the writes among `begins` that are archived."""
+    """Return the completion times, by begin time, of archived writes among `begins`; caches what it reads."""
     first, last = min(begins, default=""), max(begins, default="")
 
     def is_asked(name: str) -> bool:
@@ -138,10 +127,7 @@ def _of_files(
     read: Callable[[str, int], T],
     is_asked: Callable[[str], bool] = bool,
 ) -> dict[str, T]:
-    """Return `read`'s result of each requested file of the archive by name; files in `known` are not read.
-
-    If a file was merged into another during the read, the read starts again.
-    """
+    """Return `read`'s results by archive file, except for files in `known`; starts again if files were merged."""
 
     def look() -> dict[str, T]:
         history = read_history(table)
@@ -157,16 +143,12 @@ def _of_files(
 
 
 def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
-    """Return the file names that the archived instants in one file had on the timeline."""
+    """Return the timeline file names of the archived instants in one file."""
     return [_name(row) for row in rows_in(open_file(table, name, size), _TIMES, name, size)]
 
 
 def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
-    """Open one file of the archive.
-
-    Raises:
-        Corrupt: it is missing, not Parquet, or has too many rows.
-    """
+    """Open an archive file; raises `Corrupt` if it is missing, not Parquet, or has too many rows."""
     path = f"{HISTORY}/{name}"
     try:
         file, filesystem = table.place.source(path, size)
@@ -182,7 +164,7 @@ def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
 
 
 def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
-    """Return the digest of all files, and cache those of single files."""
+    """Return the digest of the whole archive, and cache those of its files."""
 
     def read(name: str, size: int) -> Digest:
         return digest_of_file(open_file(table, name, size), name, size, streams=streams)
@@ -193,7 +175,7 @@ def _digest(table: TableKnowledge, *, streams: bool) -> Digest:
 
 
 def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
-    """Return the digest of one file, from its footer, else from its rows."""
+    """Return a file's digest, from its footer if this library wrote it, else from its rows."""
     said = digest_of(file.metadata.metadata)
     if said is not None:
         return said
@@ -202,7 +184,7 @@ def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool)
 
 
 def summary(rows: Iterable[Mapping[str, Any]], *, streams: bool) -> Digest:
-    """Return the digest of rows of the archive."""
+    """Compute the digest of archive rows."""
     begin = completion = ""
     batches: dict[str, tuple[int, str]] = {}
     for row in rows:
@@ -221,11 +203,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
-    """Iterate over rows in small batches, since a small file can hold many large ones.
-
-    Raises:
-        Corrupt: the file cannot be read, or decodes to too many bytes.
-    """
+    """Iterate over rows in small batches, since rows can be large; raises `Corrupt` past the limit of decoded bytes."""
     taken, most = 0, max(_LEAST_MOST_BYTES, _MOST_TIMES * size)
     try:
         for batch in file.iter_batches(_BATCH_ROWS, columns=[*names]):

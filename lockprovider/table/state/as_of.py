@@ -1,4 +1,4 @@
-"""Snapshots of past moments, and the errors once files or instants that they need are gone.
+"""Snapshots of past moments, and the errors once their files or instants were cleaned or archived.
 
 Source: Hudi `HoodieTableFileSystemView`, time travel queries.
 """
@@ -32,21 +32,12 @@ def reached(table: TableContext) -> Reached:
 
 
 def snapshot_of_version(table: TableContext, now: Timeline, given: TableVersion) -> Snapshot:
-    """Return the snapshot of a version.
-
-    Raises:
-        InvalidInput: `given` names no version.
-        HistoryGone: it is before the table, before what was archived, or a file was cleaned.
-    """
+    """Return the snapshot of a version; raises as `snapshot_at`, and `InvalidInput` if `given` names no version."""
     return snapshot_at(table, now, moment_of_version(now, given, reached(table)))
 
 
 def snapshot_at(table: TableContext, now: Timeline, moment: AsOf) -> Snapshot:
-    """Return the snapshot of a moment.
-
-    Raises:
-        HistoryGone: it is before the table, before what was archived, or a file was cleaned.
-    """
+    """Return the snapshot of a moment; raises `HistoryGone` if it precedes the table or was archived or cleaned."""
     then = rewound(now, moment.includes)
     archived = refuse_archived(table, moment.time, Order(moment.by))
     if not then.writes and not archived:
@@ -76,18 +67,15 @@ def refuse_gone(
 
 
 def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, CommitMetadata]]:
-    """Return the writes that determine the log files: those that may have written some or replaced groups.
-
-    Empty without a deltacommit.
-    """
+    """Return the writes that may have written log files or replaced groups; empty without a deltacommit."""
     told = [i for i in timeline.writes if i.action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
     return [(i, table.metadata_of(i)) for i in told] if any(i.action is Action.DELTACOMMIT for i in told) else []
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
-    """Return the time up to which writes were archived, or empty; raise `HistoryGone` if `start` is before it.
+    """Raise `HistoryGone` if `start` precedes the last archived write; else return that write's time, or an empty text.
 
-    Archived writes are only known as completed, so a snapshot between them is unknown.
+    Archived writes are only known as completed, so no snapshot between them can be built.
     """
     found = reach(table.knowledge)
     reached = found.completion if order is Order.COMPLETION else found.begin
@@ -105,11 +93,7 @@ _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__n
 
 
 def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> T:
-    """Return the result of `look`, if all files of `seen` existed until its end.
-
-    Raises:
-        Stale: they may not have existed.
-    """
+    """Return the result of `look`; raises `Stale` if files of `seen` may have been removed before its end."""
     try:
         found = look()
     except HistoryGone as error:
@@ -123,9 +107,9 @@ def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> 
 
 
 def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Exception) -> bool:
-    """Whether `error` of work on this snapshot is a conflict, or a file that others have removed since.
+    """Return whether `error` is a conflict, or a file of `snapshot` that others have removed since.
 
-    `snapshot` is called only if needed, since the store may be failing.
+    It calls `snapshot` only if needed, since the store may be failing.
     """
     if isinstance(error, WriteConflict):
         return True
@@ -136,10 +120,9 @@ def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Excep
 
 
 def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
-    """Whether files of `seen` may have been removed since, by a clean planned later or a restore; lists the timeline.
+    """Return whether a later clean, a restore or an archival may have removed files of `seen`; lists the timeline.
 
-    A clean planned before removes none of the latest files of `seen`. It also checks for archived writes: archival
-    removes the oldest first, so none are missing while that one exists.
+    A clean planned earlier removes no latest file of `seen`. Archival removes the oldest writes first.
     """
     after = f"{seen.latest_time}~"
     calls: list[Callable[[], Collection[Any]]] = [partial(files_below, table.store, TIMELINE, after=after, until=":")]
@@ -154,5 +137,5 @@ def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
 
 
 def misses_file(error: Exception) -> bool:
-    """Whether the error reports a missing file of the table, by its type or in an engine's report of a task."""
+    """Return whether the error reports a missing table file, by its type or an engine's text."""
     return isinstance(error, _GONE) or _SAID.search(str(error)) is not None

@@ -1,16 +1,7 @@
-"""Checkpoints in the lock folder: the content of a table, for opening it without listing timeline and files.
+"""Checkpoints in the lock folder: a table's content, for opening it without listing timeline and files.
 
-A checkpoint describes the table at one position of the lock's log. It is valid while the record has that log back to
-that position; the record has the later commits. Whatever ends a log (a JVM writer, a clean, a rollback of another's
-write, an archival, a restore, changed properties) ends its checkpoints.
-
-    name      `<log>/<n>`: at position n * `EVERY`; immutable, created once
-    writer    the writer whose commit reaches that position, in the background (see `services.checkpoint`), from the
-              previous checkpoint and the log, or from a listing of the files
-    reader    tries the last two of the log that its lock record names
-    removal   the writer removes the one before the last, a sweep those of ended logs
-
-Not promised: that one exists. Without it the table is listed.
+A checkpoint is valid while the log in the lock record reaches back to its position. It ends with that log: by a JVM
+writer, a clean, an archival, a restore, a rollback of another's write, or changed properties.
 """
 
 from __future__ import annotations
@@ -39,21 +30,17 @@ KEPT = 2  # per log
 
 
 def checkpoint_path(log: str, number: int) -> str:
-    """Return the path of a checkpoint."""
+    """Return the path of the checkpoint at position `number * EVERY` of a log."""
     return f"{_of_log(log)}{number}"
 
 
 def is_due(place: int) -> bool:
-    """Whether the commit at this position of the log writes a checkpoint."""
+    """Return whether the commit at this log position writes a checkpoint."""
     return place > 0 and place % EVERY == 0
 
 
 def find(store: Store, log: Log) -> Checkpoint | None:
-    """Read the newest checkpoint that, with the log, gives the current table; None if there is none.
-
-    Raises:
-        CasError: the store failed.
-    """
+    """Read the newest checkpoint that `log` continues to the current table; None if there is none."""
     last = log.next // EVERY
     for number in range(last, max(0, last - KEPT), -1):
         content = store.read_or_none(checkpoint_path(log.name, number))
@@ -64,11 +51,7 @@ def find(store: Store, log: Log) -> Checkpoint | None:
 
 
 def remove_ended(store: Store, lock: Lock) -> None:
-    """Remove the checkpoints of ended logs.
-
-    Raises:
-        CasError: the store failed; may be repeated.
-    """
+    """Delete the checkpoints of ended logs."""
     found = [entry.path for entry in store.list(CHECKPOINTS)]  # listed first: the logs of these have begun
     record = lock.look() if found else None
     if record is not None:
@@ -92,7 +75,7 @@ _Slice = tuple[str, int, tuple[_Log, ...]]  # path of the base file, empty if th
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The table at the position `place` of the log `log`.
+    """The table at position `place` of the log `log`.
 
     Attributes:
         timeline: all completed instants, and those pending then.
@@ -119,7 +102,7 @@ class Checkpoint:
         return tuple(_slice(partition, row) for partition, rows in self.files.items() for row in rows)
 
     def encode(self) -> bytes:
-        """Return the checkpoint as bytes."""
+        """Encode as deflated JSON."""
         done, others = _parted(self.timeline)
         said = {
             "version": _VERSION,
@@ -133,7 +116,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint | None:
-        """Decode a checkpoint; None if the bytes are none, or of another version: then the table is listed."""
+        """Decode a checkpoint; None for invalid bytes or another version: then list the table."""
         try:
             most = plausible(data)
             said = parse_json(inflate(data, most=most), most=most, items=most)
@@ -160,7 +143,7 @@ def _files(said: Mapping[str, Any]) -> Mapping[str, tuple[_Slice, ...]]:
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
-    """Return the times of simply completed writes by action, and the file names of all other instants."""
+    """Split instants into the times of completed writes by action, and the file names of all others."""
     unsure, done, others = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
     for one in timeline.instants:
         if one in unsure:
@@ -176,7 +159,7 @@ def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[
 
 
 def _differences(times: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return each begin's distance from the one before, and each write's duration, as numbers of their digits."""
+    """Return the distances between begin times, and from begin to completion, as integers of their digits."""
     begins = [0, *(begin for begin, _ in times)]
     return [b - a for a, b in pairwise(begins)], [completion - begin for begin, completion in times]
 

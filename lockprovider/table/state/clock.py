@@ -1,7 +1,6 @@
 """The clock for times on the timeline: this machine's, or the store's if that is behind it.
 
-A commit with a future time hides later commits from every reader. The store's clock is read from answers to other
-requests (`Store.time_ms`). A difference in either direction is logged once per process and store.
+A commit with a future time would hide later commits from every reader.
 """
 
 from __future__ import annotations
@@ -27,17 +26,16 @@ class TimelineClock:
         self._asked_s = -_BELIEVED_S
 
     def now_ms(self) -> int:
-        """Return epoch ms of this machine, or of the store if it is behind by more than the lock's grace.
+        """Return this machine's epoch ms, or the store's if its clock is behind by more than `_DIFFERS_MS`.
 
-        No time exceeds the store's clock by more than that grace and a second. While the clocks differ, it asks the
-        store at most once a minute.
+        While the clocks differ, it asks the store at most once a minute.
         """
         if self.ahead_ms and self._world.monotonic_s() - self._asked_s >= _BELIEVED_S:
             self._ask()  # the machine may have slept since the last answer
         return self._world.now_ms() - max(0, self._warned(self.ahead_ms))
 
     def store_ms(self) -> int:
-        """Ask the store for its clock; return the earlier of it and this machine's, for rules that remove by age."""
+        """Ask the store for its clock; return the earlier of it and this machine's, for removals by age."""
         self._ask()
         by_store, own_ms = self._store.time_ms, self._world.now_ms()
         return own_ms if by_store is None else min(own_ms, by_store)
@@ -56,7 +54,7 @@ class TimelineClock:
 
     @property
     def ahead_ms(self) -> int:
-        """The ms that this machine's clock is ahead of the store's, negative if behind; 0 within the lock's grace."""
+        """The ms by which this machine's clock is ahead of the store's (negative: behind); 0 within `_DIFFERS_MS`."""
         by_store = self._store.time_ms
         found = 0 if by_store is None else self._world.now_ms() - by_store
         return found if abs(found) > _DIFFERS_MS else 0
@@ -70,10 +68,6 @@ class TimelineClock:
 
 
 def clock_difference(ahead_ms: int) -> str:
-    """Return a sentence on the clocks' difference.
-
-    >>> clock_difference(-8000)
-    "this machine's clock is 8.0 s behind the store's"
-    """
+    """Describe the clocks' difference for a message."""
     side = "ahead of" if ahead_ms > 0 else "behind"
     return f"this machine's clock is {abs(ahead_ms) / 1000:.1f} s {side} the store's"

@@ -1,7 +1,4 @@
-"""`TableContext`: an open table for services, engines and transactions; `Table` adds the verbs for users.
-
-NOT promised: that an answer is still true, or that two answers are of one moment; see `state.current`.
-"""
+"""`TableContext`: an open table for services, engines and transactions; `Table` adds the verbs for users."""
 
 from __future__ import annotations
 
@@ -40,7 +37,10 @@ _Context = TypeVar("_Context", bound="TableContext")
 
 
 class TableContext:
-    """An open table: store, lock, settings, clock and cache. Thread-safe."""
+    """An open table: store, lock, settings, clock and cache. Thread-safe.
+
+    NOT promised: that an answer is still true, or that two answers are of one moment.
+    """
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class TableContext:
         self.fence: Fence | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a pickle or a copy: another client of the same table, with an empty cache."""
+        """Return the state for a pickle or copy: another client of the same table, with an empty cache."""
         return {
             "store": self.store,
             "url": self.url,
@@ -100,12 +100,12 @@ class TableContext:
         settings: TableSettings | None = None,
         watcher: Watcher = nobody,
     ) -> _Context:
-        """Open the table at `url`.
+        """Open the table at `url`; reads its properties.
 
         Raises:
-            TableNotFound: no table is there.
+            TableNotFound: `url` has no table.
             UnsupportedTable: its rows would be read wrong here.
-            InvalidSettings: they name another index than the table has.
+            InvalidSettings: `settings` name another index than the table has.
 
         >>> Table.open("memory://docs/trips").count()
         2
@@ -124,7 +124,7 @@ class TableContext:
         return f"<{type(self).__name__} at {self.url!r}>"
 
     def _repr_html_(self) -> str:
-        """Return facts and the newest write for notebooks; reads the store, and shows the error if that fails."""
+        """Return an HTML summary for notebooks; reads the store, and shows the error if that fails."""
         try:
             config, timeline = self.config(), self.timeline()
         except (CasError, TableError) as error:
@@ -144,7 +144,7 @@ class TableContext:
         )
 
     def config(self) -> TableConfig:
-        """Return the table's properties as they are now.
+        """Read the table's properties.
 
         Raises:
             TableNotFound: no properties file exists.
@@ -155,7 +155,7 @@ class TableContext:
         return self.current.config()
 
     def schema(self, timeline: Timeline | None = None) -> pa.Schema:
-        """Return the columns, without Hudi's meta columns: those of the latest commit, else those of the creation.
+        """Return the columns, without Hudi's meta columns, of the latest commit that states them, else of the creation.
 
         Raises:
             TableNotFound: neither states any.
@@ -167,7 +167,7 @@ class TableContext:
         return self.current.schema(timeline or self.timeline())
 
     def timeline(self) -> Timeline:
-        """Return the timeline for readers: each commit only with those decided before it.
+        """Return the timeline for readers, in which no commit appears without those decided before it.
 
         >>> table.timeline().latest_completed_time == first.completion
         True
@@ -175,7 +175,7 @@ class TableContext:
         return self.current.visible()
 
     def listed_timeline(self) -> Timeline:
-        """List all of the timeline, for writers and services, which must not overlook any instant.
+        """List the whole timeline, for writers and services, which must not overlook an instant.
 
         >>> table.listed_timeline().latest_completed_time == first.completion
         True
@@ -192,16 +192,16 @@ class TableContext:
         return self.current.metadata_of(instant)
 
     def data_files(self) -> list[Entry]:
-        """List all files in the table's folder except Hudi's metadata, whether part of a snapshot or not."""
+        """List all files of the table except Hudi's metadata, in a snapshot or not."""
         return self.current.data_files()
 
     def snapshot_of(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """Return the completed rows of `timeline`, from one listing of the files, or from `files`."""
+        """Return the snapshot of `timeline`, from `files` or, if None, from the files of now."""
         return self.current.snapshot(timeline, files)
 
     @property
     def lock(self) -> Lock:
-        """The process's client of the table lock."""
+        """This process's client of the table lock."""
         return self._lock
 
     def under(self: _Context, fence: Any) -> _Context:
@@ -211,16 +211,14 @@ class TableContext:
         term)`, is compared with fences of that name only. It replaces the table's earlier fence.
 
         Each commit records its epoch. The write that decides a commit compares it with those of all earlier commits,
-        also archived ones; the first commit of a name reads them. Services compare under the lock.
-
-        The result is a table like any other: pass it to Spark and Dask functions, and to streams.
+        also archived ones. Services compare under the lock. Spark, Dask and streams take the result like any table.
 
         NOT promised: that an older epoch is refused before a newer one has committed. Nor that commits without a fence,
         such as JVM commits, are refused. Nor anything about epochs whose commits a restore took back.
 
         Raises:
             InvalidInput: `fence` has no epoch. No request is made.
-            Fenced: by writes and services of the result: a commit of a newer epoch was made.
+            Fenced: by writes and services of the result: a newer epoch has committed.
 
         >>> table.under(("loader", 4)).append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
@@ -236,7 +234,7 @@ class TableContext:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Lease]:
-        """Hold the table's lock, unless a newer epoch has committed; then publishes under it follow no newer commit.
+        """Hold the table's lock; publishes under it follow no commit of a newer epoch.
 
         Raises:
             Fenced: a newer epoch has committed.
@@ -248,11 +246,11 @@ class TableContext:
             yield lease
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
-        """Read the table, listed only if the lock's log is not enough; see `CurrentState.now`."""
+        """Read the table by the lock's log; lists it if `listed`, or if the log is not enough."""
         return self.current.now(record, listed=listed)
 
     def may_look_for_dead(self) -> bool:
-        """Whether it is time to look for dead writers again; if so, this look is recorded."""
+        """Return whether a check for dead writers is due; if so, record it as done."""
         now_s, last_s = self.world.monotonic_s(), self.knowledge.dead_looked_s
         if last_s is not None and now_s - last_s < self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD:
             return False
@@ -260,7 +258,7 @@ class TableContext:
         return True
 
     def run_inline_services(self) -> None:
-        """Run the services that follow a commit: none here; `Table` rewrites rows if so set."""
+        """Run the services due after a commit: none here; `Table` overrides it."""
 
     def tell(self, kind: EventKind, begin: str, **detail: object) -> None:
         """Report an event to the watcher and the log."""
@@ -272,23 +270,16 @@ class TableContext:
 
 
 def writable_config(table: TableContext, config: TableConfig | None = None) -> TableConfig:
-    """Return `config`, or the properties of now, if the table can be written.
-
-    Raises:
-        UnsupportedTable: it cannot; names the property, its value and the next step.
-    """
+    """Return `config`, or the current properties; raises `UnsupportedTable` if the table cannot be written here."""
     config = table.config() if config is None else config
     check_writable(config, keeps_listing=keeps_listing(table, config))
     return config
 
 
 def config_to_begin_with(table: TableContext) -> TableConfig:
-    """Return the properties last seen if a write may begin with them; it compares them before its first file.
+    """Return the properties last seen if they can be written, else read them; may raise `UnsupportedTable`.
 
-    Otherwise read them.
-
-    Raises:
-        UnsupportedTable: the table cannot be written now.
+    Cached ones are enough to begin: the write compares them before its first file.
     """
     seen = table.knowledge.config
     if seen is None:
@@ -300,7 +291,7 @@ def config_to_begin_with(table: TableContext) -> TableConfig:
 
 
 def view_to_begin_with(table: TableContext) -> TableView:
-    """Return the table now. List it if the properties last seen refuse a write: they may have changed since."""
+    """Return the table now; lists it if the properties last seen refuse a write, since they may have changed."""
     seen = table.now()
     return seen if seen.listed or _is_writable(table, seen.config) else table.now(listed=True)
 
@@ -310,6 +301,6 @@ def _is_writable(table: TableContext, config: TableConfig) -> bool:
 
 
 def keeps_listing(table: TableContext, config: TableConfig) -> bool:
-    """Whether writes maintain the metadata table's listing of files, if the table has one."""
+    """Return whether writes here maintain a metadata table's listing of files."""
     said = table.settings.write_metadata
     return says_listing_is_kept(config) if said is None else said

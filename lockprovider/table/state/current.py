@@ -1,12 +1,7 @@
 """The table's current state as one process reads it, with as few requests as possible.
 
-    properties  their file; its body is transferred only after a change
-    timeline    listed, of which readers use `visible`; or derived from the log in the lock record (`now`)
-    commits     their files, each read once, since they never change
-    files       listed, or read from the metadata table, or known from the log
-
-It writes only the history of schemas (`stated_schema`). NOT promised: that an answer is still true, or that two answers
-are of one moment. Readers check afterwards (`read.consistent`), commits under the lock (`transaction`).
+NOT promised: that an answer is still true, or that two answers are of one moment. Readers check afterwards
+(`read.consistent`), commits under the lock.
 """
 
 from __future__ import annotations
@@ -62,7 +57,7 @@ _OLD = 8  # older pending writes, listed one by one
 
 
 class CurrentState:
-    """The current state of one open table; uses and extends the process's cache. Thread-safe."""
+    """The reader of one open table's current state; uses and extends the process's cache. Thread-safe."""
 
     def __init__(self, lock: Lock, knowledge: TableKnowledge, *, by_metadata: bool = False) -> None:
         self._by_metadata = by_metadata
@@ -75,7 +70,7 @@ class CurrentState:
     # -- the properties ------------------------------------------------------------------------------------------------
 
     def config(self) -> TableConfig:
-        """Read the properties; see `TableContext.config`."""
+        """Read the properties, or their backup while a JVM writer replaces the file."""
         cut: Corrupt | None = None
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
             try:
@@ -88,9 +83,9 @@ class CurrentState:
         raise cut or TableNotFound(said)
 
     def config_since(self, monotonic_s: float) -> TableConfig:
-        """Return the properties read after that moment and within `_FRESH_S`; reads them if needed.
+        """Return properties read after `monotonic_s` and within `_FRESH_S` seconds; reads them if needed.
 
-        Not every upgrade is made under the lock.
+        An upgrade may be made without the lock.
         """
         seen = self._knowledge.properties
         is_fresh = seen is not None and monotonic_s < seen.asked_s > self._world.monotonic_s() - _FRESH_S
@@ -122,14 +117,14 @@ class CurrentState:
     # -- the timeline --------------------------------------------------------------------------------------------------
 
     def visible(self, *, noted: bool = False) -> Timeline:
-        """Return the timeline for readers: each commit only with those decided before it.
+        """Return the timeline for readers, in which no commit appears without those decided before it (see `taken`).
 
-        All readers use it; see `timeline.taken`. `noted`: cache the view, with the properties.
+        `noted`: also read the properties, and cache the view.
         """
         return look_again(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
-        """Read the lock record, list the timeline, and read the record again if the first leaves commits in doubt."""
+        """Read the lock record, list the timeline, and read the record again if commits are in doubt."""
         record = self._record()  # first: what it does not name is listed, or was decided later
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
@@ -148,13 +143,7 @@ class CurrentState:
         return seen is not None and not appears_at_once(seen.config)
 
     def listed(self) -> Timeline:
-        """List all of the timeline, for writers and services; readers use `visible`. Caches the result.
-
-        If the store can start a listing anywhere, it requests all pages in parallel, by the size of the last listing.
-
-        Raises:
-            TableReplaced: another table is at this place now.
-        """
+        """List the whole timeline, for writers and services, and cache it; raises `TableReplaced` for another table."""
         before = self._knowledge.latest
         timeline = self._list(before)
         self._refuse_replaced(before, timeline)
@@ -170,11 +159,9 @@ class CurrentState:
         return files_below(self._store, TIMELINE, after=after, until=until)
 
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
-        """Return if `listed` is of the table seen `before`: it has a late write of then, or its rollback.
+        """Raise `TableReplaced` if `listed` is of another table than `before`, or of an older copy.
 
-        Raises:
-            TableReplaced: it is another table, or a copy from before that write.
-            TableNotFound, UnsupportedTable: no table is left, or it cannot be read here any more.
+        May raise `TableNotFound` or `UnsupportedTable`.
         """
         late = before.writes[-_LATE:]  # some may be decided, and dropped by a JVM writer
         if not late or _tells_of(listed, late):
@@ -196,8 +183,8 @@ class CurrentState:
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
         """Read the table by the log in the lock record, or list it if needed or `listed` is set; caches the view.
 
-        By a log it costs one request, whatever the table's size. `record` is the caller's own record, or the one it is
-        about to replace; all decided commits then count, stored or not.
+        `record`: the caller's own record, or the one it is about to replace; then all decided commits count, stored or
+        not.
         """
         decided = record is not None
         record = record or self._record()
@@ -215,8 +202,7 @@ class CurrentState:
     def now_and_pending(self) -> tuple[TableView, Timeline]:
         """Return the table now, and a timeline with others' pending instants.
 
-        If a log covers a long timeline, it lists only the end, and older instants that have a heartbeat. Otherwise, or
-        if that shows a commit made without the lock, it lists everything.
+        If the log is enough, it lists only the end of a long timeline, and older instants that have a heartbeat.
         """
         since, found = _begin_of_recent(self._knowledge.latest), None
         if since:
@@ -239,7 +225,7 @@ class CurrentState:
         return self._knowledge.learn(record, found[0], config, decided=decided)
 
     def known(self, record: LockRecord | None) -> TableView | None:
-        """Return the table by the lock's current `record` and the cached view or a checkpoint; None: list it.
+        """Return the table by the lock's current `record`, from the cached view or a checkpoint; None: list it.
 
         It caches the view.
         """
@@ -256,7 +242,7 @@ class CurrentState:
         return self._knowledge.adopt(log, TableView(made.timeline, config, made.log, made.place, slices))
 
     def has(self, instant: Instant) -> bool:
-        """Whether that file of the timeline exists now; one request."""
+        """Return whether that timeline file exists now; one request."""
         return self._exists(f"{TIMELINE}/{instant.file_name}")
 
     def _record(self) -> LockRecord | None:
@@ -279,7 +265,7 @@ class CurrentState:
     # -- the commits ---------------------------------------------------------------------------------------------------
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
-        """Read a commit once and cache it; see `TableContext.metadata_of`."""
+        """Return a completed write's metadata, read once and cached; may raise `HistoryGone` or `Corrupt`."""
         name = instant.file_name
         known = self._knowledge.metadata(name)
         while known is None:
@@ -291,7 +277,7 @@ class CurrentState:
         return known
 
     def schema(self, timeline: Timeline) -> pa.Schema:
-        """Return the columns that the latest commit of `timeline` states, else those of the properties; caches them."""
+        """Return the columns of the latest commit that states them, else of the properties, and cache them."""
         schema = self._knowledge.schema = self._schema(timeline)
         return schema
 
@@ -311,12 +297,12 @@ class CurrentState:
     # -- the files -----------------------------------------------------------------------------------------------------
 
     def data_files(self) -> list[Entry]:
-        """List the table's files; see `TableContext.data_files`."""
+        """List all files of the table except Hudi's metadata."""
         before = self._store.list("", stop_at=_BEFORE_META)
         return before + self._store.list("", start_after=_AFTER_META)
 
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """Return the completed rows of `timeline`, from these files or, if None, from the files of now."""
+        """Return the snapshot of `timeline`, from `files` or, if None, from the files of now."""
         files = self._files_of(timeline) if files is None else list(files)
         retired = ended_groups(timeline, self.metadata_of)
         times = self.completions_of(timeline, [entry.path for entry in files])
@@ -325,11 +311,7 @@ class CurrentState:
         return found
 
     def refuse_misread(self, timeline: Timeline, seen: Snapshot) -> None:
-        """Return if all files of `seen` have the columns of `timeline` by their present names.
-
-        Raises:
-            UnsupportedTable: JVM Hudi renamed or dropped one by schema-on-read after a file was written.
-        """
+        """Raise `UnsupportedTable` if a column was renamed or dropped by schema-on-read after a file was written."""
         text, oldest = self.internal_schema(timeline), min((one.begin for one in seen.slices), default="")
         if not text or not oldest:
             return
@@ -346,14 +328,13 @@ class CurrentState:
             )
 
     def internal_schema(self, timeline: Timeline) -> str:
-        """Return Hudi's own schema of the table if it uses schema-on-read, else an empty text."""
+        """Return Hudi's own schema of a table with schema-on-read, else an empty text."""
         return next((said.extra.get(LATEST_SCHEMA, "") for said in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
-        """Return the schema-on-read entries that a commit with this begin time must state for JVM readers, if any.
+        """Return the schema-on-read entries that a commit beginning at `begin` must state for JVM readers.
 
-        It also stores the history of schemas again for this commit, since readers find it by
-        commits on the timeline.
+        It also stores the history of schemas again under `begin`: JVM readers find it by commits on the timeline.
         """
         text = self.internal_schema(timeline)
         if not text:
@@ -364,7 +345,7 @@ class CurrentState:
         return {LATEST_SCHEMA: text}
 
     def _history_file(self, timeline: Timeline) -> str:
-        """Return the newest history of schemas by a commit on this timeline, else the newest; empty if none exists."""
+        """Return the newest schema history of a commit on `timeline`, else the newest; empty if none exists."""
         paths = {begin_of_schema_file(entry.path): entry.path for entry in self._store.list(f"{SCHEMAS}/")}
         paths.pop("", None)
         done = {instant.begin for instant in timeline.writes}
@@ -382,19 +363,19 @@ class CurrentState:
         return self.data_files()
 
     def completions_of(self, timeline: Timeline, paths: Iterable[str]) -> Mapping[str, str]:
-        """Return completion times by begin time of the archived writes that wrote log files among `paths`."""
+        """Return completion times by begin time of archived writes that wrote log files among `paths`."""
         begins = archived_logs(timeline, paths)
         return completions(self._knowledge, begins) if begins else {}
 
     def current_files(self, timeline: Timeline) -> Snapshot:
-        """Return the completed rows of a timeline read just now; lists and caches the files unless known."""
+        """Return the snapshot of a timeline read just now; lists and caches the files unless cached."""
         return self._knowledge.snapshot(timeline) or self._knowledge.found(self.snapshot(timeline))
 
     def known_snapshot(self) -> Snapshot | None:
-        """Return the rows that a reader sees now, if the log is enough; None: list them.
+        """Return the snapshot for readers, if the lock's log is enough; None: list the files.
 
         None also if a decided commit is not stored yet. It lists the end of the timeline for commits made without the
-        lock, as by a single JVM writer. At first and once a minute it lists the last 300 commits.
+        lock.
         """
         record = self._record()
         seen = self.known(record)
@@ -425,13 +406,13 @@ class CurrentState:
 
 
 def _begin_of_recent(timeline: Timeline) -> str:
-    """Return the begin time of the last `_RECENT` commits; empty if there are no older ones."""
+    """Return the least begin time of the last `_RECENT` commits; empty if there are no older ones."""
     recent = timeline.writes[-_RECENT:]
     return min(instant.begin for instant in recent) if len(recent) < len(timeline.writes) else ""
 
 
 def _tells_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
-    """Whether one of the writes is listed, or a rollback or restore that removed them."""
+    """Return whether `listed` has one of the writes, or a later rollback or restore."""
     if any(listed.written_at(one.begin) is not None for one in reversed(writes)):
         return True
     ends = (Action.ROLLBACK, Action.RESTORE)

@@ -50,7 +50,7 @@ LOGGED: frozenset[EventKind] = frozenset(get_args(EventKind)) - _STEPS
 class TableEvent:
     """An event of one instant.
 
-    `at_ms` is this process's wall clock in epoch ms, UTC: good for drawing, not for ordering commits.
+    `at_ms` is this process's wall clock in epoch ms, UTC; do not order commits by it.
 
     >>> seen = []
     >>> rows = pa.table({"id": [1]})
@@ -77,7 +77,7 @@ Watcher = Callable[[TableEvent], None]
 
 
 def nobody(event: TableEvent) -> None:
-    """Watch nothing."""
+    """Ignore an event."""
     del event
 
 
@@ -99,9 +99,8 @@ def counted(table: TableContext, begin: str, step: str, results: Iterable[T], to
 class ShowProgress:
     """A watcher that shows the progress of reads and writes: a bar on a terminal, log lines elsewhere.
 
-    The logger `lockprovider.table` gets each step, and each tenth of it, at INFO. pyarrow, pandas and polars report
-    each file or partition, Dask's local schedulers each task. Spark and a Dask cluster report each step; their
-    dashboards show tasks.
+    The logger `lockprovider.table` gets each step and tenth of a step at INFO. pyarrow, pandas and polars report each
+    file or partition, Dask's local schedulers each task. Spark and a Dask cluster report only each step.
 
     Not promised: one line for each of several threads that write concurrently.
 

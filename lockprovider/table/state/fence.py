@@ -1,11 +1,7 @@
-"""Fences and stream batches: an epoch or a batch is committed only if no newer one is in the table.
+"""Fences and stream batches: a commit is refused if the table has a newer epoch, or has the batch already.
 
-Each commit records its epoch like the batches of streams. The writer that decides a commit compares its epoch with
-those of all earlier commits, in one atomic step. The epoch is stored in the table, since a JVM lock client would drop
-it from the lock record; it outlives archival. A restore or a rollback removes the epochs of commits it takes back.
-
-Services compare once they hold the lock (`TableContext.locked`), and their publish fails if the lock was taken since.
-Services whose instant is a commit record their epoch in it.
+Epochs are stored in commits, since a JVM lock client would drop them from the lock record. They outlive archival; a
+restore or a rollback removes those of the commits that it takes back.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ _STREAM = "lockprovider.fence/"
 
 
 def batches_back(table: TableContext, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
-    """Iterate lazily over commits and their batches by stream, newest first; then each stream's last archived batch."""
+    """Iterate over commits and their batches by stream, newest first, then over each stream's last archived batch."""
     for instant in reversed(timeline.writes):
         yield instant, batches_by_stream(table.metadata_of(instant).extra)
     yield from archive_index.last_archived_batches(table.knowledge)
@@ -47,11 +43,7 @@ class Fence:
 
     @classmethod
     def of(cls, given: Any) -> Fence:
-        """Make a fence of a lease, a term, a job, an epoch, or a pair of a name and one of these.
-
-        Raises:
-            InvalidInput: it is none of these.
-        """
+        """Make a fence of a lease, term, job or epoch, or of a name and one of these; else raises `InvalidInput`."""
         if isinstance(given, Fence):
             return given
         name, of = given if isinstance(given, tuple) and len(given) == 2 else ("", given)  # noqa: PLR2004 - a pair
@@ -61,15 +53,11 @@ class Fence:
 
     @property
     def stream(self) -> str:
-        """The stream under which a commit records the fence; its batches are the epochs."""
+        """The stream name under which a commit records the epoch as a batch."""
         return f"{_STREAM}{self.name}"
 
     def must_be_newest(self, newest: int) -> None:
-        """Return if no commit of a newer epoch was made.
-
-        Raises:
-            Fenced: one was.
-        """
+        """Raise `Fenced` if the epoch `newest` is later."""
         if self.epoch < newest:
             what = f"of {self.name!r} " if self.name else ""
             raise Fenced(
@@ -91,12 +79,11 @@ def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
 def refuse_noted(
     fences: Iterable[Fence], batch_id: BatchId | None, notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
 ) -> None:
-    """Return if a commit with these fences and this batch may follow the noted commits, newest first.
+    """Raise if a commit with these fences and this batch may not follow the noted commits, newest first.
 
     Raises:
-        AlreadyCommitted: one of them has the batch.
-        WrongCheckpoint: see `BatchId.committed_by`.
-        Fenced: one of them has a newer epoch.
+        AlreadyCommitted, WrongCheckpoint: because of the batch.
+        Fenced: a noted commit has a newer epoch.
     """
     if batch_id is not None and (done := batch_id.committed_by(notes())) is not None:
         raise batch_id.found_in(done)
@@ -112,16 +99,16 @@ _KEY = re.compile(r"(?P<stream>[^@#]+)@(?P<run>[^@#]*)#(?P<write>[0-9]+)", re.AS
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
-    """One write of one batch of a stream; a repeated one is found in the table, archived or not, and skipped.
+    """One write of a stream's batch; a repeated one is found in the table, archived or not, and skipped.
 
-    A commit records it under the key and in the form of Hudi's streaming sink; check and commit are one atomic step. A
-    stream writes its batches in the order of their numbers, and the writes of one batch one after the other.
+    A commit records it in the form of Hudi's streaming sink, in one atomic step with the check. Batches of a stream,
+    and the writes of a batch, must be committed in the order of their numbers.
 
     Attributes:
         stream: the stream's name, without `@` and `#`.
-        batch: the number of the batch, from 0 on.
+        batch: the batch's number, from 0 on.
         run: the checkpoint that numbers the batches, by the id of Spark's query. Empty: the caller numbers them.
-        write: the number of the write within the batch, from 1 on.
+        write: the write's number within the batch, from 1 on.
     """
 
     stream: str
@@ -131,11 +118,7 @@ class BatchId:
 
     @classmethod
     def of(cls, stream: object, batch: object, run: str = "", write: int = 1) -> BatchId:
-        """Return the id for a user's values.
-
-        Raises:
-            InvalidInput: the stream is no such name, or the batch no number.
-        """
+        """Return the id for a user's values; raises `InvalidInput` for an impossible stream or batch."""
         if not isinstance(stream, str) or not stream or {"@", "#"} & {*stream}:
             raise InvalidInput(f"stream_id={stream!r} must be a text without '@' and '#': give each stream its own")
         if not isinstance(batch, int) or isinstance(batch, bool) or batch < 0:
@@ -148,18 +131,18 @@ class BatchId:
 
     @property
     def key(self) -> str:
-        """The name under which a commit records the number of the batch."""
+        """The name under which a commit records the batch's number."""
         return f"{self.stream}@{self.run}#{self.write}" if self.run or self.write > 1 else self.stream
 
     def note(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """Return the entry for a commit's extra metadata, with the batches of other streams recorded there."""
+        """Return the entry for a commit's extra metadata, including other streams' batches in `extra`."""
         return noted(extra, self.key, self.batch)
 
     def committed_by(self, notes: Iterable[tuple[T, Mapping[str, int]]]) -> T | None:
-        """Return the commit that has this batch, or None. `notes`: commits and their batches by key, newest first.
+        """Return the commit that has this batch, or None; `notes`: commits with their batches by key, newest first.
 
         Raises:
-            WrongCheckpoint: the stream's last commit is of another run, or of a later batch of this one.
+            WrongCheckpoint: the stream's last commit is of another run, or of a later batch of this run.
         """
         for commit, batches in notes:
             others = [other for key, batch in batches.items() if (other := _parsed(key, batch)).stream == self.stream]
@@ -190,7 +173,7 @@ class BatchId:
         )
 
     def found_in(self, done: Instant) -> AlreadyCommitted:
-        """Return the error for a batch that is committed already."""
+        """Return the error for a batch that the commit `done` has."""
         return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
 
 

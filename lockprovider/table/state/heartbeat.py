@@ -1,8 +1,7 @@
-"""Writer heartbeats: a thread renews the modification time of one small file, to show that its instant is not dead.
+"""Writer heartbeats: a thread renews a small file, to show that its instant is not dead.
 
-The heartbeat lives as long as the transaction, unlike that of the lease. On a store the modification time is by the
-store's clock. In a local folder it is by the writer's, which may be wrong; so the file has machine, boot and uptime. A
-file of another machine is judged by whether this process has seen it change.
+Stores date the file by their own clock. In a local folder, the file holds machine, boot and uptime instead, since the
+writer's clock may be wrong.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ _BEATS_PER_INTERVAL = 2  # two tries within one interval
 def claim(store: Store, begin: str) -> Version | None:
     """Reserve `begin` for one action by creating its heartbeat file; None if another action has it.
 
-    Raises:
-        CasError: the store failed; do not use this time.
+    If it raises, do not use `begin`.
     """
     outcome = store.put_if_absent(heartbeat_path(begin), _beat(store))
     return None if isinstance(outcome, Lost) else outcome.unwrap()
@@ -37,12 +35,9 @@ def claim(store: Store, begin: str) -> Version | None:
 def last_beats(
     store: Store, knowledge: TableKnowledge, world: World, suspects: Iterable[str] | None = None
 ) -> tuple[dict[str, int], int]:
-    """Return the last beat of each instant with a heartbeat, and the time now, both in ms by one clock.
+    """Return the last beats by begin time, and the time now, in ms of one clock; records beats in `knowledge`.
 
-    `suspects`: the begin times to judge; None: all. It records the beats of other machines in `knowledge`.
-
-    Raises:
-        CasError: the store failed.
+    `suspects`: the begin times to judge; None: all.
     """
     entries = files_below(store, HEARTBEATS)
     beats_ms = {begin: entry.modified_ms or 0 for begin, entry in entries.items()}
@@ -72,7 +67,7 @@ def _machine() -> tuple[str, str]:
 
 
 class WriterHeartbeat:
-    """The heartbeat of one instant, from `start` to `stop`; `alive` is false once others may judge the writer dead."""
+    """The heartbeat of one instant, from `start` to `stop`."""
 
     def __init__(self, store: Store, begin: str, settings: HeartbeatSettings, world: World) -> None:
         self._store = store
@@ -88,19 +83,18 @@ class WriterHeartbeat:
 
     @property
     def alive(self) -> bool:
-        """Whether the last beat is so recent that no other writer may have judged this one dead."""
+        """Whether the last beat is so recent that no other writer may judge this one dead."""
         return not self._removed and self._world.monotonic_s() - self._last_s < self._settings.tolerance_s
 
     @property
     def is_started(self) -> bool:
-        """Whether it was started, so that its file may exist."""
+        """Whether its thread was started, so that its file may exist."""
         return self._thread.ident is not None
 
     def start(self) -> bool:
-        """Create the file, then beat in a thread; return False if another writer has this begin time.
+        """Create the file, then beat in a thread; False if another writer has this begin time.
 
-        Raises:
-            CasError: the first beat failed; the instant must not begin.
+        If it raises, the instant must not begin.
         """
         sent_s = self._world.monotonic_s()
         self._version = claim(self._store, self._begin)
@@ -111,7 +105,7 @@ class WriterHeartbeat:
         return True
 
     def resume(self) -> bool:
-        """Beat for an instant that another process of this writer began; return False if its file is gone.
+        """Beat for an instant that another process of this writer began; False if its file is gone.
 
         If the first beats fail, `alive` is false from the start.
         """
@@ -125,17 +119,17 @@ class WriterHeartbeat:
         return True
 
     def accompany(self) -> None:
-        """Beat in a thread, from half an interval on, for another process's instant on which this one works."""
+        """Beat in a thread, after half an interval, for an instant that another process began."""
         self._thread.start()
 
     def leave(self) -> None:
-        """Stop beating but keep the file; another process of this writer continues the instant."""
+        """Stop beating but keep the file, for another process of this writer or a cleaner."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def stop(self) -> None:
-        """Stop beating and remove the file: the instant is completed or gone."""
+        """Stop beating and remove the file, since the instant is completed or gone."""
         self.leave()
         self._store.delete(self._path)
 

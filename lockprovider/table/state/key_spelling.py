@@ -1,18 +1,11 @@
-"""The spelling of record keys, taken from a table's files where Hudi's writers differ.
+"""Detect how a table's files spell record keys, where Hudi writers differ and record nothing.
 
-    config = spelled(table, config)      # before a transaction computes the key of a row
+- One key with a complex key generator: `id:1`, or `1` by Hudi 0.14.1, 0.15.0 and 1.0.0 to 1.0.2, and by later ones
+  with `hoodie.write.complex.keygen.new.encoding` in tables of version 8. Both are written here.
+- A timestamp: microseconds since 1970, or `2016-12-29 09:54:00.0` in the JVM's zone by `bulk_insert` with the row
+  writer and by `CREATE TABLE AS SELECT`. Only the first is written here.
 
-Released Hudi writers spell the keys of two shapes in several ways, and do not record which one they used:
-
-- one record key with a complex key generator: `id:1`, or `1` by Hudi 0.14.1, 0.15.0 and 1.0.0 to 1.0.2, and by later
-  ones in tables of version 8 with `hoodie.write.complex.keygen.new.encoding`. Tables of both are written here.
-- a timestamp in the key: microseconds since 1970, or `2016-12-29 09:54:00.0` in the JVM's zone, by `bulk_insert` with
-  the row writer and by `CREATE TABLE AS SELECT`. Only the first is written here.
-
-A different spelling is a different key: an upsert would insert its row a second time. So a transaction compares one
-row's key with its columns: the first row with all its times, of a file's first 1,024. It reads up to `MOST` files at
-first, later the newest file if the handle has not read it. Tables of other shapes cost nothing. NOT promised: that no
-other file, and no later row, has another spelling.
+An upsert with another spelling would insert the row again. Only one row of a few files is compared; others may differ.
 """
 
 from __future__ import annotations
@@ -40,12 +33,9 @@ _ROWS, _BYTES = 1024, 1 << 20  # the first rows of a file, which are searched fo
 
 
 def spelled(table: TableContext, config: TableConfig) -> TableConfig:
-    """Return the properties with the spelling of keys in the table's files; caches what it compared.
+    """Return `config` with the key spelling of the table's files, before keys are computed; caches what it compared.
 
-    Raises:
-        UnsupportedSchema: a partition column is a timestamp.
-        UnsupportedTable: no known rule makes a file's keys from its rows, or two files have two spellings.
-        CasError: the store failed.
+    Raises `UnsupportedSchema` for a timestamp as partition column, `UnsupportedTable` for an unknown or mixed spelling.
     """
     stated = config.schema_json
     kinds = hudi_schema.from_avro(stated) if stated else table.knowledge.schema or table.schema()
@@ -80,7 +70,7 @@ def _to_compare(table: TableContext, seen: KeySpellings) -> list[FileSlice]:
 
 
 def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mapping[bool, str]:
-    """Return the key of one row of a base file by its spelling; empty for a shape with one spelling here."""
+    """Return one row's key in a base file by its spelling; empty if the shape has only one spelling."""
     file = table.place.open(one.path, one.size)
     rows = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], _ROWS, _BYTES)), None)
     if rows is None or not rows.num_rows:
@@ -100,7 +90,7 @@ def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mappi
 
 
 def _first_with_times(rows: pa.Table) -> int:
-    """Return the first row without a null time, since a null has one spelling; else row 0."""
+    """Return the index of the first row without a null time, since nulls have one spelling; else 0."""
     times = [column for column in rows.columns if types.is_timestamp(column.type)]
     there = [all(value.is_valid for value in values) for values in zip(*times, strict=True)]
     return there.index(True) if True in there else 0

@@ -1,4 +1,4 @@
-"""The cache of one process about one table; see `TableKnowledge`."""
+"""The cache of one process about one table."""
 
 from __future__ import annotations
 
@@ -30,15 +30,11 @@ class TableView:
     """The table at one moment.
 
     Attributes:
-        timeline: the timeline then.
-        config: the properties then.
-        log: the name of the lock's log then; empty if no log covers the table.
+        log: the name of the lock's log; empty if no log covers the table.
         place: the position in that log.
         slices: the latest slice of each file group; None if not read.
-        listed: whether the timeline was listed. Otherwise it has all commits of the log, without others' pending
-            instants.
-        latest_begin: the latest begin time of all completed instants, also of those missing in `timeline` because an
-            earlier one is not stored yet.
+        listed: whether the timeline was listed; otherwise it lacks others' pending instants.
+        latest_begin: the latest begin time of all completed instants, also of those not yet in `timeline`.
         is_combined: whether another client leads the batch, and so decides others' commits.
         has_guests: whether JVM writers were seen recently.
     """
@@ -56,7 +52,7 @@ class TableView:
 
 @dataclass(frozen=True, slots=True)
 class SeenProperties:
-    """The properties at one version of their file; `asked_s`: when the last request that found it began."""
+    """The properties at one version of their file; `asked_s`: when the last request for them began."""
 
     version: Version
     config: TableConfig
@@ -67,8 +63,8 @@ class SeenProperties:
 class History:
     """The files of the archive.
 
-    `number`: the manifest's, 0 if nothing was archived. `version`: that of the file with the number; None while a JVM
-    writer replaces it.
+    `number`: the manifest's, 0 if nothing was archived. `version`: of the file with the number; None while a JVM writer
+    replaces it.
     """
 
     number: int = 0
@@ -78,10 +74,10 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class SeenListing:
-    """The metadata table's state while the lock has one log: only this process, or clients of that log, write it.
+    """The metadata table's state while the lock has one log: only clients of that log write it.
 
     Attributes:
-        log: the name of the log in which its timeline was listed; empty if there was none.
+        log: the log in which its timeline was listed; empty if there was none.
         compacted: the time of its last compaction.
         schema: the schema of its files since then; empty if not read.
         logs: its commits since then; of other writers those at the listing.
@@ -95,7 +91,7 @@ class SeenListing:
 
 @dataclass(frozen=True, slots=True)
 class KeySpellings:
-    """Key spellings compared up to a begin time, with one key of each spelling (True: it names its column)."""
+    """Spellings of keys in files up to begin time `compared`, each with a sample key (True: it names its column)."""
 
     compared: str = ""
     found: Mapping[bool, str] = field(default_factory=dict)
@@ -107,25 +103,23 @@ class TableKnowledge:
     **A fact is of an immutable object, of a position in a log, or of a version of one object. All else is a hint: it
     may start a read, and never replaces one.**
 
-    ========  ===============================  =========================================================================
-    fact of   stays true                       examples
-    ========  ===============================  =========================================================================
-    object    for ever; kept while room is     contents of completed writes; digests and completion times of the files
-              left                             of the archive; notes from footers (`place.footer_notes`)
-    position  while the lock record has that   the view: timeline, properties and slices (`at`); `applied`;
-              log, back to the position        `listing`; a checkpoint (see `checkpoint`)
-    version   until a conditional request      `properties`; `history`
-              finds another one
-    hint      never relied on                  `latest`; `schema`; `files_seen_last`; `key_spellings`; moments
-    ========  ===============================  =========================================================================
+    ========  ==========================  ==========================================================================
+    fact of   stays true                  examples ========  ==========================
+    ========================================================================== object    for ever
+    completed writes; digests and completion times of archive files; footers position  while the record has that   the
+    view (`at`); `applied`; `listing`; a checkpoint
+              log, back to the position
+    version   until a conditional         `properties`; `history`
+              request finds another
+    hint      never relied on             `latest`; `schema`; `files_seen_last`; `key_spellings`; moments ========
+    ==========================  ==========================================================================
 
-    A log has the commits of its own clients only. A rollback of another's write, a clean, a restore, changed properties
-    and every JVM writer end it (see `lockprovider.storage_lock.commit_log`). The facts of its positions end with it. A
-    log does not contain others' pending instants: so no view is cached of a table with a pending service.
+    A log has only its own clients' commits. A rollback of another's write, a clean, a restore, changed properties and
+    every JVM writer end it, and the facts of its positions. A log lacks others' pending instants, so no view of a table
+    with a pending service is cached.
 
-    Two exceptions save requests of every write. The partitions with a metafile are trusted until a completed action may
-    have removed one. A blind write uses the files seen last: its commit conflicts with whatever replaced one of them
-    since.
+    Two exceptions: partitions with a metafile are trusted until a completed action may have removed one. A blind write
+    uses the files seen last, since its commit conflicts with whatever replaced one of them.
 
     Thread-safe: each attribute is replaced as a whole.
     """
@@ -155,9 +149,9 @@ class TableKnowledge:
     # -- facts of a position of a log ----------------------------------------------------------------------------------
 
     def at(self, log: Log | None) -> TableView | None:
-        """Return the table if `log`, of the current lock record, goes back to the cached view; None: read it.
+        """Return the cached view, advanced to the end of the lock's current `log`; None if the log does not reach it.
 
-        It advances the view to the end of the log. All facts of a position come from here.
+        All facts of a position come from here.
         """
         view = self._view
         if view is None or log is None or log.name != view.log or (since := log.since(view.place)) is None:
@@ -173,7 +167,7 @@ class TableKnowledge:
     def learn(self, record: LockRecord | None, listed: Timeline, config: TableConfig, *, decided: bool) -> TableView:
         """Cache and return the table, whose timeline was listed after reading `record`, or under the lock.
 
-        The last publishes of the record may be decided and not stored yet; they count if `decided`.
+        The record's last publishes may be decided and not stored yet; they count if `decided`.
         """
         log = record.log if record is not None and (decided or record.log_has_pending) else None
         unapplied = 0 if record is None else len(record.all_pending)
@@ -193,23 +187,20 @@ class TableKnowledge:
         return TableView(timeline, config, name, place, slices, listed=True, latest_begin=listed.latest_completed_begin)
 
     def adopt(self, log: Log, view: TableView) -> TableView | None:
-        """Cache the view of other writers at a position of the current log; return it as `at` does."""
+        """Cache a view from a checkpoint at a position of the current log; return it as `at` does."""
         self._learn_contents(log.since(log.first) or ())
         self._view, self.latest = view, view.timeline
         return self.at(log)
 
     def found(self, snapshot: Snapshot) -> Snapshot:
-        """Cache the listed files of this snapshot, and return it."""
+        """Cache the files of this snapshot, and return it."""
         view = self._view
         if view is not None and view.timeline.written == snapshot.timeline.written:
             self._view = replace(view, slices={s.group: s for s in snapshot.slices})
         return snapshot
 
     def snapshot(self, timeline: Timeline) -> Snapshot | None:
-        """Return the files of this timeline, if it was the last one seen and they are known.
-
-        Only for the newest timeline: files of an older one may be cleaned.
-        """
+        """Return the cached files of `timeline`, if it is the newest one; files of older ones may be cleaned."""
         view = self._view
         if view is None or view.slices is None or view.timeline.written != timeline.written:
             return None
@@ -230,7 +221,7 @@ class TableKnowledge:
     # -- facts of immutable objects ------------------------------------------------------------------------------------
 
     def remember(self, name: str, data: bytes) -> None:
-        """Cache the content of a completed write; the oldest are dropped, and can be read again."""
+        """Cache the content of a completed write, and drop the oldest ones."""
         self._commits[name] = data
         for old in list(islice(self._commits, max(0, len(self._commits) - _KEPT))):
             self._commits.pop(old, None)
@@ -240,18 +231,14 @@ class TableKnowledge:
         return name in self._commits
 
     def metadata(self, name: str) -> CommitMetadata | None:
-        """Return the metadata of a completed write, if its content is cached.
-
-        Raises:
-            Corrupt: it cannot be decoded.
-        """
+        """Return a completed write's metadata if cached, else None; may raise `Corrupt`."""
         content = self._commits.get(name)
         if isinstance(content, bytes):
             content = self._commits[name] = decode_commit(content, name)
         return content
 
     def _learn_contents(self, entries: Iterable[LogEntry]) -> tuple[Instant, ...]:
-        """Return the published instants, and cache their contents."""
+        """Cache the contents of published instants, and return the instants."""
         found: list[Instant] = []
         for entry in entries:
             name = entry.path.removeprefix(_PREFIX)
@@ -267,24 +254,24 @@ class TableKnowledge:
 
     @property
     def config(self) -> TableConfig | None:
-        """The properties last seen: a hint to start from."""
+        """The properties last seen: a hint."""
         return None if self._view is None else self._view.config
 
     @property
     def files_seen_last(self) -> Snapshot | None:
-        """The files last seen, if any: a hint to start from."""
+        """The files last seen, if any: a hint."""
         view = self._view
         return None if view is None or view.slices is None else Snapshot(view.timeline, tuple(view.slices.values()))
 
     def partitions_at(self, timeline: Timeline) -> set[str]:
-        """Return the partitions with a metafile, as a set to extend; a service that may remove one resets it."""
+        """Return the partitions with a metafile, as a set to extend; services that may remove one reset it."""
         removers = frozenset(i.file_name for i in timeline.services if i.action in _REMOVERS)
         if self._partitions[0] != removers:
             self._partitions = (removers, set())
         return self._partitions[1]
 
     def watch_beats(self, versions: Mapping[str, Version | None], now_s: float) -> Mapping[str, float]:
-        """Record the heartbeats of now; return for how many seconds each has been seen unchanged."""
+        """Record the current heartbeats; return for how many seconds each was seen unchanged."""
         first = {begin: seen for begin, seen in self._beats.items() if versions.get(begin) == seen[0] is not None}
         self._beats = {begin: first.get(begin, (version, now_s)) for begin, version in versions.items()}
         return {begin: now_s - since_s for begin, (_, since_s) in self._beats.items()}

@@ -1,9 +1,7 @@
-"""Reading the metadata table: the files that it lists for the table.
+"""Reading the metadata table, a merge-on-read table of HFiles in `.hoodie/metadata`: the files that it lists.
 
-It is a merge-on-read table of HFiles in `.hoodie/metadata` with its own timeline, which JVM Hudi's writers maintain.
-
-Promised: the files that JVM Hudi's readers find in its partition `files`, if it stays enabled during the read. NOT
-promised: that these files exist; the doctor compares the two.
+The result is that of JVM Hudi's readers, if the table stays enabled during the read. NOT promised: that these files
+exist; the doctor compares the two.
 
 Source: Hudi `HoodieBackedTableMetadata`, `HoodieMergedLogRecordReader`.
 """
@@ -38,14 +36,10 @@ _SCHEMA = "schema"
 
 
 def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()) -> FileListing:
-    """Read the metadata table's listing of files as of `timeline`, the data table's, which was listed before.
+    """Read the metadata table's listing as of `timeline`, the data table's, which must have been listed before.
 
-    `must_have`: begin times that must be completed in the metadata table.
-
-    Raises:
-        HistoryGone: the metadata table is absent or was rewritten during the read, or lacks one of `must_have`, which
-            may be only decided, or no longer there.
-        Corrupt, UnsupportedTable: it cannot be understood; the message names the file.
+    `must_have`: begin times that must be completed there. Raises `HistoryGone` if one is missing, or if the table was
+    removed or rewritten during the read.
     """
     own = own_timeline(store)
     if missing := {*must_have} - {instant.begin for instant in own.instants if instant.is_completed}:
@@ -58,18 +52,14 @@ def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()
 
 
 def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
-    """List the current file slices of its partition `files`, as of `own`; paths are relative to the metadata table."""
+    """List the file slices of its partition `files` as of `own`; paths are relative to the metadata table."""
     root = f"{METADATA_TABLE}/"
     found = (Entry(e.path.removeprefix(root), e.size, e.modified_ms) for e in store.list(f"{root}{LISTING}/"))
     return snapshot_of(own, found, file_at=hfile_at).slices
 
 
 def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[str], bool]) -> FileListing:
-    """Read these slices and return their merged listing, from log blocks of `valid` instants.
-
-    Raises:
-        HistoryGone, Corrupt, UnsupportedTable: as `listed_files` does.
-    """
+    """Read these slices and return their merged listing, from log blocks of `valid` instants."""
     slices, root = tuple(slices), f"{METADATA_TABLE}/"
     paths = [path for one in slices for path in one.paths]
     contents = dict(
@@ -87,11 +77,7 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
 
 
 def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
-    """Read the schema of the records in these slices from their base file, else their first log file.
-
-    Raises:
-        HistoryGone, Corrupt, UnsupportedTable: as `listed_files` does.
-    """
+    """Read the record schema of these slices from their base file, else their first log file with one."""
     for path in (path for one in slices for path in one.paths):  # the base file first
         data = _read(store, f"{METADATA_TABLE}/{path}")
         if path.rpartition(".")[2] == "hfile":
@@ -132,7 +118,7 @@ _REMOVING = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
 
 
 def is_valid(timeline: Timeline, own: Timeline) -> Callable[[str], bool]:
-    """Return a test whether a log block of an instant counts, by both tables' timelines."""
+    """Return a test whether a log block counts, by the begin time of its instant."""
     done = {i.begin for i in timeline.instants if i.is_completed}
     pending = {i.begin for i in timeline.instants} - done
     valid = done | ({i.begin for i in own.instants if i.is_completed} - pending)
@@ -140,22 +126,22 @@ def is_valid(timeline: Timeline, own: Timeline) -> Callable[[str], bool]:
 
 
 def compacted_at(own: Timeline) -> str:
-    """Return the time of the metadata table's last compaction; empty if never."""
+    """Return the begin time of the metadata table's last compaction; empty if never."""
     return max((i.begin for i in own.writes if i.action is Action.COMMIT), default="")
 
 
 def uncompacted(own: Timeline) -> int:
-    """Return the number of its commits since the last compaction; each is a log file that readers read."""
+    """Return the number of the metadata table's commits since its last compaction."""
     last = compacted_at(own)
     since = (i for i in own.writes if (i.completion or "") > last and i.action is Action.DELTACOMMIT)
     return sum(not i.begin.startswith(_FIRST) for i in since)
 
 
 def outlived(own: Timeline, left: Collection[str], first: str) -> tuple[Instant, ...]:
-    """Return the states of its oldest instants that no reader needs: completed before `first`.
+    """Return the oldest instants of the metadata table that no reader needs: completed before `first`.
 
-    `left`: the begin times of its files, after slices before `first` were removed. Readers take files older than its
-    timeline for completed, so the remaining timeline must begin before each file within it now.
+    `left`: the begin times of its remaining files. Readers take files older than its timeline for completed, so the
+    rest of the timeline must begin before each file within it.
     """
     end = min((first, *(begin for begin in left if begin >= own.first_active)))
     found: dict[str, list[Instant]] = {}
@@ -170,7 +156,7 @@ class ListingDifferences:
     """Differences between the listing and the files, as paths of base and log files.
 
     Attributes:
-        hidden: visible rows of the table that the metadata table does not list.
+        hidden: visible files that the metadata table does not list.
         gone: listed files that do not exist.
         resized: files of another size than listed.
         empty: files listed with no bytes, at which readers fail.
@@ -187,7 +173,7 @@ def differences(
 ) -> ListingDifferences:
     """Compare the listing with the files, listed before `timeline` and after the metadata table was read.
 
-    Concurrent changes by other writers, and removals by a running service, are no differences.
+    Concurrent changes by other writers are no differences.
     """
     first, last = _data_files(before), _data_files(after)
     listed, visible, there = listing.sizes, timeline.visible, {**first, **last}

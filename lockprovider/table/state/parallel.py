@@ -1,4 +1,4 @@
-"""Requests to a table's store, several at a time; reads that start again if other writers interfere."""
+"""Concurrent requests to a table's store, and reads that start again if other writers interfere."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST = 8  # requests at a time
 
 
 def concurrently(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Return the answers of all calls, made in parallel for a remote store, else one after the other."""
+    """Return the results of all calls, made in parallel for a remote store."""
     return list(in_order(calls, min(_MOST, max(1, len(calls))) if store.is_remote else 1))
 
 
 def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
-    """Yield the jobs' results in their order, with up to `limit` running; no job runs any more at the end."""
+    """Yield the jobs' results in their order, with up to `limit` running; on exit no job runs any more."""
     jobs = iter(jobs)
     first = list(islice(jobs, 2))
     if limit == 1 or len(first) <= 1:
@@ -42,7 +42,7 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
 def files_below(store: Store, folder: str, *, after: str = "", until: str = "") -> dict[str, Entry]:
     """List the files in a folder by name: those after the name `after`, and before `until`.
 
-    Timeline names begin with digits; `until=":"` leaves the archive out.
+    Timeline names begin with digits, so `until=":"` leaves the archive out.
     """
     prefix = f"{folder}/"
     start, stop = prefix + after if after else None, prefix + until if until else None
@@ -54,7 +54,7 @@ _LOOKS = 10  # after so many changes, reading cannot keep up
 
 
 class Stale(Exception):
-    """A read overtaken by other writers; `error` is raised if all repeats are overtaken."""
+    """A read overtaken by other writers; `error` is raised if all repeats are, too."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -62,11 +62,7 @@ class Stale(Exception):
 
 
 def look_again(look: Callable[[], T]) -> T:
-    """Return the result of `look`, called again up to ten times in all while it raises `Stale`.
-
-    Raises:
-        the error of the last `Stale`, and any other error of `look`.
-    """
+    """Return the result of `look`, repeated while it raises `Stale`; the last time its `error` is raised."""
     for _ in range(_LOOKS - 1):
         try:
             return look()

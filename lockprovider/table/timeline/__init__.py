@@ -1,4 +1,4 @@
-"""Decisions from names and metadata alone: timeline, snapshot view, conflicts, retention, archival.
+"""Decisions from names and metadata alone: timeline, snapshots, conflicts, retention, archival. Pure: no requests.
 
-May import: format and below. Pure: no requests.
+May import: format and below.
 """

@@ -1,19 +1,7 @@
 """The instants that an archiver may remove from the active timeline. Pure.
 
-It archives a contiguous beginning of the writes, by begin, with the cleans and rollbacks begun before the last of them.
-All that began before the first remaining write then counts as completed for every reader. So archival ends before
-
-    savepoint      the first savepointed write: a restore to it also needs later ones
-    pending        the write before the first pending one, and before a victim of an unfinished rollback: a pending
-                   write must not begin before the first remaining write
-    restore        anything at all, while a restore is unfinished
-    replaced       the first replacecommit with replaced files left, whose rows would otherwise reappear
-    logs           the first write whose log files are read by its completion time: those of a group without a base
-                   file, or begun before their base file
-    orphans        the write before the first file without an instant, which would become visible
-    listing        the last compaction of a metadata table, which lists earlier files by itself
-
-`KeepActive.least` writes stay, and those that the cleaner's retention needs, with one more before them. Restores and
+It archives a contiguous beginning of the writes, by begin, with the cleans and rollbacks between them. All that began
+before the first remaining write then counts as completed for every reader: so `_barriers` limit it. Restores and
 savepoints stay for ever, so readers see that something was taken back.
 
 Source: Hudi `TimelineArchiverV2`, `ArchivalUtils`, `ClusteringUtils.getEarliestInstantToRetainForClustering`.
@@ -47,7 +35,7 @@ class KeepActive:
 
     @classmethod
     def of(cls, least: int | None, most: int | None) -> KeepActive:
-        """Make the setting; if only one value is given, the other is ten away, as in the defaults.
+        """Make the setting; if only one value is given, the other is ten away.
 
         >>> KeepActive.of(least=40, most=None)
         KeepActive(least=40, most=50)
@@ -58,7 +46,7 @@ class KeepActive:
 
     @property
     def fault(self) -> str:
-        """The reason why these values are impossible; empty if they are possible."""
+        """The reason why these values are impossible, or an empty text."""
         whole = all(isinstance(one, int) and not isinstance(one, bool) for one in (self.least, self.most))
         if whole and 1 <= self.least < self.most:
             return ""
@@ -92,13 +80,12 @@ class ArchivalFacts:
     """The facts for an archival plan, read under the lock.
 
     Attributes:
-        now: the timeline.
         paths: all data files, listed before `now`: a file without an instant on it never gets one.
         replaced: the file groups that each completed replacecommit ended, by its begin time.
         victims: the begin times that unfinished rollbacks take back.
-        logs: the begin times of writes whose log files are read by completion time (see the module).
+        logs: the begin times of writes whose log files are read by completion time, for lack of an earlier base file.
         listed: the last compaction of the metadata table, None without one; empty if never compacted.
-        earliest: the begin time of the oldest write that the cleaner's retention needs; empty if it has none.
+        earliest: the begin time of the oldest write that the cleaner's retention needs, or empty.
     """
 
     now: Timeline
@@ -112,14 +99,14 @@ class ArchivalFacts:
 
 @dataclass(frozen=True, slots=True)
 class ArchivalPlan:
-    """The instants to archive, oldest first. `held`: why they are fewer than the settings ask for; else empty."""
+    """The instants to archive, oldest first. `held`: why they are fewer than the settings ask for, or empty."""
 
     actions: tuple[Archivable, ...]
     held: str = ""
 
 
 def surplus(now: Timeline, earliest: str, keep: KeepActive) -> int:
-    """Return the number of writes to archive; those that the retention needs stay."""
+    """Return the number of writes to archive; those that the retention needs stay, with one more before them."""
     count = len(now.writes)
     needed = sum(write.begin > earliest for write in now.writes) + 2 if earliest else 0
     least = max(keep.least, needed)
@@ -145,7 +132,12 @@ def _by_begin(writes: Iterable[Instant]) -> list[Instant]:
 
 
 def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
-    """Yield begin times that the archived writes must end before, each with its reason."""
+    """Yield begin times that the archived writes must end before, each with its reason.
+
+    A restore to a savepoint needs the later writes. A pending write must not begin before the first remaining one. Rows
+    of replaced files would reappear, files without an instant become visible. A metadata table lists files from before
+    its last compaction by itself.
+    """
     now = facts.now
     for begin in now.pending(Action.RESTORE):
         yield "", f"the restore {begin} is not finished: `lockprovider table rollback URL`, once its executor is dead"
@@ -174,7 +166,7 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
 
 
 def _before(now: Timeline, begin: str) -> str:
-    """Return the last write before `begin` that has no savepoint: it stays, and shows where the timeline begins."""
+    """Return the last write before `begin` that has no savepoint: it stays, and begins the timeline."""
     kept = {instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT}
     return max((write.begin for write in now.writes if write.begin < begin and write.begin not in kept), default="")
 

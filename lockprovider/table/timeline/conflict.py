@@ -1,16 +1,7 @@
 """Optimistic concurrency control: the rules by which a write gives way to another one.
 
-The check compares sets, not times: the commits since a snapshot are those completed now, without those of the snapshot.
-A time can mislead, as a commit that began earlier may complete later.
-
-A resolution returns the other write that mine loses to. Any function of that shape will do; three are here:
-
-    by_file_group   a write completed since, or a planned clustering, of a file group of mine (Hudi's default)
-    prefer_writer   the same, but writes ignore planned clusterings, and a table service gives way to pending writes
-    by_partition    the same partition is enough, so two inserts of the same new key are detected
-
-A blind write of a non-blocking writer always uses `non_blocking`. In a table with a bucket index all compare buckets
-(see `by_bucket`). So two inserts of the same new key are detected, even in a bucket without a file group.
+The check compares sets of commits, not times: a commit that began earlier may complete later. A `Resolution` returns
+the other write that mine loses to.
 
 Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`,
 `BucketIndexConcurrentFileWritesConflictResolutionStrategy`.
@@ -39,7 +30,7 @@ TABLE_SERVICES = frozenset({"CLUSTER", "COMPACT", "LOG_COMPACT"})
 class ConcurrentOperation:
     """One write for the check: completed, or pending with the file groups that it is known to touch.
 
-    `name` is Hudi's name of the operation, upper case.
+    `name`: Hudi's name of the operation, upper case.
     """
 
     instant: Instant
@@ -59,7 +50,7 @@ class ConcurrentOperation:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """The other write and the file groups that both it and mine touched."""
+    """The other write, and the file groups that both touched."""
 
     lost_to: Instant
     file_groups: tuple[FileGroup, ...]
@@ -69,7 +60,7 @@ Resolution = Callable[[ConcurrentOperation, Sequence[ConcurrentOperation]], Over
 
 
 def completed_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
-    """Return the writes completed after my snapshot, in the order of their completion."""
+    """Return the writes completed since the snapshot `mine`, in the order of completion."""
     if _has_grown(mine, now):
         return now.writes[len(mine.writes) :]
     seen = mine.written
@@ -77,7 +68,7 @@ def completed_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
 
 
 def undone_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
-    """Return the writes of my snapshot that a restore has taken back, without archived ones."""
+    """Return the writes of the snapshot `mine` that a restore took back, without archived ones."""
     if _has_grown(mine, now):
         return ()
     first, there = now.first_active, now.written
@@ -85,15 +76,14 @@ def undone_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
 
 
 def _has_grown(mine: Timeline, now: Timeline) -> bool:
-    """Whether the writes of now begin with those of my snapshot: a quick test for the usual case."""
+    """Return whether the writes of `now` begin with those of `mine`, as is usual."""
     return now.writes[: len(mine.writes)] == mine.writes
 
 
 def archived_since(mine: Timeline, now: Timeline) -> bool:
-    """Whether a write may have completed after my snapshot and be archived by now, so that none can compare it.
+    """Return whether a write may have completed after the snapshot `mine` and be archived, so that none can compare it.
 
-    Archival takes the oldest by begin. A write not completed in my snapshot began after all of its writes, or was
-    pending in it.
+    Archival takes the oldest by begin. A write not completed in `mine` began after its writes, or was pending.
     """
     first = now.first_active
     passed = bool(mine.writes) and all(i.begin < first for i in mine.writes) and bool(completed_since(mine, now))
@@ -102,9 +92,9 @@ def archived_since(mine: Timeline, now: Timeline) -> bool:
 
 
 def by_file_group(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in file groups with a completed write or a planned table service.
+    """Return the first overlap in file groups with a completed write or a planned table service (Hudi's default).
 
-    New file groups have fresh ids, so inserts never conflict: two inserts of the same new key are not detected.
+    New file groups have fresh ids: two inserts of the same new key are not detected.
     """
     return _first_overlap(mine.file_groups, (o for o in others if o.instant.is_completed or o.is_table_service))
 
@@ -117,7 +107,7 @@ def prefer_writer(mine: ConcurrentOperation, others: Sequence[ConcurrentOperatio
 
 
 def by_partition(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in partitions with a completed write or a planned table service."""
+    """Return the first overlap in partitions, so that two inserts of the same new key conflict."""
     partitions = {partition for partition, _ in mine.file_groups}
     for other in others:
         shared = {group for group in other.file_groups if group[0] in partitions}
@@ -127,16 +117,19 @@ def by_partition(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation
 
 
 def non_blocking(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap with a write that ends a file group of mine, or plans to; logged rows do not conflict.
+    """Return the first overlap with a write that ends a file group of a blind write, or plans to.
 
-    For blind writes: an ended group hides rows logged at the same time, whichever write completes first.
+    An ended group hides rows logged at the same time, whichever write completes first.
     """
     ending = (Action.REPLACECOMMIT, Action.CLUSTERING)
     return _first_overlap(mine.file_groups, (other for other in others if other.instant.action in ending))
 
 
 def by_bucket(resolution: Resolution) -> Resolution:
-    """Return the resolution over buckets instead of file groups; its overlap names the other's file groups."""
+    """Return the resolution over buckets instead of file groups, so that two inserts of the same new key conflict.
+
+    Its overlap names the other write's file groups.
+    """
 
     def resolve(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
         overlap = resolution(_bucketed(mine), [_bucketed(other) for other in others])
@@ -189,11 +182,7 @@ def missing(config: TableConfig) -> tuple[str, ...]:
 
 
 def refuse_unless_possible(config: TableConfig) -> None:
-    """Refuse a table that lacks something for non-blocking writes.
-
-    Raises:
-        InvalidSettings: naming what is missing.
-    """
+    """Raise `InvalidSettings` if the table lacks something for non-blocking writes."""
     if lacks := missing(config):
         raise InvalidSettings(
             f"{MODE_KEY}={NON_BLOCKING} cannot be had for table {config.name!r}, it lacks {', '.join(lacks)}: "
@@ -202,11 +191,7 @@ def refuse_unless_possible(config: TableConfig) -> None:
 
 
 def refuse_replacing(operation: str) -> None:
-    """Refuse a non-blocking write that ends file groups: others log into them, and JVM writers do not check.
-
-    Raises:
-        InvalidSettings: naming the operation.
-    """
+    """Raise `InvalidSettings`: a non-blocking write ends no file groups, since others log into them unchecked."""
     raise InvalidSettings(
         f"{operation} ends file groups, which {MODE_KEY}={NON_BLOCKING} cannot do: open the table with {OPTIMISTIC} "
         "for it, while no JVM writer writes without blocking"
@@ -221,9 +206,9 @@ def bare_buckets(seen: Snapshot, partitions: Iterable[str], buckets: int) -> tup
 
 
 def anchor_id(bucket: Bucket, ended: Collection[FileGroup]) -> str:
-    """Return the file id of a bucket's anchor: the first of the fixed ones that no replacecommit has ended.
+    """Return the file id of a bucket's anchor: the first fixed one that no replacecommit has ended.
 
-    The id of a replaced group is hidden for ever, and JVM writers would continue to write into it.
+    JVM writers would continue to write into an ended one, which is hidden for ever.
     """
     partition, number = bucket
     ids = (fixed_file_id(number, generation) for generation in count())
@@ -236,10 +221,9 @@ def left_bare(
     ended: Collection[FileGroup],
     buckets: int,
 ) -> tuple[Bucket, ...]:
-    """Return the buckets of replaced partitions in which JVM writers would continue to write into a hidden group.
+    """Return the buckets of replaced partitions in which JVM writers would write into a hidden group.
 
-    `replaced`: the file ids that a commit ends. `written`: its new groups. `ended`: the groups that earlier commits
-    ended.
+    `replaced`: the file ids that a commit ends. `written`: its new groups. `ended`: groups that earlier commits ended.
     """
     gone = {*ended, *((partition, file_id) for partition, ids in replaced.items() for file_id in ids)}
     there = {(partition, bucket_of(file_id)) for partition, file_id in written}

@@ -1,7 +1,6 @@
 """Detection of dead pending writers, by the modification times of their heartbeat files.
 
-All times are by the store's clock, so wrong clocks of writers do not matter. A heartbeat in a local folder contains its
-own time. A missing heartbeat counts as dead, so a writer creates it before its instant.
+A missing heartbeat counts as dead, so a writer creates it before its instant.
 
 Source: Hudi `HoodieHeartbeatClient` (interval 60 s, tolerable misses 2).
 """
@@ -41,11 +40,7 @@ class HeartbeatSettings:
 
 @dataclass(frozen=True, slots=True)
 class SeenBeat:
-    """A heartbeat in a local folder: machine and boot, and a time by a clock that never steps.
-
-    >>> SeenBeat("a boot", "a host", 100.0).silent_s("a boot", "another name of it", 130.0, unchanged_s=0.0)
-    30.0
-    """
+    """A heartbeat in a local folder: machine and boot, and a time by a clock that never steps."""
 
     boot: str
     host: str
@@ -57,7 +52,7 @@ class SeenBeat:
 
     @classmethod
     def decode(cls, data: bytes) -> SeenBeat | None:
-        """Decode a heartbeat; None for a JVM writer's, which is empty, or other content."""
+        """Decode a heartbeat; None for other content, such as a JVM writer's empty file."""
         try:
             said = parse_object(data, most=_LARGEST_BEAT)
             found = cls(text_in(said, "boot"), text_in(said, "host"), float(said["s"]))
@@ -66,10 +61,10 @@ class SeenBeat:
         return found if math.isfinite(found.uptime_s) else None
 
     def silent_s(self, boot: str, host: str, now_s: float, unchanged_s: float) -> float:
-        """Return the seconds since the beat, for the machine `boot` on `host` at its uptime `now_s`.
+        """Return the seconds since the beat, by this machine's `boot`, `host` and uptime `now_s`.
 
-        Infinite if that machine was restarted since. For another machine it is `unchanged_s`, the time that this
-        process has seen the file unchanged.
+        Infinite if the machine was restarted since. For another machine: `unchanged_s`, how long this process has seen
+        the file unchanged.
         """
         if self.boot and self.boot == boot:
             return max(0.0, now_s - self.uptime_s)
@@ -84,8 +79,7 @@ def dead(
 ) -> tuple[str, ...]:
     """Return the begin times among `pending` whose heartbeat is missing or too old.
 
-    `beats_ms`: the last beat by begin time. `store_now_ms`: the store's clock now or a little earlier, which only
-    delays a verdict.
+    `beats_ms`: the last beats. `store_now_ms`: the time now by the same clock; an earlier time only delays a verdict.
     """
     oldest_ms = store_now_ms - round(settings.tolerance_s * 1000)
     return tuple(begin for begin in pending if beats_ms.get(begin, 0) < oldest_ms)

@@ -1,15 +1,7 @@
 """The files that a clean may remove, by the retention policy. Pure.
 
-Three policies have Hudi's names. By commits or hours every as-of since the oldest retained commit stays readable: of
-each file group all slices begun since, and the latest before. By versions a number of slices of each file group stays;
-a replacement counts as one.
-
-A slice goes with its log files. Never removed: the latest slice of a live file group, files in a savepoint, files that
-a pending write may read. Always removed: files without an instant on the timeline, written by a task after its
-instant's rollback; archival would make them visible.
-
-The last `n` commits are counted by completion, and "since" is their smallest begin time: the files that a late commit
-replaced are still needed.
+Never removed: the latest slice of a live file group, files in a savepoint, files that a pending write may read. Always
+removed: files without an instant, written by a task after its rollback, since archival would make them visible.
 
 Source: Hudi `CleanPlanner`, `CleanerUtils.getEarliestCommitToRetain`.
 """
@@ -29,7 +21,7 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class KeepCommits:
-    """Keep what an as-of to one of the last `commits` commits needs (`hoodie.clean.commits.retained`).
+    """Keep the files that an as-of to one of the last `commits` commits needs (`hoodie.clean.commits.retained`).
 
     >>> settings = TableSettings(retention=KeepCommits(24))
     """
@@ -40,7 +32,7 @@ class KeepCommits:
 
 @dataclass(frozen=True, slots=True)
 class KeepHours:
-    """Keep what an as-of within the last `hours` needs (`hoodie.clean.hours.retained`).
+    """Keep the files that an as-of within the last `hours` needs (`hoodie.clean.hours.retained`).
 
     >>> settings = TableSettings(retention=KeepHours(48))
     """
@@ -84,8 +76,8 @@ def removable(
 ) -> Removable:
     """Return the files that may be removed. List `paths` BEFORE `now`, so a file without an instant never gets one.
 
-    `replaced_by`: the begin time of the completed replacecommit by the file group that it ended. `protected`: paths in
-    savepoints. `archived`: completion times of archived writes that wrote logs. `written_ms`: see `earliest_retained`.
+    `replaced_by`: the begin time of the replacecommit that ended a file group. `protected`: paths in savepoints.
+    `archived`: completion times of archived writes of logs. `written_ms`: see `earliest_retained`.
     """
     earliest = earliest_retained(policy, now, now_ms, written_ms)
     floors = (earliest.begin if earliest else None, _first_pending(now))
@@ -100,9 +92,10 @@ def removable(
 def earliest_retained(
     policy: Policy, now: Timeline, now_ms: int, written_ms: Mapping[str, int] = MappingProxyType({})
 ) -> Instant | None:
-    """Return the retained commit that began first, or the last commit if none is retained; by versions None.
+    """Return the retained commit that began first, or the last commit if none is retained; None by versions.
 
-    `written_ms`: when completed files were written, by a better clock than that in their names; the later time counts.
+    Files that a late commit replaced are still needed. `written_ms`: when completed files were written, by a better
+    clock than that in their names; the later time counts.
     """
     match policy:
         case KeepVersions():

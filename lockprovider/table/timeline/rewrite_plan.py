@@ -1,8 +1,7 @@
 """Plans of clusterings and compactions: the file slices that they rewrite. Pure.
 
-A clustering joins the small latest slices of each partition with their logs, except those in another plan and single
-ones. It joins slices that began one after the other, as their rows did. With the default sizes each plan leaves fewer
-files than it takes, so a table without new writes is done soon.
+A clustering joins the small latest slices of a partition in the order of their begin times. With the default sizes it
+leaves fewer files than it takes, so a table without new writes is done soon.
 
 Source: Hudi `PartitionAwareClusteringPlanStrategy`, `SparkSizeBasedClusteringPlanStrategy`.
 """
@@ -49,10 +48,9 @@ class ClusteringRule:
         target_file_bytes: int = TARGET_FILE_BYTES,
         small_file_bytes: int | None = None,
     ) -> ClusteringRule:
-        """Make the rule of a caller's values; small files are by default those below half of the target.
+        """Make the rule of a caller's values; raises `InvalidInput` for impossible ones.
 
-        Raises:
-            InvalidInput: a value is not possible.
+        Small files are by default those below half of the target.
         """
         if (
             isinstance(sort_by, str)
@@ -83,20 +81,16 @@ class ClusterEvery:
 
     @property
     def rule(self) -> ClusteringRule:
-        """The clustering rule of these values.
-
-        Raises:
-            InvalidInput: a value is not possible.
-        """
+        """The clustering rule of these values; raises `InvalidInput` for impossible ones."""
         return ClusteringRule.of(self.sort_by, self.target_file_bytes, self.small_file_bytes)
 
 
 def clustering_plan(
     seen: Snapshot, rule: ClusteringRule, busy: Container[FileGroup], until: str = ""
 ) -> ClusteringPlan:
-    """Return the plan of a clustering now.
+    """Return the plan of a clustering now, without slices that began at `until` or later.
 
-    `busy`: file groups of other uncompleted plans. Slices that began at `until` or later are left out.
+    `busy`: file groups of other uncompleted plans.
     """
     small = [
         one
@@ -110,12 +104,12 @@ def clustering_plan(
 
 
 def is_full(plan: ClusteringPlan) -> bool:
-    """Whether the plan is at its limit, so that more may be left to join."""
+    """Return whether the plan is at its limit, so that more may be left to join."""
     return len(plan.groups) >= _MOST_GROUPS
 
 
 def bytes_of(one: FileSlice) -> int:
-    """Return the size of all files of a slice."""
+    """Return the size in bytes of all files of a slice."""
     return one.size + sum(log.size for log in one.logs)
 
 
@@ -144,7 +138,7 @@ def _planned(one: FileSlice, logs: Iterable[SliceLog]) -> PlannedSlice:
 
 
 def _metrics(base_bytes: int, logs: Sequence[SliceLog]) -> dict[str, float]:
-    """Return the metrics of a plan for Hudi's tools, assuming that it writes as much as the base files have."""
+    """Return a plan's metrics for Hudi's tools, as if it wrote as much as the base files have."""
     log_bytes = sum(log.size for log in logs)
     return {
         "TOTAL_LOG_FILES": float(len(logs)),
@@ -172,8 +166,8 @@ class CompactEvery:
 def compaction_plan(seen: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[PlannedSlice, ...]:
     """Return the slices that a compaction with this begin time merges, largest logs first.
 
-    It takes each latest slice with logs, except file groups in `busy`, those of other uncompleted plans. Logs count if
-    completed before `begin`; those of pending writes complete later, and belong to the next slice.
+    Logs count if completed before `begin`; those of pending writes belong to the next slice. `busy`: file groups of
+    other uncompleted plans.
     """
     found = [(one, _compacted(one, begin)) for one in seen.slices if one.logs and one.group not in busy]
     ordered = sorted(found, key=lambda pair: (-pair[1].metrics["TOTAL_LOG_FILES_SIZE"], pair[0]))

@@ -26,14 +26,14 @@ class Timeline:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Timeline:
-        """Parse file names in the timeline folder; names of other files are skipped."""
+        """Parse file names in the timeline folder; skips names of other files."""
         return cls(tuple(found for name in sorted(names) if (found := parse_instant(name)) is not None))
 
     @classmethod
     def of_done(cls, done: Iterable[Instant], others: Iterable[str]) -> Timeline:
         """Make a timeline of completed writes and the file names of all other instants, with other begin times.
 
-        Facts that need a look at each instant are set for the writes, and searched among the others only.
+        Derived facts are set from the writes, without a look at each instant.
         """
         mine, rest = sorted(done, key=_BEGIN), cls.of(others)
         if not mine:
@@ -65,10 +65,7 @@ class Timeline:
         return _knowing(Timeline(tuple(there)), self, new) if new else self
 
     def cuts(self, size: int) -> tuple[str, ...]:
-        """Return begin times that split the file names into parts of about this size, for parallel listings.
-
-        No file name is a begin time alone, so the parts are complete.
-        """
+        """Return begin times that split the file names into parts of about this size."""
         begins = [instant.begin for instant in self.instants[size::size]]
         return tuple(dict.fromkeys(begins))
 
@@ -82,7 +79,7 @@ class Timeline:
         )
 
     def completed_before(self, time: str) -> Timeline:
-        """Return the timeline as of before that time; what completed later becomes pending or absent."""
+        """Return the timeline as of before that time, when later completed instants were pending or absent."""
         return Timeline(tuple(i for i in self.instants if (i.completion or i.begin) < time))
 
     @cached_property
@@ -127,9 +124,8 @@ class Timeline:
     def first_active(self) -> str:
         """The begin time before which a write not on the timeline was archived, and so completed; empty without writes.
 
-        Restores, savepoints and unfinished services do not count, since archival leaves them. Pending writes count only
-        if none is completed: a late writer may begin at a time archived since. Savepointed writes do not count, since
-        archival may continue after them.
+        Only writes count: archival leaves restores, savepoints and unfinished services, and passes savepointed writes.
+        Pending writes count only if none is completed, since one may begin at a time archived since.
         """
         kept = self.savepointed
         writes = [instant for instant in self.instants if instant.changes_rows and instant.begin not in kept]
@@ -154,10 +150,7 @@ class Timeline:
 
     @cached_property
     def unfinished(self) -> tuple[str, ...]:
-        """The begin times of uncompleted actions that will change rows or files, oldest first.
-
-        These are commits and table services; they may have written files already.
-        """
+        """The begin times of uncompleted commits and table services, oldest first; they may have written files."""
         mine = [i for i in self.perhaps_pending if i.changes_rows]
         return tuple(sorted({i.begin for i in mine} - {i.begin for i in mine if i.is_completed}))
 
@@ -167,7 +160,7 @@ class Timeline:
         return _perhaps_pending(self.instants)
 
     def next_time(self, now_ms: int, begun: str = "") -> str:
-        """Return a time of now that exceeds all on the timeline, and the begin time `begun`."""
+        """Return a time of now, later than all on the timeline and the begin time `begun`."""
         return time_after(now_ms, self.latest_time, begun)
 
     def begun_at(self, begin: str) -> Iterator[Instant]:
@@ -181,11 +174,11 @@ class Timeline:
         return (i for i in near if i.begin == begin)
 
     def is_alone(self, instant: Instant) -> bool:
-        """Whether no other action began at the same time."""
+        """Return whether no other action began at the same time."""
         return all(other.action is instant.action for other in self.begun_at(instant.begin))
 
     def written_at(self, begin: str) -> Instant | None:
-        """Return the completed write that began at `begin`, not another action of that time; None if there is none."""
+        """Return the completed write that began at `begin`, not another action of that time; else None."""
         return next((i for i in self.begun_at(begin) if i.is_completed and i.changes_rows), None)
 
     def pending_action(self, begin: str) -> Action | None:
@@ -193,7 +186,7 @@ class Timeline:
         return next((i.action for i in self.begun_at(begin) if i.changes_rows and not i.is_completed), None)
 
     def is_pending(self, begin: str) -> bool:
-        """Whether the write `begin` is inflight and not completed, as its commit requires."""
+        """Return whether the write `begin` is inflight and not completed, as its commit requires."""
         states = {i.state for i in self.begun_at(begin) if i.changes_rows}
         return InstantState.INFLIGHT in states and InstantState.COMPLETED not in states
 
@@ -215,13 +208,13 @@ class Timeline:
         return tuple(sorted({i.begin for i in found if i.action in actions} - done))
 
     def pending_files(self, begin: str) -> tuple[str, ...]:
-        """Return the file names of the requested and inflight states of one write, inflight last."""
+        """Return the file names of a write's requested and inflight states, inflight last."""
         pending = (i for i in self.begun_at(begin) if i.changes_rows and not i.is_completed)
         return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is InstantState.INFLIGHT))
 
 
 def time_after(now_ms: int, *floors: str) -> str:
-    """Return a time of now that exceeds these; all begin and completion times are chosen by it."""
+    """Return a time of now that exceeds `floors`; every begin and completion time is chosen by it."""
     now, latest = format_ms(now_ms), max(floors)
     return now if now > latest else after(latest)
 
@@ -231,7 +224,7 @@ def _second(instant: Instant) -> str:
 
 
 def _knowing(after: Timeline, before: Timeline, new: Sequence[Instant]) -> Timeline:
-    """Copy to `after` the cached facts of the timeline `before`, updated by the instants `new`; return `after`."""
+    """Copy the cached facts of `before` to `after`, updated by the instants `new`; return `after`."""
     begun = {i.begin for i in new}
     others = (i for i in before.perhaps_pending if i.begin not in begun)
     vars(after)["perhaps_pending"] = (*others, *_perhaps_pending(i for begin in begun for i in after.begun_at(begin)))
@@ -262,16 +255,12 @@ def _perhaps_pending(instants: Iterable[Instant]) -> tuple[Instant, ...]:
 
 
 def _is_simply_done(states: Sequence[Instant]) -> bool:
-    """Whether these instants of one begin time are the states of one completed action."""
     action = states[0].action
     return all(i.action is action for i in states) and any(i.is_completed for i in states)
 
 
 def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict[str, int]:
-    """Return by file name the ms by which the completion time is ahead of the store's time of writing.
-
-    Files without a time by the store are left out.
-    """
+    """Return by file name the ms by which the completion time is ahead of the store's time of writing."""
     found = {}
     for instant in timeline.instants:
         written_ms = modified_ms.get(instant.file_name)
@@ -281,7 +270,7 @@ def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict
 
 
 def of_other_zones(drifts: Mapping[str, int]) -> list[str]:
-    """Return the files named by a clock in another zone than UTC; a wrong clock or a copy also looks like that."""
+    """Return the files named by a clock in another zone than UTC; a wrong clock or a copy looks the same."""
     return [name for name, drift_ms in drifts.items() if abs(drift_ms) > ZONE_MS / 2]
 
 
@@ -292,7 +281,7 @@ class Decisions:
     Attributes:
         record: identifies this state of the record.
         log: the name of its log; empty if it has none.
-        next: the position after the last entry of the log.
+        next: the position after the log's last entry.
         entries: the log's last entries; None for an entry off the timeline.
         unapplied: decided publishes that may not be stored yet, in the order of the decisions.
     """
@@ -318,13 +307,12 @@ class Decisions:
 def taken(listed: Timeline, before: Decisions, now: Decisions | None = None) -> Timeline | None:
     """Return the part of `listed` for readers, in which no commit lacks those decided before it.
 
-    If the visibility is unordered (`VISIBILITY_KEY`), a listing may show a later commit and lack an earlier one. So a
-    reader reads the lock record (`before`), then lists. The first pending publish missing in the listing, and all that
-    complete later, are left for the next read.
+    With unordered visibility (`VISIBILITY_KEY`), a listing may show a commit and lack an earlier one. So a reader reads
+    the lock record (`before`), then lists. The first decided publish that the listing lacks, and all that complete
+    later, are left for the next read.
 
-    A commit later than the known log was decided since, or made by a JVM writer without the lock; an earlier one may be
-    missing. A second read of the record (`now`) shows the log entries since. If that log does not reach back, no later
-    commit is taken. Completion times rise in the order of the log.
+    A commit later than the known log was decided since, or made without the lock; an earlier one may be missing. Then a
+    second read of the record (`now`) must show the log entries since; if it does not, no later commit is taken.
 
     None: without `now`, read the record again and pass it; with `now`, the log has ended: start again.
     """
@@ -342,7 +330,7 @@ def taken(listed: Timeline, before: Decisions, now: Decisions | None = None) -> 
 
 
 def _until_missing(listed: Timeline, decided: Iterable[Instant | None]) -> Timeline:
-    """Return the timeline before the first completed instant of `decided` that it lacks; plans do not count."""
+    """Return `listed` before the first completed instant of `decided` that it lacks; plans do not count."""
     done = (one for one in decided if one is not None and one.is_completed)
     missing = next((one for one in done if one.file_name not in listed.names), None)
     return listed if missing is None else listed.completed_before(missing.completion or "")

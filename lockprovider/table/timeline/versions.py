@@ -1,17 +1,8 @@
 """Versions: the names that a caller may give a state of the table, the same for all verbs.
 
-    given                                      the state
-    a commit's result, or one of `history()`   after that commit
-    a completion time, as `Table.version`      after that commit
-    a begin time, as a savepoint's             after that commit
-    any other time                             all completed by then
-
-A text of 17 digits is a completion time if a commit has it, else a begin time if a commit has that, else a time.
-`savepoint`, `restore` and `changes` refuse 17 digits of no commit. If a millisecond is both a begin and a completion
-time, the completion counts.
-
-Promised: `as_of`, `changes`, `savepoint`, `restore` and the commands use these rules. NOT promised: begin times of
-archived commits, of which only the time is known; name those by their completion.
+A version is a commit's result, a time of a commit, or any other time. 17 digits are a completion time if a commit has
+it, else a begin time if a commit has that, else a time. NOT promised: begin times of archived commits; name those by
+their completion.
 """
 
 from __future__ import annotations
@@ -36,7 +27,7 @@ from lockprovider.table.timeline.view import AsOf, rewound, time_text
 
 @runtime_checkable
 class DoneCommit(Protocol):
-    """A completed commit: what writes return, and what `history` lists."""
+    """A completed commit, as writes return it and `history` lists it."""
 
     @property
     def instant(self) -> str:
@@ -54,9 +45,7 @@ Reached = Callable[[], str]  # the last archived completion time; empty if none 
 def moment_of_version(timeline: Timeline, given: TableVersion, reached: Reached) -> AsOf:
     """Return the moment that a version names: by completion, including that commit.
 
-    Raises:
-        InvalidInput: it names none.
-        HistoryGone: it is a commit that is not in the table (any more).
+    Raises `InvalidInput` for no version, `HistoryGone` for a commit that is not in the table.
     """
     if isinstance(given, AsOf):
         return AsOf.of(given)
@@ -64,22 +53,13 @@ def moment_of_version(timeline: Timeline, given: TableVersion, reached: Reached)
 
 
 def check_version(given: TableVersion) -> None:
-    """Return if `given` may name a version, whatever commits exist.
-
-    Raises:
-        InvalidInput: it names none.
-    """
+    """Raise `InvalidInput` if `given` cannot name a version, whatever commits exist."""
     if not isinstance(given, DoneCommit):
         AsOf.of(given)
 
 
 def checkpoint_of(timeline: Timeline, given: TableVersion, order: Order, reached: Reached) -> str:
-    """Return the time, in this order, up to which commits belong to a version.
-
-    Raises:
-        InvalidInput: it names none.
-        HistoryGone: it is a commit that is not in the table (any more).
-    """
+    """Return the time, in this order, up to which commits belong to a version; raises as `moment_of_version`."""
     if isinstance(given, AsOf):
         if given.by != ("completion" if order is Order.COMPLETION else "begin"):
             raise InvalidInput(f"{given} is no time in the order {order.value!r}; give a version, or a time alone")
@@ -94,11 +74,7 @@ def checkpoint_of(timeline: Timeline, given: TableVersion, order: Order, reached
 
 
 def refuse_none(given: TableVersion | None) -> None:
-    """Refuse an empty version, where it does not mean the last commit.
-
-    Raises:
-        InvalidInput: it is empty.
-    """
+    """Raise `InvalidInput` for an empty version, where it does not mean the last commit."""
     if given is None or given == "":
         raise InvalidInput(f"{given!r} is no version; give a commit's result, or a Table.version from before")
 
@@ -106,9 +82,7 @@ def refuse_none(given: TableVersion | None) -> None:
 def commit_of(timeline: Timeline, given: TableVersion | None, reached: Reached) -> Instant:
     """Return the last commit of a version, or of the table if None.
 
-    Raises:
-        InvalidInput: it names none.
-        HistoryGone: there is no such commit (any more).
+    Raises `InvalidInput` for no version, `HistoryGone` if there is no such commit, also for 17 digits of none.
     """
     if given is None:
         if not timeline.writes:
@@ -128,7 +102,6 @@ def commit_of(timeline: Timeline, given: TableVersion | None, reached: Reached) 
 
 
 def _is_instant(given: TableVersion) -> bool:
-    """Whether it has the form of a commit's time."""
     return isinstance(given, str) and given.isdigit() and time_text(given) == given
 
 
@@ -172,10 +145,8 @@ class Order(str, Enum):
         fenced      a begin time      all that began before it are done   waited for: nothing passes a pending write
         begin       a begin time      it is completed                     MISSED, if a later one was given before
 
-    The first two miss nothing. Completion times are chosen under the table lock, above all on the timeline, so a later
-    completion has a later time. A begin time exceeds all completed when it was chosen, and a pending write holds the
-    fence until it is completed or rolled back. The third is for consumers that must agree with Hudi's readers before
-    1.0.
+    The first two miss nothing: a later completion has a later time, and a pending write holds the fence until it is
+    completed or rolled back. The third is for consumers that must agree with Hudi's readers before 1.0.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -196,7 +167,7 @@ class Order(str, Enum):
 class Window:
     """The commits for a consumer, with the table's states before and after them.
 
-    `checkpoint`: the consumer's next one, by the last of these commits, or the old one.
+    `checkpoint`: the consumer's next one, by the last of these commits, else the old one.
     """
 
     commits: tuple[Instant, ...]
@@ -206,12 +177,12 @@ class Window:
 
 
 def latest_checkpoint(timeline: Timeline, order: Order) -> str:
-    """Return the checkpoint of a consumer that has seen all completed writes; empty if there are none."""
+    """Return the checkpoint of a consumer that has seen all completed writes, or an empty text."""
     return max(map(order.time_of, timeline.writes), default="")
 
 
 def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
-    """Return the commits with a time in (after, until] that this order gives; empty `after` is the beginning."""
+    """Return the commits with a time in (after, until] that this order gives; empty `after`: from the beginning."""
     fence = min(timeline.pending(*_FENCES), default="") if order is Order.FENCED else ""
     passed = [i for i in timeline.writes if not fence or i.begin < fence]
     new = tuple(sorted((i for i in passed if after < order.time_of(i) <= until), key=order.time_of))
@@ -233,11 +204,10 @@ def touched(commits: Iterable[CommitMetadata]) -> dict[str, frozenset[str]]:
 
 
 def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:
-    """Return the changed rows of one partition, with the columns of `new` and `OPERATION` before them.
+    """Return the changed rows of one partition, as `OPERATION` and the columns of `new`.
 
-    Both have Hudi's columns. A row version keeps its key and sequence number when a commit copies it to another file;
-    so a rewrite, or a clustering, is no change. An update shows the new row, a delete the last old one. A key that came
-    and went in between does not show.
+    Rows are compared by key and sequence number, which a copy to another file keeps. An update shows the new row, a
+    delete the last old one. A key that came and went in between does not show.
     """
     old_ids, new_ids = _ids(old), _ids(new)
     arrived = new.filter(pc.invert(pc.is_in(new_ids, value_set=old_ids)))

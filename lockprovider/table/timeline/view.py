@@ -1,15 +1,7 @@
-"""The file-system view: the files of a snapshot.
+"""The file-system view: the files of a snapshot, as the latest completed slice of each file group.
 
-A file group is one (partition, file id). Each commit to it writes a new file slice, or in a merge-on-read table a log
-file of its latest slice. The latest slice with a completed instant counts. A log file belongs to the last slice whose
-base file began before the log completed. So a log completed after a compaction's begin belongs to the new slice. A
-group may have logs only.
-
-An instant before the oldest active one is unknown and counts as completed. That is Hudi's archival rule, and why failed
-writes must be cleaned before archival.
-
-A past snapshot is the view of a timeline on which later commits are pending again, while its files exist; `lost`
-returns the groups whose files do not.
+A log file belongs to the last slice whose base file began before the log completed. An instant before the oldest active
+one counts as completed, so failed writes must be cleaned before archival.
 
 Source: Hudi `HoodieTableFileSystemView`, `BaseHoodieTimeline.isBeforeTimelineStarts`.
 """
@@ -38,8 +30,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 class AsOf:
     """A moment in the table's past, to the millisecond, including commits at it.
 
-    By completion, it is what a reader saw then. By begin, as Hudi's own readers take a time, it includes a commit that
-    began before it and finished after it. So it is only certain once all earlier begun commits are done.
+    By completion, it is what a reader saw then. By begin, as in Hudi's own readers, it includes a commit that began
+    before it and finished after it: so it is only certain once all earlier begun commits are done.
 
     >>> AsOf("20261122083000000").by
     'completion'
@@ -50,10 +42,10 @@ class AsOf:
 
     @classmethod
     def of(cls, when: str | datetime | AsOf) -> AsOf:
-        """Parse a time: 17 (or 14) digits of UTC as on the timeline, ISO text with its zone, or an aware datetime.
+        """Parse 17 (or 14) digits of UTC as on the timeline, ISO text with its zone, or an aware datetime.
 
         Raises:
-            InvalidInput: it is none of these.
+            InvalidInput: `when` is none of these.
 
         >>> AsOf.of("2026-11-22T08:30:00Z").time
         '20261122083000000'
@@ -65,16 +57,12 @@ class AsOf:
                 return cls(time_text(when))
 
     def includes(self, done: Instant) -> bool:
-        """Whether the completed instant `done` belongs to this moment."""
+        """Return whether the completed instant `done` belongs to this moment."""
         return (done.begin if self.by == "begin" else done.completion or "") <= self.time
 
 
 def time_text(when: str | datetime) -> str:
-    """Return a time as on the timeline, 17 digits.
-
-    Raises:
-        InvalidInput: it is no such time.
-    """
+    """Return a time as on the timeline, 17 digits; raises `InvalidInput` if `when` is no time."""
     match when:
         case datetime() if when.tzinfo is not None:
             return format_ms((when - _EPOCH) // timedelta(milliseconds=1))
@@ -88,16 +76,11 @@ def time_text(when: str | datetime) -> str:
 
 
 def _of_iso(text: str) -> datetime:
-    """Parse a time in ISO 8601.
-
-    Raises:
-        ValueError: it is none.
-    """
     return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
 
 
 def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:
-    """Return the timeline with all completed writes pending again that `keep` rejects.
+    """Return the timeline with all completed writes that `keep` rejects pending again.
 
     They stay on it, so their files do not count as archived ones.
     """
@@ -121,7 +104,7 @@ class SliceLog:
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileSlice:
-    """One version of one file group. `path` is relative to the table, `begin` its instant; `size` is in bytes.
+    """One version of one file group. `path` is relative to the table, `begin` its instant, `size` in bytes.
 
     `logs` are merged with it, in their order. A slice without a base file has an empty `path`, and its first log's
     `begin`.
@@ -174,16 +157,12 @@ class FileSlice:
 
 
 def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
-    """Return the logs in the order of their begin times, whenever they completed."""
+    """Return the logs in the order of their begin times."""
     return tuple(sorted(logs, key=lambda log: log.file.place))
 
 
 def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return the paths of a caller's partitions; None if none were given.
-
-    Raises:
-        InvalidInput: they are one text, whose letters would count as partitions, or no list.
-    """
+    """Return the paths of a caller's partitions, or None; raises `InvalidInput` for one text or no list."""
     if isinstance(partitions, (str, bytes)) or not isinstance(partitions, Iterable | None):
         one = f"[{str(partitions)!r}]"
         raise InvalidInput(f"partitions={partitions!r} must be a list of paths of partitions: give {one}")
@@ -206,7 +185,7 @@ class Snapshot:
     slices: tuple[FileSlice, ...]
 
     def _repr_html_(self) -> str:
-        """Return counts of partitions, file groups and files for notebooks, with the time."""
+        """Return an HTML summary for notebooks."""
         logs = sum(len(slice_.logs) for slice_ in self.slices)
         return facts(
             "Snapshot",
@@ -236,7 +215,7 @@ class Snapshot:
         """Return the slices of these partitions, or all if None.
 
         Raises:
-            InvalidInput: they are one text, whose letters would count as partitions.
+            InvalidInput: `partitions` is one text, whose letters would count as partitions.
 
         >>> [one.partition for one in snapshot.within(["ulm"])]
         ['ulm']
@@ -270,8 +249,8 @@ def snapshot_of(
 ) -> Snapshot:
     """Return the latest slices among `files`, as of `timeline`.
 
-    `replaced`: file groups ended by completed replacecommits. `archived`: returns the completion time of an archived
-    write by its begin time, or that time if unknown. `file_at`: parses a path.
+    `replaced`: ended file groups. `archived`: returns an archived write's completion time by its begin time, or that
+    time if unknown. `file_at`: parses a path.
     """
     visible, completions = timeline.visible, timeline.completions
     bases: dict[FileGroup, FileSlice] = {}
@@ -316,10 +295,10 @@ def lost(
     earlier: Iterable[tuple[Instant, CommitMetadata]],
     later: Iterable[tuple[Instant, CommitMetadata]],
 ) -> frozenset[FileGroup]:
-    """Return the file groups whose slice in `seen`, a past snapshot, was cleaned.
+    """Return the file groups whose slice in the past snapshot `seen` was cleaned.
 
-    A write in `later` names the base file that it replaced, and a replacecommit the group that it ended; an untouched
-    slice is never cleaned. `earlier`: the writes of `seen`, which name its log files.
+    A write in `later` names the base file that it replaced, and a replacecommit the group that it ended. `earlier`: the
+    writes of `seen`, which name its log files.
     """
     there = {s.group: s for s in seen.slices}
     bases = {group: found.base for group, found in there.items()}

@@ -2,19 +2,19 @@
 
 The life of a commit, in the order of the calls:
 
-1. `retry.transact` runs a function with a `Transaction`; `states` has the table of its states.
+1. `retry.transact` runs a function with a `Transaction`; `states` has its states.
 2. An engine plans the rows (`engines.writer.plan_write`) and begins (`start_here`). `start.start` chooses a begin time,
-   writes the heartbeat and `.requested`, and reads the lock record. If a later time is completed, it tries another. An
-   append may announce its files during this (`start.EarlyStart`); its first data file waits for `confirm()`.
+   writes the heartbeat and `.requested`, and reads the lock record. If a later time is completed, it tries another.
+   An append may announce its files during this (`start.EarlyStart`); its first data file waits for `confirm()`.
 3. The engine writes markers and data files, and passes them to `Transaction.add`.
 4. `Transaction.commit` makes the `Proposal` (the commit) and its `Basis` (the writer's knowledge). `commit.Committing`
    gets it decided, in tries chosen by `states.next_try`.
-5. By default the writer validates the proposal (`validate.validate`) and posts it as an intent. The writer that decides
-   it validates it again (`decider.TableDecider`). Both use `validate.decide`: repeated batch, newer fence, broken
-   snapshot, other columns, overlap. Once the lock record has the commit, readers see it.
-6. If the log is not enough, the writer holds the lock, validates once, and publishes the completed file itself.
-7. A refused commit is rolled back, and `transact` begins again from a fresh snapshot. An unknown outcome is raised as
-   `PublishUnknown`: the files stay, and a second `commit`, or `Transaction.resume`, finds the outcome.
+5. By default the writer validates the proposal and posts it as an intent; the writer that decides it validates it again
+   (`decider.TableDecider`). Both use `validate.decide`: repeated batch, newer fence, broken snapshot, other columns,
+   overlap. Once the lock record has the commit, readers see it.
+6. If the log is not enough, the writer holds the lock, validates once, and publishes the completed file.
+7. After a refusal `transact` rolls back and begins again from a fresh snapshot. After `PublishUnknown` the files stay,
+   and a second `commit`, or `Transaction.resume`, finds the outcome.
 
-May import: services, state and below. Promised: a commit happens once or never; see `transaction.Transaction`.
+May import: services, state and below. Promised: a commit happens once or never.
 """

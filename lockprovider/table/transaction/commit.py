@@ -1,16 +1,7 @@
-"""The commit of a proposal, decided by a write of the lock record, once or never.
+"""The commit of a proposal, decided once or never by a write of the lock record.
 
-    judge     by the table as its writer last saw it, at an offset of the lock's log (`validate`)
-    decide    together with commits of other writers that do not hold the lock either (`combine`): the writer of the
-              record judges it against the commits decided since that offset (`decider`)
-    publish   the completed file, fenced
-
-The writer holds the lock if there is no log to judge by, or if only it can judge the commit. It also holds the lock for
-a table with a metadata table, whose pending states a JVM writer removes at its start. The completed file of the
-metadata table is decided with the table's own. The completion time exceeds all times on both timelines.
-
-After a lost lease, an unknown answer or an ended log the commit is judged anew, which shows the outcome of the earlier
-try.
+The writer holds the lock if no log can judge the commit. It also does for a metadata table, whose pending states a JVM
+writer removes at its start. After a lost lease, an unknown answer or an ended log, the next try finds the outcome.
 
 Source: Hudi RFC-22; `TransactionManager`, `BaseHoodieWriteClient.commitStats`.
 """
@@ -78,13 +69,9 @@ class Committing:
         self._waited_s = 0.0
 
     def run(self) -> tuple[str, float]:
-        """Commit, and return the completion time and the seconds waited for the decision.
+        """Commit; return the completion time and the seconds waited for the decision.
 
-        Raises:
-            WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced: from `validate`; nothing of it will be
-                visible.
-            PublishUnknown: it may have been decided.
-            NotAcquired, CasError: the lock or the store failed.
+        If it raises one of `_REFUSED`, nothing will be visible; after `PublishUnknown` the commit may be decided.
         """
         lock = self._table.lock
         staged = lock.stage(f"{TIMELINE}/{self._proposal.begin}", self._proposal.data, unshared=True)
@@ -98,7 +85,7 @@ class Committing:
             raise
 
     def _in_some_try(self, staged: Pending) -> str:
-        """Try until the commit is decided, finishing a dead restore if needed; return the completion time."""
+        """Try until the commit is decided; finishes a dead restore if needed."""
         proposal, table = self._proposal, self._table
         carries = bool(table.settings.carried_keys)  # which keys, only a holder of the lock knows
         alone = bool(staged.staged) or self._listing is not None or carries
@@ -123,7 +110,7 @@ class Committing:
         raise Aborted(f"instant {proposal.begin} lost its lease {TRIES} times before its commit; begin again")
 
     def _heals(self, conflict: WriteConflict) -> bool:
-        """Take back the clustering of a dead maker that caused this conflict; return whether that was done."""
+        """Take back a dead maker's clustering that caused this conflict; return whether that was done."""
         begin, _, kind = conflict.lost_to.partition(".")
         if kind != Instant(begin, Action.CLUSTERING, InstantState.REQUESTED).file_name.partition(".")[2]:
             return False
@@ -183,7 +170,7 @@ class Committing:
     # -- under a lock that is held -------------------------------------------------------------------------------------
 
     def _held(self, staged: Pending, unknown: PublishUnknown | None) -> str | _Again:
-        """Try under the lock; an earlier try that may have been decided (`unknown`) stays unknown if this one fails."""
+        """Try under the lock; if it fails, an earlier try that may be decided (`unknown`) stays unknown."""
         try:
             if unknown is not None:
                 return self._held_where_posted(staged)
@@ -194,7 +181,7 @@ class Committing:
             raise
 
     def _held_where_posted(self, staged: Pending) -> str | _Again:
-        """Try under the lock; repeat a refused try with the log ended, so that no posted intent is decided after it."""
+        """Try under the lock; if refused, try again with the log ended, so that no posted intent is decided later."""
         try:
             return self._under(self._acquire(), staged)
         except _REFUSED:
@@ -228,10 +215,7 @@ class Committing:
         return self._end(completion, staged.staged)
 
     def _publish(self, lease: Lease, staged: Pending, seen: TableView) -> str:
-        """Judge the commit and publish its completed file; return the completion time.
-
-        If it was decided under an earlier lease of this writer, only return that time.
-        """
+        """Judge the commit and publish its completed file; return the completion time, maybe of an earlier lease."""
         table, proposal, now = self._table, self._proposal, seen.timeline
         done = now.written_at(proposal.begin)
         if done is not None and done.completion is not None:

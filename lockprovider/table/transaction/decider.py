@@ -1,7 +1,6 @@
 """The table's judge for group commits: whether a commit may follow those decided since, and its file name.
 
-It judges by the proposal in an intent and by the log alone. If they are not enough, it returns the commit to its own
-writer (`JudgeAnew`).
+It judges by the intent and the log alone, or returns the commit to its own writer (`JudgeAnew`).
 
 Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 """
@@ -51,11 +50,7 @@ def encode(proposal: Proposal) -> bytes:
 
 
 def decode(body: bytes) -> Proposal:
-    """Decode a proposal from the body of an intent.
-
-    Raises:
-        ValueError, KeyError, TypeError, Corrupt: the body is no proposal.
-    """
+    """Decode an intent's body; raises `ValueError`, `KeyError`, `TypeError` or `Corrupt` if it is no proposal."""
     head, _, data = body.partition(b"\n")
     said = parse_object(head, most=_LARGEST)
     return Proposal(
@@ -80,24 +75,19 @@ def _batch_id(said: Sequence[Any] | None) -> BatchId | None:
 
 
 def sample_of(proposal: Proposal) -> bytes:
-    """Return the encoded header that most writers of the table propose now, without parts of one commit."""
+    """Return the encoded header that most writers propose now, without parts of one commit."""
     rule = next(iter(RULES))
     said = replace(proposal, begin="", action=Action.COMMIT, rule=rule, batch_id=None, compares_keys=False, data=b"")
     return encode(said)
 
 
 def config_digest(config: TableConfig) -> str:
-    """Return a digest that changes with any property of the table, also with an unknown one."""
+    """Return a digest that changes with any property of the table, also an unknown one."""
     return short_digest(repr((config, sorted(config.raw.items()))))
 
 
 def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -> None:
-    """Return if the proposal may follow these commits of the log.
-
-    Raises:
-        JudgeAnew: the log is not enough to decide it.
-        WriteConflict, AlreadyCommitted, WrongCheckpoint, Fenced: it may not.
-    """
+    """Raise if the proposal may not follow these commits of the log; `JudgeAnew` if the log is not enough."""
     if not done:
         return
     if proposal.compares_keys:
@@ -111,10 +101,10 @@ def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -
 
 
 class TableDecider:
-    """The `lockprovider.storage_lock.combine.Decider` of one table in this process.
+    """The `combine.Decider` of one table in this process.
 
-    `latest`: the largest time on the timeline when the commit was last judged; later ones are in the log. `config`: the
-    properties then, for the visibility only; `refresh` reads those that judge commits. `sample`: see `sample_of`.
+    `latest`: the largest time on the timeline at the last judgement. `config` sets only the visibility; `refresh` reads
+    the properties that judge commits.
     """
 
     def __init__(self, table: TableContext, latest: str, config: TableConfig, sample: bytes = b"") -> None:
@@ -126,12 +116,12 @@ class TableDecider:
         self._decoded: dict[bytes, Proposal | None] = {}
 
     def refresh(self, seen_s: float) -> None:
-        """Read the table's properties again, since they are not always changed under the lock."""
+        """Read the table's properties again, since they may change without the lock."""
         config = self._table.current.config_since(seen_s)
         self._config, self.unordered = config_digest(config), appears_at_once(config)
 
     def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
-        """Raise if the intent may not follow these log entries; see the function `refuse`."""
+        """Raise if the intent may not follow these log entries."""
         proposal = self._proposal(intent)
         if proposal is None:
             raise JudgeAnew
@@ -140,7 +130,7 @@ class TableDecider:
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
         """Return the completed file to publish, at a time above all on the timeline.
 
-        None: the intent carries no proposal, or one made with other properties of the table.
+        None: the intent carries no proposal, or one made with other properties.
         """
         proposal = self._proposal(intent)
         if proposal is None or proposal.config != self._config:
@@ -164,10 +154,9 @@ class TableDecider:
         return self._decoded[intent.body]
 
     def _known(self, entry: LogEntry) -> tuple[Instant, CommitMetadata]:
-        """Return the commit of this log entry, decoded from its bytes, and cache it.
+        """Return the commit in this log entry, and cache it; raises `JudgeAnew` if the entry has no bytes.
 
-        Raises:
-            JudgeAnew: the entry has no bytes; cached ones do not count, since all processes must judge alike.
+        Cached bytes do not count, since all processes must judge alike.
         """
         name = _name(entry)
         instant = parse_instant(name)

@@ -1,7 +1,6 @@
 """A commit to decide (`Proposal`), its writer's knowledge (`Basis`), and its outcome (`CommitResult`). Pure.
 
-A proposal is the body of an intent. Any writer of the table judges it by the lock's log alone, with the same result for
-the same log. Its own writer also judges it by its basis, and can read the table.
+Any writer judges a proposal by the lock's log alone, with the same result for the same log.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class CommitResult:
     """The outcome of a committed transaction.
 
     `instant` is its begin time, `completion` its completion time (17 digits, UTC). `inserted`, `updated` and `deleted`
-    count rows; `file_groups` are those that it wrote or replaced. `attempts` counts the runs of the function given to
-    `transact`, `conflicts` those that lost. `lock_wait_s` are the seconds that the last run waited for the table lock.
+    count rows; `file_groups` are those written or replaced. `attempts` counts the runs of the function given to
+    `transact`, `conflicts` those that lost. `lock_wait_s`: how long the last run waited for the table lock, in seconds.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -63,8 +62,7 @@ class CommitResult:
 class Basis:
     """What the writer of a proposal knew of the table.
 
-    `resolution`: the rule that decides conflicts with other writers. `snapshot`: the rows that it read, None if it read
-    none. `keys`: its new keys, if keys are compared.
+    `resolution`: the rule for conflicts. `snapshot`: the rows that it read, or None. `keys`: its new keys, if compared.
     """
 
     config: TableConfig
@@ -86,9 +84,9 @@ class Basis:
         return tuple(done) if self.may_overlap(mine) else ()
 
     def may_overlap(self, mine: Proposal) -> bool:
-        """Whether a completed write can touch the same data; new file groups belong to no other writer.
+        """Return whether a completed write can touch the same data.
 
-        It can for resolutions that use more than file groups, and for a write that read a snapshot.
+        It cannot if this one has read nothing, writes only new file groups, and its rule compares only those.
         """
         if self.snapshot is not None or mine.compares_keys or mine.buckets:
             return True
@@ -101,16 +99,12 @@ class Proposal:
     """The commit that one instant proposes.
 
     Attributes:
-        begin: its begin time.
-        action: commit or replacecommit.
         rule: the name of the resolution; empty if only its own writer has it.
-        buckets: it is compared with others by buckets instead of file groups.
+        buckets: compared with others by buckets instead of file groups.
         config: the digest of the table's properties as its writer knows them.
-        columns: the digest of the columns that it would state, without those that it adds.
-        batch_id: its batch of a stream.
+        columns: the digest of the table's columns, without those that it adds.
         compares_keys: its new keys are compared with those of other inserts.
         data: its completed file.
-        metadata: the decoded `data`.
     """
 
     begin: str
@@ -144,7 +138,7 @@ class Proposal:
         return f"{TIMELINE}/{self.begin}_"
 
     def result(self, completion: str, *, conflicts: int, lock_wait_s: float) -> CommitResult:
-        """Return the outcome of its commit, after `conflicts` conflicts of earlier tries."""
+        """Return the outcome of its commit."""
         stats = self.metadata.all_stats
         return CommitResult(
             instant=self.begin,
@@ -160,5 +154,5 @@ class Proposal:
 
 
 def operation_name(action: Action, said: str) -> str:
-    """Return Hudi's name of the operation; an engine without overwrites may have given another one."""
+    """Return Hudi's name of the operation; a replacecommit always gets one that replaces."""
     return "INSERT_OVERWRITE" if action is Action.REPLACECOMMIT and said not in REPLACING else said

@@ -1,8 +1,6 @@
-"""Runs of a function in transactions until one commits or the retries are used up; creation of tables.
+"""Run a function in transactions until one commits or the retries are used up; create tables.
 
-An attempt with a stale snapshot is rolled back. After a short delay the next one begins from a fresh snapshot, so the
-function must read everything through its transaction. Any other failure is rolled back and raised. An attempt that
-found the table changed before its begin does not count.
+Each attempt begins from a fresh snapshot, so the function must read everything through its transaction.
 """
 
 from __future__ import annotations
@@ -82,7 +80,6 @@ def _check_call(table: object, fn: object, extra: object) -> None:
 
 
 def _is_text(extra: object) -> bool:
-    """Whether all names and values are text: a commit's metadata has no other values."""
     return isinstance(extra, Mapping) and all(isinstance(text, str) for pair in extra.items() for text in pair)
 
 

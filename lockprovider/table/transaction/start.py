@@ -1,9 +1,7 @@
-"""The start of a write: it takes an instant with its own begin time, pending on the timeline, with a heartbeat.
+"""The start of a write: take an instant with its own begin time, pending on the timeline, with a heartbeat.
 
-The begin time must exceed all completed times on a timeline read after `.requested` was created, and belong to no other
-action. Otherwise the writer tries a later one. So a writer with an earlier snapshot sees an instant that began after
-all in its snapshot; JVM writers judge by that. A writer with a later snapshot sees it pending. Among the files of one
-file group the last one written also began last.
+The begin time exceeds all completed times on a timeline read after `.requested` was created. So an earlier snapshot
+lacks this instant, and a later one has it pending; JVM writers judge by that.
 
 Source: Hudi `BaseHoodieWriteClient.startCommit`, `HoodieHeartbeatClient`.
 """
@@ -39,7 +37,7 @@ _FRESH_S = 10.0  # within this time after its choice a begin time may be taken
 
 @dataclass(frozen=True, slots=True)
 class InstantKind:
-    """The purpose of an instant; `config` is the table's configuration as its writer knows it."""
+    """The purpose of an instant; `config`: the table's properties as its writer knows them."""
 
     action: Action
     operation: str
@@ -55,8 +53,8 @@ class InstantKind:
 class Started:
     """An instant of this writer: pending, with a heartbeat.
 
-    `view`: the table, read after the instant was taken. `creating`: the creation of the inflight file, maybe still
-    running. `pending`: a timeline with others' pending instants, if it is time to look for dead writers.
+    `view`: the table, read afterwards. `creating`: the creation of the inflight file, maybe still running. `pending`: a
+    timeline with others' pending instants, if a check for dead writers is due.
     """
 
     begin: str
@@ -66,18 +64,14 @@ class Started:
     pending: Timeline | None = None
 
     def wait_in_flight(self) -> None:
-        """Wait until the inflight file exists, by which a JVM rollback knows that there may be data files.
-
-        Raises:
-            CasError: the file may not exist.
-        """
+        """Wait until the inflight file exists, by which a JVM rollback expects data files; may raise `CasError`."""
         if self.creating is not None:
             self.creating.result()
 
     def look_around(self, table: TableContext, snapshot: Timeline) -> None:
-        """Report the start on this snapshot, and clean up after dead writers if due.
+        """Report the start, clean up after dead writers if due, and read the properties in the background.
 
-        It also refreshes the table's properties in the background, and abandons the heartbeat if it fails.
+        If it fails, it stops the heartbeat.
         """
         if not self.view.is_combined:  # otherwise the leader of the batch reads them
             # This read follows that of the record. The commit, which writes the record itself, need not wait for it.
@@ -93,10 +87,9 @@ class Started:
             raise
 
     def end(self, table: TableContext, left: Iterable[str]) -> None:
-        """Stop the heartbeat after the commit, and delete the leftover objects `left` in the background.
+        """Stop the heartbeat after the commit, and delete leftovers in the background, which are harmless.
 
-        Leftovers are harmless, and `rollback.sweep` removes them. If JVM writers were seen, the heartbeat file stays
-        for a while; see `rollback.remove_ended_beats`.
+        If JVM writers were seen, the heartbeat file stays (see `rollback.remove_ended_beats`).
         """
         self.heartbeat.leave()
         table.lock.discard(*left, *(() if self.view.has_guests else (heartbeat_path(self.begin),)))
@@ -119,11 +112,11 @@ class Started:
 
 
 class Passed(Exception):
-    """The early start failed: roll back its writes, and begin the write again."""
+    """The early start failed: roll back, and begin the write again."""
 
 
 class EarlyStart:
-    """An instant taken in the background while its append announces its files, before any data file. Thread-safe.
+    """An instant taken in the background while its append announces its files. Thread-safe.
 
     `accept` raises if the instant does not fit the append; it is called until it has returned once.
     """
@@ -136,23 +129,14 @@ class EarlyStart:
         self._guard = RLock()
 
     def taken(self) -> Started:
-        """Wait for the instant.
-
-        Raises:
-            Passed: the claimed begin time is not valid.
-            PropertiesChanged, CasError: from `start`.
-        """
+        """Wait for the instant; raises `Passed` if its begin time is not valid."""
         found = self._taking.result()
         if not isinstance(found, Started):
             raise Passed
         return found
 
     def confirm(self) -> None:
-        """Wait until data files may be written.
-
-        Raises:
-            Passed, PropertiesChanged, CasError: they may not; from `taken` and `accept`.
-        """
+        """Wait until data files may be written; raises as `taken` and `accept` do."""
         with self._guard:
             if not self._is_accepted:
                 self._accept(self.taken())
@@ -160,11 +144,9 @@ class EarlyStart:
 
 
 def start(table: TableContext, kind: InstantKind, known: Timeline) -> Started:
-    """Take an instant later than all of `known`; the caller gives it to its transaction, then calls `look_around`.
+    """Take an instant later than all of `known`; raises `PropertiesChanged` if `kind` has old properties.
 
-    Raises:
-        PropertiesChanged: the table has other properties than its writer knows; nothing was begun.
-        CasError: the store failed; a cleaner removes what is left.
+    The caller gives it to its transaction, then calls `look_around`.
     """
     while not isinstance(tried := _take(table, kind, _claim(table, known)), Started):
         known = tried
@@ -172,11 +154,7 @@ def start(table: TableContext, kind: InstantKind, known: Timeline) -> Started:
 
 
 def resume(table: TableContext, begin: str) -> Started:
-    """Take up an instant that another process of the same writer has started, and start its heartbeat here.
-
-    Raises:
-        Aborted: it is not pending any more.
-    """
+    """Take up an instant that another process of this writer began; raises `Aborted` if it is not pending."""
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     seen = table.now(listed=True)
     if not seen.timeline.is_pending(begin) or not heartbeat.resume():
@@ -222,9 +200,9 @@ def _take(table: TableContext, kind: InstantKind, claimed: _Claimed) -> Started 
 def _verify(
     table: TableContext, kind: InstantKind, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat
 ) -> Started | Timeline:
-    """Create the inflight file, and check the begin time against the table; return the instant.
+    """Create the inflight file and check the begin time; return the instant.
 
-    If the time is invalid, remove its files and return the timeline that was read.
+    If the time is invalid, remove its files and return the timeline.
     """
     begin = requested.begin
     inflight = Instant(begin, kind.action, InstantState.INFLIGHT)
@@ -245,7 +223,7 @@ def _verify(
 
 
 def _look(table: TableContext) -> tuple[TableView, Timeline | None]:
-    """Read the table and, if it is time to look for dead writers, the pending instants of others."""
+    """Read the table and, if a check for dead writers is due, others' pending instants."""
     if table.settings.is_eager:
         seen = table.now(listed=True)
         return seen, seen.timeline

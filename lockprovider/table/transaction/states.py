@@ -1,13 +1,10 @@
 """The states of a transaction, the steps between them, and the choice of the next try of a commit. Pure.
 
-    OPEN -> BEGUN -> WRITTEN -> ASKED -> OVER      a transaction that commits
-    OPEN -> CLAIMED -> BEGUN                       an append that starts early
-    OPEN -> RESUMED -> ASKED                       another process of its writer has begun it
-    ASKED -> REFUSED -> ASKED                      a conflict, and the caller asks again
-    any state -> OVER                              a rollback
-
-A transaction is `CLAIMED` while an append announces its files before its instant is taken. In `RESUMED` and `ASKED`
-another writer may decide the commit at any moment. Its files then stay until the lock shows the outcome.
+- OPEN -> BEGUN -> WRITTEN -> ASKED -> OVER: a transaction that commits
+- OPEN -> CLAIMED -> BEGUN: an append that starts early
+- OPEN -> RESUMED -> ASKED: another process of its writer has begun it
+- ASKED -> REFUSED -> ASKED: a conflict, and the caller asks again
+- any state -> OVER: a rollback
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ class State(Enum):
 
     @property
     def may_be_decided(self) -> bool:
-        """Whether another writer may still commit it; then a rollback needs the lock."""
+        """Whether another writer may still commit it; then its files stay, and a rollback needs the lock."""
         return self in (State.RESUMED, State.ASKED)
 
 
@@ -64,12 +61,7 @@ _NEXT: dict[Step, dict[State, State]] = {
 
 
 def after(state: State, step: Step) -> State:
-    """Return the state that follows `state` by `step`.
-
-    Raises:
-        Aborted: the transaction is over.
-        InvalidRecords: nothing was written before a commit, or a second write was given.
-    """
+    """Return the state after `step`; raises `Aborted` or `InvalidRecords` if it is not allowed."""
     if state not in _NEXT[step]:
         raise _refusal(state, step)
     return _NEXT[step][state]
@@ -99,8 +91,7 @@ _LOGS = 4  # group commits among these tries
 def next_try(tried: int, *, may_travel: bool, is_unknown: bool) -> Try:
     """Choose how to try a commit that was tried `tried` times before.
 
-    `may_travel`: other writers can judge the commit, and none has returned it to its writer. `is_unknown`: an earlier
-    try may still be decided.
+    `may_travel`: other writers can judge it. `is_unknown`: an earlier try may still be decided.
     """
     if tried >= TRIES:
         return Try.GIVE_UP

@@ -1,12 +1,5 @@
 """A transaction on a table: begin, write, and a commit that happens once or never.
 
-    begin   list the timeline once, as the snapshot; write nothing
-    start   with the first write: create heartbeat, `.requested`, `.inflight` at a valid begin time (see `start`)
-    write   engines put markers and data files under names with the begin time, which no reader reads
-    commit  in a turn at the table lock: check that the instant is pending, its heartbeat alive, the table unchanged,
-            and the same file groups untouched since the snapshot (see `validate`); then publish the completed file,
-            fenced (see `commit`)
-
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 """
 
@@ -97,12 +90,9 @@ class Transaction:
 
     @classmethod
     def resume(cls, table: TableContext, begin: str) -> Transaction:
-        """Take up an instant that another process of this writer began, to commit it or roll it back.
+        """Take up an instant that another process of this writer began; raises `Aborted` if it is not pending.
 
-        The snapshot is read now, for writes that only add file groups; a replacecommit replaces all files of now.
-
-        Raises:
-            Aborted: the instant is not pending any more.
+        The snapshot is of now: only for writes that add file groups. A replacecommit replaces all files of now.
         """
         txn = cls(table)
         mine = resume(table, begin)
@@ -125,7 +115,7 @@ class Transaction:
     def timeline(self) -> Timeline:
         """The commits completed at the begin, or at the start if nothing was read before.
 
-        Reading it may begin an early start, and reads the table the first time.
+        The first access reads the table, and may wait for an early start.
         """
         if self._timeline is None and self.state is State.CLAIMED:
             self.ensure_begun()
@@ -135,7 +125,7 @@ class Transaction:
 
     @property
     def schema_json(self) -> str | None:
-        """The table's Avro schema, without meta columns, that this commit will state."""
+        """The Avro schema, without meta columns, that this commit will state."""
         if self._schema_json is None:
             self._schema_json = hudi_schema.to_avro(self.table.schema(self.timeline), self.config.name)
         return self._schema_json
@@ -155,16 +145,14 @@ class Transaction:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether its commit would change no row, no partition and no column."""
+        """Whether its commit would change no row, partition or column."""
         has_rows = any(stat.num_writes or stat.num_deletes for stat in self._stats)
         return not (has_rows or self._replaced or self._adds_columns)
 
     def exactly_once(self, batch_id: BatchId) -> None:
-        """Record which batch of a stream this is, for the commit's metadata; refuse a batch that is in the table.
+        """Record this stream batch for the commit; raises `AlreadyCommitted` or `WrongCheckpoint`.
 
-        Raises:
-            AlreadyCommitted: the batch is in the table; `commit` checks again, under the lock.
-            WrongCheckpoint: the stream continued from another checkpoint.
+        `commit` checks again, under the lock.
         """
         self._batch_id = batch_id
         self.extra.update(batch_id.note(self.extra))
@@ -176,23 +164,23 @@ class Transaction:
     # -- its start: see `start` ----------------------------------------------------------------------------------------
 
     def start(self) -> str:
-        """Begin if not begun, and return the begin time; any process may now write data files under it."""
+        """Begin if not begun; return the begin time, under which any process may now write data files."""
         self._tasks_write = True
         self.ensure_begun().wait_in_flight()
         return self.begin
 
     def start_here(self) -> WritesHere:
-        """Begin if not begun, for data files that this process alone writes."""
+        """Begin if not begun, for data files that only this process writes."""
         started = self.ensure_begun()
         return WritesHere(self.markers, self.announced, self.partitions, started.wait_in_flight)
 
     @property
     def may_start_early(self) -> bool:
-        """Whether the write can be repeated, and nothing was read but what the process has cached."""
+        """Whether the write can be repeated, and has read only what the process has cached."""
         return self.replay and self.state is State.OPEN and self._timeline is None and not self._is_blind
 
     def start_early(self, planned: pa.Schema, check: Callable[[], object]) -> WritesHere:
-        """Begin in the background; new files of these columns may be announced during that.
+        """Begin in the background; files of these columns may be announced during that.
 
         `check` raises if the table must not be written this way; it runs before the first file.
         """
@@ -216,12 +204,9 @@ class Transaction:
         return WritesHere(self.markers, self.announced, known, self._early.confirm)
 
     def ensure_begun(self) -> Started:
-        """Begin if not begun.
+        """Begin if not begun; raises `Passed` if the early start failed: the write must begin again.
 
-        Raises:
-            Passed: the early start failed; the write must begin again.
-            PropertiesChanged, CasError: from `start`.
-            Aborted, InvalidRecords: the transaction is over, or has written.
+        Also raises `PropertiesChanged` as `start`, and as `states.after` once it has written or is over.
         """
         if self.state is State.CLAIMED and self._early is not None:
             self._early.confirm()
@@ -260,22 +245,21 @@ class Transaction:
         return self.table.schema(self.timeline)
 
     def write_blindly(self, partitions: Collection[str]) -> None:
-        """Make this a blind write into these partitions if that is allowed; it must not have read rows."""
+        """Make this a blind write into these partitions, if `may_be_blind`; writes missing anchors."""
         if self.may_be_blind and self.state is State.OPEN:
             anchors.anchor(self.table, partitions)
             self._is_blind, self._timeline = True, None
 
     @property
     def may_be_blind(self) -> bool:
-        """Whether a non-blocking writer may write blindly: it has read no rows, and replaces and adds no columns."""
+        """Whether it may write blindly: non-blocking, and it reads, replaces and adds no rows or columns."""
         is_plain = self._action is Action.DELTACOMMIT and not self._adds_columns
         return self.table.settings.mode is Mode.NON_BLOCKING and is_plain and self._snapshot is None
 
     def slices(self, partitions: Iterable[str] | None = None) -> tuple[FileSlice, ...]:
-        """Return the file slices that changes of these partitions are written into; a blind write does not read them.
+        """Return the file slices that changes of these partitions go into; a blind write does not read them.
 
-        Raises:
-            WriteConflict: other writers have replaced the anchors of a blind write since it checked them.
+        Raises `WriteConflict` if others replaced the anchors of a blind write.
         """
         if not self._is_blind:
             return self.snapshot.within(partitions)
@@ -297,8 +281,8 @@ class Transaction:
     def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
         """Replace all rows of the snapshot in these partitions by this commit; call it before any write.
 
-        Rows that others insert in new file groups during the transaction stay, as if written after it. With `add(())`
-        the partitions are emptied (Hudi's `operation` for that is `DELETE_PARTITION`).
+        Rows that others insert in new file groups during the transaction stay. With `add(())` the partitions are
+        emptied (Hudi's operation `DELETE_PARTITION`).
 
         Raises:
             InvalidRecords: something was written already, or the operation replaces nothing.
@@ -315,15 +299,15 @@ class Transaction:
             self._replaced[old.partition] = (*self._replaced.get(old.partition, ()), old.file_id)
 
     def remaining(self, partitions: Iterable[str]) -> tuple[FileSlice, ...]:
-        """Return the snapshot's file slices in these partitions that this transaction does not replace."""
+        """Return the snapshot's slices in these partitions that this transaction does not replace."""
         seen = self.slices(partitions)
         return tuple(old for old in seen if old.file_id not in self._replaced.get(old.partition, ()))
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add these columns to the table with this commit; older rows have nulls there.
 
-        To add fields to a column, give its wider struct, or the path of a new field (`st.y`, `l.element.y`,
-        `m.value.y`). A column that exists with this type stays unchanged.
+        To extend a column, give its wider struct, or the path of a new field (`st.y`, `l.element.y`, `m.value.y`).
+        Columns that exist with this type stay.
 
         Raises:
             UnsupportedSchema: a field exists with another type, or its type cannot be stored.
@@ -339,10 +323,9 @@ class Transaction:
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
-        """Record the written data files; call it once, after all of them are in the store.
+        """Record the written data files; call it once, after all of them are stored.
 
-        Raises:
-            InvalidRecords: called twice, or a file belongs to a file group that this commit replaces.
+        Raises `InvalidRecords` if called twice, or for a file group that this commit replaces.
         """
         self.ensure_begun()
         found = tuple(stats)
@@ -354,7 +337,7 @@ class Transaction:
         self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
-        """Write anchors for buckets in which this overwrite hides the file group that JVM writers would log into."""
+        """Write anchors for buckets whose file group this overwrite hides, or JVM writers would log into that."""
         if not self._replaced or missing(self.config):
             return ()
         ended = ended_groups(self.timeline, self.table.metadata_of)
@@ -374,7 +357,7 @@ class Transaction:
             WriteConflict: a commit completed since the snapshot touched the same file groups.
             Aborted: this instant was rolled back, its heartbeat expired, or the table changed.
             AlreadyCommitted, WrongCheckpoint: see `exactly_once`.
-            Fenced: a commit of a newer epoch was made, see `fence`.
+            Fenced: a newer epoch has committed.
             InvalidRecords: nothing was written.
         """
         if self.result is not None:
@@ -393,18 +376,18 @@ class Transaction:
         return self.result
 
     def lost_to_others(self, error: Exception) -> bool:
-        """Whether `error` is a conflict or a file that others removed, so that another try may succeed."""
+        """Return whether `error` is a conflict or a file that others removed, so that another try may succeed."""
         return is_stale(self.table, lambda: self.timeline, error)
 
     def leave(self) -> None:
-        """Abandon the instant and its heartbeat, without a rollback, to another process of this writer or a cleaner."""
+        """Stop the heartbeat without a rollback, for another process of this writer or a cleaner."""
         if self.heartbeat is not None:
             self.heartbeat.leave()
 
     def rollback(self) -> None:
         """Remove everything this transaction wrote; nothing of it was visible.
 
-        Once this writer's heartbeat has expired, the next writer removes what cannot be removed now.
+        The next writer removes what cannot be removed now, once this heartbeat has expired.
         """
         state, started = self.state, self.started
         if state is State.OVER:
@@ -421,7 +404,7 @@ class Transaction:
                 self.table.store.delete_all(self.markers)
 
     def _propose(self, stats: tuple[WriteStat, ...]) -> tuple[Proposal, Basis]:
-        """Return the commit to propose, and what this writer knew when it made it."""
+        """Return the commit to propose, and its writer's knowledge; compares keys if set."""
         keys = self._look_for_keys(stats) if self.check_keys else None
         is_blind = self._is_blind and self._snapshot is None
         rule = non_blocking if is_blind else self.table.settings.resolution
@@ -487,18 +470,18 @@ class TransactionHandle:
 
     @property
     def begin(self) -> str:
-        """The begin time, its name in the timeline; empty until something is written."""
+        """The begin time, its name on the timeline; empty until something is written."""
         return self._inner.begin
 
     @property
     def timeline(self) -> Timeline:
-        """The commits completed when it began, or when it started to write if nothing was read before."""
+        """The commits completed when it began, or at its first write if nothing was read before."""
         return self._inner.timeline
 
     def exactly_once(self, stream: str, batch: int) -> None:
-        """Name the batch that this transaction is, before it writes; a batch in the table is not committed again.
+        """Name the stream batch that this transaction writes, before it writes; a batch is committed only once.
 
-        The caller numbers the batches of one stream upwards, and commits them in that order.
+        Number the batches of a stream upwards, and commit them in that order.
 
         Raises:
             AlreadyCommitted: this batch, or a later one of the stream, is in the table; `commit` raises it, too.
@@ -511,7 +494,7 @@ class TransactionHandle:
         self._inner.exactly_once(BatchId.of(stream, batch))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
-        """Make everything that was written visible, for good; `conflicts` counts earlier conflicts, for the result.
+        """Make everything that was written visible, for good; `conflicts`: earlier conflicts to count in the result.
 
         Raises:
             WriteConflict: a commit completed since this began touched the same file groups; then call `rollback`.
@@ -538,11 +521,7 @@ Face: TypeAlias = Callable[[Transaction], TransactionHandle]
 
 
 def inside(txn: Any) -> Transaction:
-    """Return the `Transaction` inside a user's handle, or `txn` itself if it is one.
-
-    Raises:
-        InvalidInput: `txn` is no transaction.
-    """
+    """Return the `Transaction` in a user's handle, or `txn` itself; raises `InvalidInput` for anything else."""
     if isinstance(txn, TransactionHandle):
         return txn._inner  # noqa: SLF001 - engines are the ones that it is kept for
     if not isinstance(txn, Transaction):

@@ -1,13 +1,6 @@
-"""Validation of a commit against the table, in its turn at the lock.
+"""Validation of a commit against the table: whether its instant is alive, its batch new, and no commit conflicts.
 
-    alive      its instant is pending, its heartbeat beats, no rollback of it is planned, and the table's properties
-               have not changed
-    batch      its batch is not in the table already
-    conflicts  its snapshot still exists, and no other commit has since touched its file groups, added columns or,
-               if keys are compared, inserted its keys
-
-Other writers wait during it, so it reads only the needed commits (see `needed`), each once. NOT validated here: whether
-the commit is decided already; its committer checks that.
+Other writers wait during it, so it reads only the needed commits. NOT validated: whether the commit is decided already.
 
 Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 """
@@ -71,7 +64,7 @@ _Done = tuple[Instant, CommitMetadata]  # a completed write, and its metadata
 
 
 def needed(proposal: Proposal, basis: Basis, now: Timeline) -> tuple[Instant, ...]:
-    """Return the commits whose metadata the validation will read, for the caller to read them before."""
+    """Return the commits whose metadata the validation will read, so that the caller reads them before."""
     done = completed_since(basis.timeline, now)
     return tuple(dict.fromkeys((*basis.compared(proposal, done), *done[-1:])))
 
@@ -79,14 +72,13 @@ def needed(proposal: Proposal, basis: Basis, now: Timeline) -> tuple[Instant, ..
 def validate(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, seen: TableView
 ) -> None:
-    """Return if the commit may be made.
+    """Raise if the commit may not be made.
 
     Raises:
         Aborted: it was rolled back, its heartbeat expired, or the table changed.
         UnsupportedTable: the table changed so that it cannot be written here any more.
-        AlreadyCommitted: its batch is in the table.
-        WrongCheckpoint: its stream continued from another checkpoint.
-        Fenced: a commit of a newer epoch is in the table.
+        AlreadyCommitted, WrongCheckpoint: because of its batch.
+        Fenced: a newer epoch has committed.
         WriteConflict: another writer was faster.
     """
     _check_alive(table, proposal, basis, heartbeat, seen)
@@ -115,7 +107,7 @@ def validate(
 def _check_alive(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, seen: TableView
 ) -> None:
-    """Raise if the instant was or may be rolled back, or if the table's properties changed."""
+    """Raise `Aborted` if the instant was or may be rolled back, or if the table's properties changed."""
     begin, now = proposal.begin, seen.timeline
     if not (now.is_pending(begin) if seen.listed else _is_there(table, proposal)):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
@@ -129,10 +121,9 @@ def _check_alive(
 
 
 def _is_there(table: TableContext, proposal: Proposal) -> bool:
-    """Whether the inflight file of the write still exists; this takes a request for a write older than `LOOKED_AT_MS`.
+    """Return whether the write's inflight file exists, or the write is younger than `LOOKED_AT_MS`.
 
-    A writer without the lock removes the file in a rollback, unrecorded in the lock's log. A younger write is not
-    checked, so a quick commit makes no extra request.
+    A rollback by a writer without the lock removes it, which the lock's log does not show.
     """
     if table.clock.now_ms() - to_ms(proposal.begin) < LOOKED_AT_MS:
         return True
@@ -153,7 +144,7 @@ def _unseen(table: TableContext, seen: Snapshot, later: list[_Done]) -> frozense
 
 
 def _check_snapshot(table: TableContext, begin: str, seen: Timeline, now: Timeline) -> None:
-    """Return if no restore removed commits that the writer saw, and those it did not see can still be found."""
+    """Raise `WriteConflict` if a restore removed commits of the snapshot, or unseen ones may be archived."""
     if undone_since(seen, now):
         raise WriteConflict(begin, max(_restores(now), default="a restore"), ())
     if _may_have_missed(table, seen, now):
@@ -161,7 +152,7 @@ def _check_snapshot(table: TableContext, begin: str, seen: Timeline, now: Timeli
 
 
 def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool:
-    """Whether a write unknown to this snapshot may be archived: completed later, or during the listing."""
+    """Return whether a write unknown to this snapshot may be archived."""
     suspect = now.first_active > mine.first_active > "" or archived_since(mine, now)
     return suspect and not archive_index.tells_of_all(table.knowledge, mine, now)
 
@@ -169,11 +160,7 @@ def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool
 def _others(
     table: TableContext, proposal: Proposal, basis: Basis, now: Timeline, later: list[_Done]
 ) -> list[ConcurrentOperation]:
-    """Return the operations that the write is compared with.
-
-    Raises:
-        WriteConflict: files of its snapshot were cleaned before it listed them.
-    """
+    """Return the operations to compare with; raises `WriteConflict` if files of the snapshot were cleaned."""
     unseen = frozenset[FileGroup]() if basis.snapshot is None else _unseen(table, basis.snapshot, later)
     if unseen:  # keys that it took for new may exist there
         raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
@@ -191,10 +178,7 @@ def _restores(timeline: Timeline) -> list[str]:
 # files written so far, a JVM writer also in its inflight file.
 # Source: Hudi `ConcurrentOperation`, `ClusteringUtils`.
 def planned_services(table: TableContext, now: Timeline) -> tuple[ConcurrentOperation, ...]:
-    """Return the planned, uncompleted clusterings with the file groups that they will replace; reads their plans.
-
-    A pending overwrite, also by a JVM writer, does not state what it will replace; it is checked at its commit.
-    """
+    """Return the planned, uncompleted clusterings with the file groups that they will replace; reads their plans."""
     requested = [Instant(begin, Action.CLUSTERING, InstantState.REQUESTED) for begin in now.pending(Action.CLUSTERING)]
     return tuple(
         ConcurrentOperation(i, CLUSTER, decode_clustering_plan(_content(table, i), i.file_name).file_groups)
@@ -203,7 +187,7 @@ def planned_services(table: TableContext, now: Timeline) -> tuple[ConcurrentOper
 
 
 def pending_writes(table: TableContext, now: Timeline, me: str) -> tuple[ConcurrentOperation, ...]:
-    """Return the pending writes of others, with the file groups written or announced so far; reads markers."""
+    """Return others' pending writes, with the file groups written or announced so far; reads markers."""
     return tuple(_pending_write(table, now, begin) for begin in now.pending_writes if begin != me)
 
 
@@ -238,13 +222,13 @@ def _content(table: TableContext, instant: Instant) -> bytes:
 # Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The commits since a write had its snapshot, read from the timeline (`validate`) or the lock's log (`decider`).
+    """The commits since a write's snapshot, read from the timeline (`validate`) or the lock's log (`decider`).
 
     Attributes:
         notes: commits with their batches of streams, newest first.
         latest_first: the commits, newest first.
-        others: the operations whose file groups are compared with those of the write.
-        refuse_broken: raises if the snapshot of the write does not exist any more.
+        others: the operations whose file groups are compared.
+        refuse_broken: raises if the write's snapshot does not exist any more.
     """
 
     notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
@@ -254,12 +238,10 @@ class Since:
 
 
 def decide(mine: Proposal, rule: Resolution, since: Since) -> None:
-    """Return if a write may follow the commits since its snapshot. Pure, but for the functions of `since`.
+    """Raise if a write may not follow the commits since its snapshot. Pure, but for the functions of `since`.
 
-    All commits pass here: alone, grouped, or under the held lock. `rule` compares buckets if the table has them.
-
-    Raises:
-        AlreadyCommitted, WrongCheckpoint, Fenced, WriteConflict: it may not.
+    All commits pass here: alone, grouped, or under the lock. Raises `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or
+    `WriteConflict`.
     """
     refuse_noted(fences_in(mine.metadata.extra), mine.batch_id, since.notes)
     since.refuse_broken()
@@ -271,13 +253,9 @@ def decide(mine: Proposal, rule: Resolution, since: Since) -> None:
 
 
 def _refuse_columns(mine: Proposal, latest_first: Iterable[_Done]) -> None:
-    """Return if the last commit that states columns has those that the write knows, by their digest.
+    """Raise `WriteConflict` if columns were added since: the write would drop them.
 
-    The write would drop a column added since, as its schema lacks it. Each commit states all columns and passed this
-    check, so the last one is enough.
-
-    Raises:
-        WriteConflict: it has other columns.
+    Each commit states all columns and passed this check, so the last one is enough.
     """
     for other, metadata in latest_first:
         if metadata.schema_json:
@@ -292,7 +270,7 @@ def columns_digest(columns: pa.Schema) -> str:
 
 
 def short_digest(text: str) -> str:
-    """Return a digest of the text, of 16 characters."""
+    """Return a digest of 16 characters."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -304,8 +282,8 @@ def short_digest(text: str) -> str:
 class KeyCheck:
     """The check that a write's new keys are still new at its commit; for tables whose keys are looked up.
 
-    It compares each commit of others once, and reads the keys of the new files back. If all writers use it, no race
-    puts a key twice into a partition. NOT promised: anything for writers that do not, JVM writers among them.
+    If all writers use it, no race puts a key twice into a partition. NOT promised: anything for writers that do not,
+    such as JVM writers.
     """
 
     def __init__(self, table: TableContext, begin: str, stats: Iterable[WriteStat]) -> None:
@@ -317,11 +295,9 @@ class KeyCheck:
         self._compared: set[str] = set()
 
     def refuse_shared(self, done: Iterable[Instant]) -> None:
-        """Raise if one of these commits has inserted a key of this write.
+        """Raise `WriteConflict` if one of these commits inserted a key of this write; each is compared once.
 
-        Raises:
-            WriteConflict: naming the keys.
-            HistoryGone: a file of theirs was cleaned already.
+        May raise `HistoryGone`: a file was cleaned already.
         """
         for instant in done:
             if instant.file_name in self._compared:
@@ -332,11 +308,7 @@ class KeyCheck:
             self._compared.add(instant.file_name)
 
     def refuse_known(self, seen: Snapshot) -> None:
-        """Refuse an insert of keys that the snapshot has, or that the write has twice.
-
-        Raises:
-            InvalidRecords: naming one.
-        """
+        """Raise `InvalidRecords` if the snapshot has a key of this insert, or the insert has one twice."""
         for partition, mine in self._new.items():
             keys = pa.concat_arrays([file.keys for file in mine])
             if pc.count_distinct(keys).as_py() < len(keys):

@@ -1,5 +1,4 @@
-"""Recipes on conditional writes: state files, queues, logs, elections. Each is imported on its first use.
+"""Recipes on conditional writes (state files, queues, logs, elections), and the code that they share.
 
-The recipes may import `client`, the layers below it, and `fsspec_cas`. They do not know the lock's record, and not each
-other. `batching.py`, `broker.py` and `errors.py` hold what they share.
+A recipe imports neither the lock's record nor another recipe.
 """

@@ -1,15 +1,7 @@
-"""`Batcher`: carries the operations of many callers to the store, in one write at a time.
+"""`Batcher`: writes the operations of many callers, one batch at a time, on its own thread.
 
-Promised: each operation is in at most one write, and its caller gets that write's result or error for it. An operation
-that is cancelled before a write has taken it is dropped. After that it goes on, and its caller does not learn the
-outcome. A bad operation does not spoil the others. At the end of the interpreter waiting operations are written, for 5
-s at most. A forked child starts with no waiting operation.
-
-An interrupt of one caller stops no other. A caller only appends to a deque, starts the writing thread if none writes,
-and waits for its `Later`. It holds no lock that an interrupt could leave locked. The rest runs on the writing thread,
-which belongs to this library. So no signal handler runs there, and no other code raises an exception there.
-
-Not promised: an order among callers, except that of arrival.
+Callers hold no lock that an interrupt could leave locked: they append to a deque, start the thread if none runs, and
+wait for a `Later`. No signal handler runs on that thread, so an interrupt of one caller stops no other.
 """
 
 from __future__ import annotations
@@ -35,22 +27,22 @@ Op = TypeVar("Op")
 T = TypeVar("T")
 Waiting = tuple[Op, "Later[T]"]
 
-DRAIN_S = 5.0  # how long the end of the interpreter waits for writes
-_END: Any = object()  # marks an end in the line: all operations before it are written
+DRAIN_S = 5.0  # for writes at the interpreter's end
+_END: Any = object()  # operation that marks an end: all before it are written
 
 
 class Batcher(OfThisProcess, Generic[Op, T]):
-    """Hands operations to `write`, many at once, on a thread that lives while operations wait.
+    """Passes operations to `write` in batches, on a thread that lives while operations wait. Thread-safe.
 
-    `write` gets operations in the order of arrival, and returns a result or an error for each. If it raises, all of
-    them get that error.
+    Each operation is in at most one write, in the order of arrival. `write` returns a result or an error for each; if
+    it raises, all get that error. A forked child starts without operations; the interpreter's end waits 5 s for writes.
 
     Args:
         write: called by one thread at a time.
         world: the clock.
         pace_s: seconds from an answer to the next write.
-        most: how many operations one write may carry.
-        max_waiting: how many may wait; more are refused with `Overloaded`.
+        most: largest number of operations in one write.
+        max_waiting: largest number of waiting operations.
     """
 
     def __init__(
@@ -73,10 +65,10 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         _ALL.add(self)
 
     def _be_new(self) -> None:
-        self._arrived: deque[Waiting[Op, T]] = deque()  # not yet moved by the writer to the end of `_line`
+        self._arrived: deque[Waiting[Op, T]] = deque()  # not yet in `_line`
         self._line: Line[Waiting[Op, T]] = Line()  # only the writing thread changes it
-        self._crowded = Signal()  # set once as many operations wait as the writer waits for
-        self._writing = threading.Lock()  # held by the thread that writes
+        self._crowded = Signal()  # set at `crowd` waiting operations
+        self._writing = threading.Lock()  # held by the writing thread
         self._writer: threading.Thread | None = None
 
     def throttled(self) -> None:
@@ -90,17 +82,13 @@ class Batcher(OfThisProcess, Generic[Op, T]):
 
     @property
     def is_writer(self) -> bool:
-        """Whether the calling thread is the writing thread, which would wait for itself."""
+        """Whether the calling thread is the writing thread, which must not wait for a result."""
         return self._writer is threading.current_thread()
 
     def submit(self, operation: Op, *, kept: bool = False) -> Later[T]:
-        """Add an operation and return its future.
+        """Add an operation and return its future; may raise Overloaded, or CoordinationError once closed.
 
-        With `kept` it cannot be cancelled: a cancelled number would leave a hole below later ones.
-
-        Raises:
-            Overloaded: too many operations wait; it was not taken.
-            CoordinationError: the batcher was closed.
+        A `kept` future cannot be cancelled: a cancelled number would leave a hole below later ones.
         """
         answer: Later[T] = Later()
         if kept:
@@ -109,7 +97,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return answer
 
     def do(self, operation: Op, answer: Later[T] | None = None) -> T:
-        """Add an operation and wait for its result. A Ctrl-C drops it, unless a write has taken it."""
+        """Add an operation and wait for its result; an interrupt drops it unless a write has taken it."""
         answer = answer or Later()
         try:
             self._take(operation, answer)
@@ -118,11 +106,11 @@ class Batcher(OfThisProcess, Generic[Op, T]):
             answer.cancel()  # does nothing once it is done
 
     def wait(self, answer: Later[T]) -> T:
-        """Wait for the result of a submitted operation; see `do` for a Ctrl-C."""
+        """Wait for a submitted operation's result; an interrupt drops it as in `do`."""
         return self.wait_all([answer])[0]
 
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
-        """Wait for the results of submitted operations. The first error is raised once all ended."""
+        """Wait until all these operations ended, then return their results or raise the first error."""
         try:
             self.await_end(answers)
             return [answer.result() for answer in answers]
@@ -131,13 +119,13 @@ class Batcher(OfThisProcess, Generic[Op, T]):
                 answer.cancel()  # does nothing once it is done
 
     def await_end(self, answers: Iterable[Later[T]]) -> None:
-        """Wait until each operation has a result or an error. An interrupt cancels none of them."""
+        """Wait until each operation has a result or an error; an interrupt cancels none of them."""
         for answer in answers:
             while not self.came(answer):
                 pass
 
     def came(self, answer: Later[T]) -> bool:
-        """Wait up to a second for a result, and make sure that a thread writes; return whether it came."""
+        """Wait up to a second for a result, keep the writing thread running, and return whether it came."""
         with contextlib.suppress(NotYet, CancelledError):
             answer.exception(SLICE_S)
             return True
@@ -146,7 +134,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Refuse further operations, and wait until the waiting ones are written, or for `timeout_s`."""
+        """Refuse further operations, and wait up to `timeout_s` until the waiting ones are written."""
         self._closed = True
         writer = self._writer
         if self.is_writer or not (self.waiting or self._writing.locked()):
@@ -157,7 +145,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         with contextlib.suppress(NotYet):
             end.exception(timeout_s)
             if writer is not None and writer.ident is not None:
-                writer.join(timeout_s)  # a writer with nothing left to do ends soon
+                writer.join(timeout_s)
 
     def _take(self, operation: Op, answer: Later[T]) -> None:
         if self._closed:
@@ -165,17 +153,17 @@ class Batcher(OfThisProcess, Generic[Op, T]):
         if self.waiting >= self._max_waiting:
             raise Overloaded(f"{self._max_waiting} operations are already waiting: retry later, or send fewer at once")
         self._arrived.append((operation, answer))
-        if self.waiting >= self._line.crowd and not self._crowded.is_set():  # the writer wakes at `crowd`, not earlier
+        if self.waiting >= self._line.crowd and not self._crowded.is_set():
             self._crowded.set()
         self._have_written()
 
     def _have_written(self) -> None:
-        """Start the writing thread, unless one runs: it looks for more after it has released `_writing`."""
+        """Start the writing thread unless one runs, which checks for more after releasing `_writing`."""
         if self._writing.locked():
             return
         try:
             Worker(self._run, "batcher").start()
-        except RuntimeError:  # an interpreter that is ending starts no threads
+        except RuntimeError:  # an ending interpreter starts no threads
             self._run()
 
     def _run(self) -> None:
@@ -189,7 +177,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
-        """Write one batch without its cancelled operations, and answer each."""
+        """Write one batch without its cancelled operations, and set the result of each."""
         began_s = self._world.monotonic_s()
         taken = [one for one in batch if one[1].running() or one[1].set_running_or_notify_cancel()]
         wanted = [one for one in taken if one[0] is not _END]
@@ -210,7 +198,7 @@ class Batcher(OfThisProcess, Generic[Op, T]):
                 answer.set_exception(None)
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
-        """Wait for more operations and for the pace, then take the next batch; () if no operation came."""
+        """Wait for more operations and for the pace, then take the next batch, maybe ()."""
         self._line_up()
         if (patience_s := self._line.patience_s(self._world.monotonic_s())) and not self._closed:
             self._crowded.clear()

@@ -1,8 +1,6 @@
-"""The broker of a queue or a log: one process that performs the writes of several others.
+"""Broker of a queue or a log: one process that writes for several others.
 
-A `Broker` is the part of a client that writes for other processes, or hands over its own operations. `Service` answers
-on a socket, `Link` asks. Brokers only add speed: no promise depends on them. `handing.py` decides which broker to ask,
-and what an answer is worth.
+Brokers only add speed: no promise depends on them.
 """
 
 from __future__ import annotations
@@ -46,12 +44,8 @@ from lockprovider.recipes.handing import (
     with_offer,
 )
 
-# Protocol: frames of JSON behind their length, at most 8 MiB, after both sides have proved that they know the key.
-#
-# The answering side sends a nonce. The asking side sends its own nonce, and an HMAC of both. Then the answering side
-# sends its HMAC. Later frames are neither signed nor encrypted: use TCP in a trusted network only.
-
-
+# Frames of JSON behind their length. Both sides first prove the key by an HMAC of both nonces.
+# Later frames are neither signed nor encrypted: use TCP in a trusted network only.
 _LENGTH = struct.Struct(">I")
 _HELLO_BYTES = 1024  # largest frame before the key is proved
 FRAME_BYTES = 8 << 20
@@ -61,20 +55,15 @@ CLOCK = Machine()  # sockets always use real time
 
 
 class BrokenLink(Exception):
-    """The other side hung up, was silent, does not know the key, or sent something unintelligible."""
+    """The peer closed the connection, timed out, does not know the key, or sent invalid data."""
 
 
 class NoFrame(Exception):
-    """The content exceeds a frame, or is not JSON; nothing was sent."""
+    """The content exceeds a frame or is not JSON; nothing was sent."""
 
 
 def send_frame(link: socket.socket, said: dict[str, Any], timeout_s: float) -> None:
-    """Send one frame.
-
-    Raises:
-        NoFrame: the content exceeds a frame, or is not JSON.
-        BrokenLink: the other side does not take it.
-    """
+    """Send one JSON frame; may raise NoFrame or BrokenLink."""
     try:
         data = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
@@ -89,7 +78,7 @@ def send_frame(link: socket.socket, said: dict[str, Any], timeout_s: float) -> N
 
 
 def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAME_BYTES) -> dict[str, Any]:
-    """Receive a whole frame within `timeout_s` seconds (None: no limit). Raises BrokenLink: none came."""
+    """Receive a whole frame within `timeout_s` seconds (None: no limit), or raise BrokenLink."""
     end_s = None if timeout_s is None else CLOCK.monotonic_s() + timeout_s
     size = _LENGTH.unpack(_exactly(link, _LENGTH.size, end_s))[0]
     if size > most:
@@ -107,7 +96,7 @@ def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAM
 
 
 def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
-    """Receive exactly `size` bytes until `end_s`. Raises BrokenLink."""
+    """Receive exactly `size` bytes until `end_s`, or raise BrokenLink."""
     parts: list[bytes] = []
     while size > 0:
         left_s = None if end_s is None else end_s - CLOCK.monotonic_s()
@@ -126,7 +115,7 @@ def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
 
 
 def prove_as_asker(link: socket.socket, key: str) -> None:
-    """Prove the key as the asking side. Raises BrokenLink: the other side does not know it."""
+    """Exchange proofs of the key as the asking side; may raise BrokenLink."""
     nonce = _nonce(receive_frame(link, _HELLO_S, _HELLO_BYTES))
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own, "proof": _proof(key, "asks", nonce, own)}, _HELLO_S)
@@ -134,7 +123,7 @@ def prove_as_asker(link: socket.socket, key: str) -> None:
 
 
 def prove_as_answerer(link: socket.socket, key: str) -> None:
-    """Prove the key as the answering side. Raises BrokenLink: the other side does not know it."""
+    """Exchange proofs of the key as the answering side; may raise BrokenLink."""
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own}, _HELLO_S)
     said = receive_frame(link, _HELLO_S, _HELLO_BYTES)
@@ -161,16 +150,13 @@ def _check(said: dict[str, Any], proof: str) -> None:
 
 
 def has_hung_up(link: socket.socket) -> bool:
-    """Return whether a silent peer has closed its connection. Does not wait; safe while another thread sends."""
+    """Return at once whether a silent peer closed its connection; safe while another thread sends."""
     try:
         with selectors.DefaultSelector() as ready:
             ready.register(link, selectors.EVENT_READ)
-            return bool(ready.select(0))  # a peer that waits for an answer sends nothing, so readable means closed
+            return bool(ready.select(0))  # a waiting peer sends nothing, so readable means closed
     except (OSError, ValueError):
         return True
-
-
-# `Service` answers other processes on a socket, with a thread for each; `Link` is the asking side.
 
 
 UNIX = "unix:"
@@ -178,18 +164,15 @@ TCP = "tcp:"
 _PEERS = 1000
 _BACKLOG = 128
 _CONNECT_S = 1.0
-SILENCE_S = 3.0  # after that, the asker gives up: a broker sends a sign of life twice a second
-_ANSWER_S = 20.0  # after that, the asker leaves a broker whose store is silent
+SILENCE_S = 3.0  # then the asker gives up: a broker sends a sign of life twice a second
+_ANSWER_S = 20.0  # then the asker leaves a broker whose store is silent
 
 
 class Service:
-    """Listens at `address`, and calls `serve` with each peer that knows the key.
+    """Listens at `address` on its own thread, and calls `serve` with each peer that knows the key.
 
-    A Unix socket is in its own folder that only this user may enter; a killed process leaves it. `host` is an interface
-    for TCP; None: a Unix socket.
-
-    Raises:
-        OSError: it cannot listen.
+    `host` is a TCP interface; None means a Unix socket in a private folder, which a killed process leaves behind. May
+    raise OSError.
     """
 
     def __init__(self, host: str | None, key: str, serve: Callable[[socket.socket], None]) -> None:
@@ -201,7 +184,7 @@ class Service:
         self._remove: Callable[[], object] = lambda: None
         self._keep: Callable[[], object] = lambda: None
         if host is None:
-            folder = tempfile.mkdtemp(prefix="lockprovider-")  # only this user may enter it
+            folder = tempfile.mkdtemp(prefix="lockprovider-")
             remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             self._remove, self._keep = remove, remove.detach
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -215,7 +198,7 @@ class Service:
         Worker(self._accept, "broker").start()
 
     def close(self) -> None:
-        """Close all connections, stop listening, and remove the folder."""
+        """Close all connections, stop listening, and remove the socket's folder."""
         with self._guard:
             self._closed = True
             peers = [*self._peers]
@@ -260,11 +243,7 @@ class Service:
 
 
 class Link:
-    """Connection to the broker at an address that has proved the key.
-
-    Raises:
-        BrokenLink: no broker answers there.
-    """
+    """Connection to a broker that has proved the key; opening it may raise BrokenLink."""
 
     def __init__(self, address: str, key: str) -> None:
         self.address = address
@@ -289,11 +268,9 @@ class Link:
             raise
 
     def ask(self, said: list[Any]) -> list[Any]:
-        """Send operations, and return one answer for each. A BrokenLink closes the link for good.
+        """Send operations and return one answer for each; raises NoFrame if nothing was sent.
 
-        Raises:
-            BrokenLink: the outcome of the operations is unknown.
-            NoFrame: nothing was sent.
+        A BrokenLink closes the link, and leaves the outcome unknown.
         """
         self._asked += 1
         end_s = CLOCK.monotonic_s() + _ANSWER_S
@@ -322,37 +299,33 @@ class Link:
 T = TypeVar("T")
 _LOG = logging.getLogger("lockprovider")
 _ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - refused: no other process could find that address
-_AVOIDED_S = 5.0  # how long a broker that did not answer is not asked again
+_AVOIDED_S = 5.0  # for a broker that did not answer
 _SIGN_S = 0.5  # between two signs of life to a waiting asker
 _SEND_S = 5.0
 _ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 
 
 class WireCodec(Protocol[T]):
-    """Writes a recipe's operations and their results as JSON."""
+    """Encodes operations and results as JSON; decoding may raise ValueError, KeyError or TypeError."""
 
     def may_hand_over(self, operation: T) -> bool:
-        """Return whether a broker may carry it out. If not, its whole batch is carried out here."""
+        """Return whether a broker may carry it out; if not, its whole batch stays here."""
 
     def say(self, operation: T) -> list[Any]:
         """Encode an operation."""
 
     def understand(self, said: list[Any]) -> T:
-        """Decode an operation. Raises ValueError, KeyError, TypeError: it is not one."""
+        """Decode an operation."""
 
     def say_result(self, operation: T, result: Any) -> Any:
-        """Encode the result of an operation."""
+        """Encode an operation's result."""
 
     def understand_result(self, operation: T, said: Any) -> Any:
-        """Decode the result of an operation. Raises ValueError, KeyError, TypeError: it is not one."""
+        """Decode an operation's result."""
 
 
 def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - the value of a public argument
-    """Return the interface for a broker: "" for a Unix socket, None for no broker.
-
-    Raises:
-        InvalidInput: it is neither a bool nor the name of an interface.
-    """
+    """Return the broker's interface ("": a Unix socket; None: no broker), or raise InvalidInput."""
     if given is False:
         return None
     if given is True:
@@ -363,10 +336,10 @@ def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - the value o
 
 
 class Broker(Generic[T]):
-    """Broker of one client of a queue or a log. It opens no socket before its first write.
+    """Broker of one client of a queue or a log; opens no socket before its first write.
 
     Args:
-        host: the interface to listen on; "": a Unix socket.
+        host: TCP interface; "": a Unix socket.
         codec: encodes the operations.
         submit: adds a bundle of another process to the next write.
         world: the clock and ids.
@@ -383,7 +356,7 @@ class Broker(Generic[T]):
         self.be_new()
 
     def be_new(self) -> None:
-        """Reset in a forked child: close its copies of the sockets, and make a new key."""
+        """Reset in a forked child: close its copies of the sockets, and forget the key."""
         if self._service is not None:
             self._service.abandon()
         if self._link is not None:
@@ -395,9 +368,9 @@ class Broker(Generic[T]):
         self._mine: Offer | None = None
 
     def offers(self, there: object) -> object:
-        """Return the brokers to name in the next version of an object, and start to listen if needed.
+        """Return the brokers to name in the object's next version; may start to listen.
 
-        This broker is added, unless the object names another that is not avoided.
+        Adds this broker, unless the object names another that is not avoided.
         """
         offer = offers_of(there).get(self._place)
         if offer is not None and not self._is_avoided(offer[0]):
@@ -410,8 +383,8 @@ class Broker(Generic[T]):
     ) -> Handed | None:
         """Hand operations to the broker that the object names; None: carry them out here.
 
-        `sent` marks operations that may have been carried out. `asked` holds addresses that are not asked again, and
-        gets this one. Foreign operations are not handed on: they get `NotHere`.
+        `sent` marks operations that may be done already. The broker's address is added to `asked`, whose addresses are
+        not asked again. Foreign operations are not handed on: they get `NotHere`.
         """
         offer = whom_to_ask(there, self._place, self._mine, lambda one: one in asked or self._is_avoided(one))
         mine = [(one, was) for one, was in zip(operations, sent, strict=True) if not isinstance(one, Foreign)]
@@ -444,7 +417,7 @@ class Broker(Generic[T]):
             self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Return the broker's answers, and avoid it for 5 s if it fails; None: the operations exceed a frame."""
+        """Return the broker's answers, None if too large for a frame; avoids a failing broker for 5 s."""
         said = [[self._codec.say(one), was] for one, was in operations]
         try:
             if self._link is None or self._link.address != offer[0]:
@@ -476,7 +449,7 @@ class Broker(Generic[T]):
         return self._avoided.get(address, 0.0) > self._world.monotonic_s()
 
     def _listening(self) -> Offer | None:
-        """Return this broker's address and key, after it has started to listen; None if it cannot, or is closed."""
+        """Return this broker's address and key, listening from now on; None if closed or unable."""
         with self._guard:
             if self._mine is None and not self._closed and not self._is_mute:
                 key = self._world.new_id()
@@ -490,7 +463,7 @@ class Broker(Generic[T]):
             return None if self._closed else self._mine
 
     def _serve(self, peer: socket.socket) -> None:
-        """Carry out the bundles of one peer, one after the other."""
+        """Carry out the bundles of one peer in turn, until it hangs up."""
         while True:
             said = receive_frame(peer, None)
             try:
@@ -504,14 +477,14 @@ class Broker(Generic[T]):
                 raise BrokenLink(f"not understood: {error!r}") from error
             try:
                 send_frame(peer, {"ask": number, "results": self._results(peer, number, bundle)}, _SEND_S)
-            except NoFrame as error:  # the asker repeats its operations, and learns their outcomes then
+            except NoFrame as error:  # the asker repeats its operations, and gets their outcomes then
                 raise BrokenLink(str(error)) from error
 
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
-        """Carry out a bundle, sending signs of life; return the encoded results."""
+        """Carry out a bundle while sending signs of life; return the encoded results."""
         try:
             answer = self._submit(bundle)
-        except CoordinationError:  # too much waits, or the batcher was closed
+        except CoordinationError:  # overloaded or closed
             return [said_of(NotHere("it takes no more"), str) for _ in bundle.operations]
         try:
             while True:
@@ -534,7 +507,7 @@ class Handover(Generic[T]):
 
     Attributes:
         handed: marks operations that a broker may have carried out, or still may.
-        dropped: by index, operations that no draft of a log's batch carries out. A queue decides that for each draft.
+        dropped: by index, operations left out of every draft of a log's batch; a queue decides anew for each draft.
     """
 
     def __init__(self, given: Sequence[T | Foreign[T]], broker: Broker[T] | None) -> None:
@@ -545,7 +518,7 @@ class Handover(Generic[T]):
         self.dropped: dict[int, NotHere] = {}
 
     def ask(self, there: object, sent: Sequence[bool]) -> Handed | None:
-        """Hand the batch to the broker that the object names, and update `handed`; None: carry it out here."""
+        """Hand the batch to the named broker, and update `handed`; None: carry it out here."""
         handed = None if self._broker is None else self._broker.hand_over(there, self._given, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent
@@ -554,9 +527,9 @@ class Handover(Generic[T]):
     def wanted(
         self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool], dropped: dict[int, NotHere]
     ) -> list[T]:
-        """Return the operations to carry out, with `nothing` for each one in `dropped`.
+        """Return the operations to carry out, with `nothing` for those in `dropped`.
 
-        Adds to `dropped` foreign operations of closed connections, and those of names that are not in the table.
+        First adds to `dropped` foreign operations of closed connections, and those that would add a name to the table.
         """
         gone: dict[int, bool] = {}
         for place, one in enumerate(self._given):
@@ -573,6 +546,6 @@ class Handover(Generic[T]):
         return [dropped.get(place, result) for place, result in enumerate(results)]
 
     def told(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
-        """Return the results, with `unknown` for each uncertain error."""
+        """Return the results, with `unknown(message)` for each error that leaves the outcome open."""
         answers = zip(results, self.handed, strict=True)
         return [unknown(str(one)) if is_untold(one, handed=handed) else one for one, handed in answers]

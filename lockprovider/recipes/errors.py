@@ -1,27 +1,6 @@
-"""Errors of the recipes, grouped by what the caller does next. They are a second tree, next to `LockError`.
+"""Errors of the recipes: a second tree, next to `LockError`. Each can be pickled.
 
-CoordinationError
-├── Fenced               stop: a newer epoch has written; nothing of this call was written
-├── StateLocked          another client edits: wait, or look at `owner`, `valid_until_ms`, `reason`
-├── StateConflict        the state changed during the edit, nothing was written: edit again (`current` is its serial)
-├── NestedUpdate         an update waits for itself: the function of an update must not start another one
-├── NoRevision           no revision has this serial, or it was trimmed (a LookupError)
-├── TermLost             stop: another candidate may lead now (`reason` says why)
-├── NotElected           another candidate led until the timeout (`leader` is its name)
-├── ClaimLost            stop: another consumer has the message, or the claim has ended
-├── SequenceGap          the number is out of order: number messages and records in the order of the calls
-├── NoQueue              the queue does not exist: create it (a LookupError)
-├── QueueFull            messages with a key, or dead letters, fill the queue's object: take or redrive some first
-├── NoLog                the log does not exist: create it (a LookupError)
-├── Sealed               the log is sealed, nothing was appended: go on in its `successor`, if it names one
-├── LogFull              every slot is kept for `reader`, or until a trim; nothing was appended
-├── Trimmed              the position is no longer kept: go on at slot `first`, and know that records are missing
-├── TooLarge             a message or record is too large: store it elsewhere and put its name
-├── Overloaded           too many operations wait, this one was not taken: try later, or fewer at once
-└── MalformedObject      the object is not of this recipe; it was not overwritten (a ValueError)
-
-`fsspec_cas.OutcomeUnknown` means that a write's answer was lost and cannot be settled. Each error takes one sentence as
-its first argument, and can be pickled.
+`fsspec_cas.OutcomeUnknown` means that a write's answer was lost and cannot be settled.
 """
 
 from __future__ import annotations
@@ -30,14 +9,14 @@ from lockprovider.errors import LossReason
 
 
 class CoordinationError(Exception):
-    """Root of the recipes' errors; built from one sentence."""
+    """Root of the recipes' errors; its first argument is a sentence."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class Fenced(CoordinationError):
-    """A newer epoch was found in the object; `epoch` is that epoch."""
+    """A newer epoch, `epoch`, has written, so nothing of this call was written. Stop."""
 
     def __init__(self, message: str = "", epoch: int = 0) -> None:
         super().__init__(message, epoch)
@@ -45,7 +24,7 @@ class Fenced(CoordinationError):
 
 
 class StateLocked(CoordinationError):
-    """Another client edits the state; `owner` and `valid_until_ms` (epoch ms) describe its lock, as last read."""
+    """Another client edits the state: wait. `owner` and `valid_until_ms` (epoch ms) describe its lock."""
 
     def __init__(self, message: str = "", owner: str = "", valid_until_ms: int = 0, reason: str = "") -> None:
         super().__init__(message, owner, valid_until_ms, reason)
@@ -55,7 +34,7 @@ class StateLocked(CoordinationError):
 
 
 class StateConflict(CoordinationError):
-    """The state was changed while it was edited; `current` is its serial now."""
+    """The state has changed, and nothing was written: edit again. `current` is its serial now."""
 
     def __init__(self, message: str = "", current: int = 0) -> None:
         super().__init__(message, current)
@@ -63,7 +42,7 @@ class StateConflict(CoordinationError):
 
 
 class NestedUpdate(CoordinationError):
-    """The function of an update asked for an update of the same state, which would wait for itself."""
+    """The function of an update started another update of the same state, which would wait for itself."""
 
 
 class NoRevision(CoordinationError, LookupError):
@@ -71,7 +50,7 @@ class NoRevision(CoordinationError, LookupError):
 
 
 class TermLost(CoordinationError):
-    """The term is over: it lapsed, another candidate was elected, or it was resigned."""
+    """The term is over, for `reason`, and another candidate may lead. Stop."""
 
     def __init__(self, message: str = "", reason: LossReason = LossReason.TAKEN_OVER) -> None:
         super().__init__(message, reason)
@@ -79,7 +58,7 @@ class TermLost(CoordinationError):
 
 
 class NotElected(CoordinationError, TimeoutError):
-    """Another candidate led until the timeout; `leader` is the name of the leader that was read last."""
+    """Another candidate led until the timeout; `leader` is the name that was read last."""
 
     def __init__(self, message: str = "", leader: str = "") -> None:
         super().__init__(message, leader)
@@ -87,27 +66,27 @@ class NotElected(CoordinationError, TimeoutError):
 
 
 class ClaimLost(CoordinationError):
-    """The claim no longer counts: another consumer has the message, or it lapsed, or was acked, nacked or buried."""
+    """The claim has ended, or another consumer has the message. Stop working on it."""
 
 
 class SequenceGap(CoordinationError):
-    """The producer has already put a higher number, and this number is not a repeat."""
+    """The number is out of order and no repeat: number messages and records in the order of the calls."""
 
 
 class NoQueue(CoordinationError, LookupError):
-    """The path holds no queue."""
+    """The path holds no queue: create it."""
 
 
 class QueueFull(CoordinationError):
-    """The queue's object would exceed its largest size, by messages that cannot wait in segments."""
+    """Dead letters, or messages with keys, fill the queue's object: take or redrive some first."""
 
 
 class NoLog(CoordinationError, LookupError):
-    """The path holds no log."""
+    """The path holds no log: create it."""
 
 
 class Sealed(CoordinationError):
-    """The log is sealed and takes no more records; `successor` is the log that goes on, empty if none was named."""
+    """The log takes no more records, and nothing was appended. `successor` names the log that goes on, if any."""
 
     def __init__(self, message: str = "", successor: str = "") -> None:
         super().__init__(message, successor)
@@ -115,7 +94,7 @@ class Sealed(CoordinationError):
 
 
 class LogFull(CoordinationError):
-    """Every slot of the log is kept; `reader` is the slowest named reader, if there is any."""
+    """Every slot is kept, for `reader` or until a trim, and nothing was appended."""
 
     def __init__(self, message: str = "", reader: str = "") -> None:
         super().__init__(message, reader)
@@ -123,7 +102,7 @@ class LogFull(CoordinationError):
 
 
 class Trimmed(CoordinationError):
-    """The requested records are gone; `first` is the first slot that is kept."""
+    """The requested records are gone: go on at slot `first`, the first kept one."""
 
     def __init__(self, message: str = "", first: int = 0) -> None:
         super().__init__(message, first)
@@ -131,12 +110,12 @@ class Trimmed(CoordinationError):
 
 
 class TooLarge(CoordinationError):
-    """A message or record exceeds its largest size."""
+    """The message or record is too large: store it elsewhere, and put its name."""
 
 
 class Overloaded(CoordinationError):
-    """The largest number of waiting operations is reached."""
+    """Too many operations wait, and this one was not taken: try later, or fewer at once."""
 
 
 class MalformedObject(CoordinationError, ValueError):
-    """The object at the path is of another kind, or of a newer format; it was not overwritten."""
+    """The object is of another kind or a newer format, and was not overwritten."""

@@ -1,19 +1,16 @@
-"""Decisions about handing operations to a broker, and what its answers are worth. Pure.
+"""Decisions about handing operations to a broker, and what its answers prove. Pure.
 
-The object names, for each host, the process that wrote it last there: its address and a key. A process that has read
-the object asks that broker. Else it writes itself, and the object names it from then on. No promise depends on a
-broker:
+The object names, by host, the process that wrote it last there. A process that has read the object asks that broker, or
+else writes itself and becomes the broker. No promise depends on a broker:
 
 1. A broker carries out foreign operations like its own, and answers when its write is done. Operations keep their
-   (client, seq) or token in every process, so each is recognized when it comes again.
-2. A process that gets no answer does not know whether its operations were done (`sent`). It carries them out itself, or
-   hands them to another broker. A refusal after that is reported as an unknown outcome, unless it is final: the first
-   broker may be late.
-3. A process that gives up closes its connection before it writes itself. Before each draft a broker drops the
-   operations of closed connections. Either it sees that, or its write fails once the other process has written: the
-   version that it depends on is gone.
+   (client, seq) or token in every process, so each repeat is recognized.
+2. Without an answer, a process does not know whether its operations were done (`sent`). It carries them out itself, or
+   asks another broker. A later refusal is an unknown outcome, unless it is final: the first broker may be late.
+3. A process closes its connection before it writes itself. A broker drops operations of closed connections before each
+   draft. If it misses the close, its write fails once the other process has written.
 4. A broker adds no name to a table that forgets the oldest names: a late operation would be done twice.
-5. Operations that were handed over are not handed on: a process that is no longer the broker answers `NotHere`.
+5. Operations are not handed on: a process that is no longer the broker answers `NotHere`.
 """
 
 from __future__ import annotations
@@ -37,17 +34,17 @@ from lockprovider.recipes.errors import (
 T = TypeVar("T")
 Offer = tuple[str, str]  # an address, and the key that both sides know
 
-PLACES = 8  # how many hosts have a named broker
+PLACES = 8  # hosts with a named broker
 _FINAL = (Fenced, Sealed, SequenceGap, ClaimLost, TooLarge)
 _PASSED: dict[str, type[CoordinationError]] = {one.__name__: one for one in (*_FINAL, QueueFull, LogFull, Overloaded)}
 
 
 class Forgotten(Exception):
-    """An operation that was sent before cannot be told from a new one: the table no longer holds its name."""
+    """A repeated operation cannot be told from a new one, because its name left the table."""
 
 
 class NotHere(Exception):
-    """The broker did not carry out the operation, or does not know. `sent`: it may have been carried out."""
+    """The broker did not carry out the operation; with `sent`, it may have done so."""
 
     def __init__(self, message: str = "", *, sent: bool = False) -> None:
         super().__init__(message)
@@ -56,7 +53,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle(Generic[T]):
-    """Operations of another process, for one write. `wanted()`: that process is still connected."""
+    """Operations of another process for one write; `wanted()` tells whether that process is still connected."""
 
     operations: tuple[T, ...]
     sent: tuple[bool, ...]
@@ -74,7 +71,7 @@ class Foreign(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """Outcome of handing over: the results, or None. `sent`: whether each may have been carried out."""
+    """Outcome of handing over: the results or None, and whether each may have been carried out (`sent`)."""
 
     results: list[Any] | None
     sent: tuple[bool, ...]
@@ -83,7 +80,7 @@ class Handed:
 def flat(operations: Sequence[Any]) -> list[Any]:
     """Flatten bundles into single operations, foreign ones first.
 
-    Foreign operations add no name to the table, so none of their names is forgotten before its turn.
+    Foreign ones add no name to the table, so none of their names is forgotten before its turn.
     """
     found: list[Any] = []
     for one in operations:
@@ -105,7 +102,7 @@ def own(operation: Any) -> Any:
 
 
 def offers_of(there: object) -> dict[str, Offer]:
-    """Return the brokers that an object names, by host; entries that cannot be understood are left out."""
+    """Return the brokers that an object names, by host; malformed entries are skipped."""
     if not isinstance(there, Mapping):
         return {}
     found = {}
@@ -116,7 +113,7 @@ def offers_of(there: object) -> dict[str, Offer]:
 
 
 def with_offer(there: object, place: str, offer: Offer) -> dict[str, Offer]:
-    """Return the brokers with this one added as the newest; beyond `PLACES` hosts the oldest is dropped."""
+    """Return the brokers with this one as the newest, at most `PLACES` hosts."""
     others = {name: one for name, one in offers_of(there).items() if name != place}
     return dict([*others.items(), (place, offer)][-PLACES:])
 
@@ -128,7 +125,7 @@ def whom_to_ask(there: object, place: str, mine: Offer | None, avoided: Callable
 
 
 def after_answer(answers: Sequence[Any], sent: Sequence[bool]) -> Handed:
-    """Combine a broker's answers: results if it answered all; else none, and which operations may have been done."""
+    """Return the results if a broker answered all; else mark operations that it may have done."""
     if not any(isinstance(one, NotHere) for one in answers):
         return Handed(list(answers), tuple(sent))
     now = zip(answers, sent, strict=True)
@@ -136,7 +133,7 @@ def after_answer(answers: Sequence[Any], sent: Sequence[bool]) -> Handed:
 
 
 def left_in_doubt(result: object, *, sent: bool) -> bool:
-    """Return whether an error may be wrong: the operation was handed over before, and may still be carried out."""
+    """Return whether an error may be wrong, as a broker may still carry out the operation."""
     return sent and isinstance(result, Exception) and not isinstance(result, _FINAL)
 
 
@@ -147,7 +144,7 @@ def is_untold(result: object, *, handed: bool) -> bool:
 
 
 def said_of(result: object, say: Callable[[Any], Any]) -> dict[str, Any]:
-    """Encode a result for the socket. Errors that only this process understands, as the store's, become `NotHere`."""
+    """Encode a result for the socket; errors unknown to other processes become `NotHere`."""
     if isinstance(result, NotHere):
         return {"not_here": result.sent}
     if isinstance(result, BaseException):
@@ -157,11 +154,7 @@ def said_of(result: object, say: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def heard(said: object, understand: Callable[[Any], Any]) -> Any:
-    """Decode a result from the socket.
-
-    Raises:
-        ValueError, KeyError, TypeError: it is not a result.
-    """
+    """Decode a result from the socket; may raise ValueError, KeyError or TypeError."""
     if not isinstance(said, dict):
         raise TypeError(f"{said!r} is no result")
     if "not_here" in said:

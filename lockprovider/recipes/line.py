@@ -1,12 +1,9 @@
-"""Order of waiting operations, when the next write starts, and which numbers wait for a failed one. Pure: no I/O.
+"""Waiting operations of a `Batcher`, the start of its next write, and numbers held up by a failed one. Pure.
 
-1. One write is under way at a time. Operations that arrive during it go with the next write, in the order of arrival.
-2. No timer is used: a write starts as soon as the one before is answered. Callers that were just answered usually come
-   again, so the next write waits for them. It waits until as many operations wait as the last write carried, at most
-   `PATIENCE` of that write's time. Without this wait, the callers split into two groups that take turns.
-3. A pace is counted from the answer of the last write, not from its start. A store that takes one write a second counts
-   from when it is done.
-4. An answer is for the operations of that write alone.
+Operations that arrive during a write go with the next. Callers that were just answered usually come again, so the next
+write waits for as many operations as the last carried, at most `PATIENCE` of that write's time. Without this wait,
+callers split into two groups that take turns. The pace counts from the last answer: a store that takes one write a
+second counts from when it is done.
 """
 
 from __future__ import annotations
@@ -20,20 +17,19 @@ from lockprovider.recipes.errors import SequenceGap
 T = TypeVar("T")
 
 PATIENCE = 0.15  # fraction of the time that the last write took
-LEARNED_S = 60.0  # how long writes are paced after a store has throttled
+LEARNED_S = 60.0  # pacing after a store has throttled
 THROTTLED_PACE_S = 1.0
 NumberOf = tuple[Hashable, int]  # producer, and its number
 
 
 @dataclass(frozen=True, slots=True)
 class Line(Generic[T]):
-    """Operations that wait, and facts about the last write.
+    """Waiting operations in the order of arrival, and facts about the last write.
 
     Attributes:
-        waiting: in the order of arrival.
         under_way: operations of the write under way.
-        crowd: how many operations the last write carried.
-        answered_s, took_s: when the last answer came, and how long that write took.
+        crowd: number of operations in the last write.
+        answered_s, took_s: time of the last answer, and length of that write.
     """
 
     waiting: tuple[T, ...] = ()
@@ -47,17 +43,17 @@ class Line(Generic[T]):
         return replace(self, waiting=(*self.waiting, *operations))
 
     def rest_s(self, now_s: float, pace_s: float) -> float:
-        """Return how many seconds the store must still be left alone."""
+        """Return the seconds until the pace allows the next write."""
         return max(0.0, self.answered_s + pace_s - now_s)
 
     def patience_s(self, now_s: float) -> float:
-        """Return how many seconds to wait for more operations; 0 if enough wait."""
+        """Return the seconds to wait for more operations; 0 if enough wait."""
         if len(self.waiting) >= self.crowd:
             return 0.0
         return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
 
     def took(self, most: int) -> tuple[Line[T], tuple[T, ...]]:
-        """Start a write with the first waiting operations, at most `most`; with none while a write is under way."""
+        """Start a write with the first `most` waiting operations; with none while a write is under way."""
         if self.under_way:
             return self, ()
         batch = self.waiting[:most]
@@ -69,24 +65,23 @@ class Line(Generic[T]):
 
 
 def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
-    """Return the seconds from an answer to the next write; `throttled_s` is when the store last throttled."""
+    """Return the seconds from an answer to the next write; the store last throttled at `throttled_s`."""
     learned = throttled_s is not None and now_s - throttled_s < LEARNED_S
     return max(base_s, THROTTLED_PACE_S) if learned else base_s
 
 
-# Keep the numbers of producers in order, also when a write fails.
-#
-# For each producer only the last number is remembered, and a lower number counts as a repeat. So a number that failed
-# holds up later ones until it comes again. If a later number passed it, its repeat would look as if it had been
-# written.
 @dataclass(slots=True)
 class Numbers:
-    """Failed numbers of each producer. The caller gives batches one after the other."""
+    """Failed numbers of each producer. Not thread-safe.
+
+    Only a producer's last number is stored, and lower ones count as repeats. So a failed number must hold up later
+    ones: if one passed it, its repeat would look done.
+    """
 
     failed: dict[Hashable, int] = field(default_factory=dict)
 
     def held_up(self, batch: Sequence[NumberOf | None]) -> dict[int, SequenceGap]:
-        """Return, by index, errors for operations that must wait for a failed number; None in `batch` has no number."""
+        """Return, by index, an error for each operation behind a failed number; None in `batch`: no number."""
         gaps: dict[int, SequenceGap] = {}
         again: set[Hashable] = set()
         for place, one in enumerate(batch):
@@ -102,9 +97,9 @@ class Numbers:
     def carried_out(
         self, given: Sequence[T], named: Sequence[NumberOf | None], carry_out: Callable[[list[T]], Sequence[Any]]
     ) -> list[Any]:
-        """Carry out a batch by `carry_out`, except operations that must wait; return the results in order.
+        """Run `carry_out` on the operations not held up; record each number's outcome, and return the results.
 
-        Records the outcome of each number. An error that `carry_out` raises is recorded for all of them, and raised.
+        If `carry_out` raises, each number has failed.
         """
         gaps = self.held_up(named)
         taken = [one for place, one in enumerate(given) if place not in gaps]

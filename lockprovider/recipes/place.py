@@ -1,4 +1,4 @@
-"""Base classes of the recipes: opening an object by its URL, forks, and the check that its store is safe for locks."""
+"""Base classes of the recipes: opening an object by its URL, forks, and the check of its store."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ R = TypeVar("R", bound="Recipe")
 
 
 def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | None, options: Mapping[str, Any]) -> T:
-    """Create `kind` for the object at a URL.
-
-    Raises:
-        InvalidUrl, InvalidInput, NotSupported: as `store_and_path`; or `kind` has no such option.
-    """
+    """Create `kind` for the object at a URL; may raise InvalidUrl, InvalidInput, NotSupported."""
     known = [name for name in inspect.signature(kind).parameters if name not in ("store", "path")]
     for name in options:
         if name not in known:
@@ -37,13 +33,7 @@ def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | 
 
 
 def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> tuple[Store, str]:
-    """Return the folder of a URL's object as a store, and the object's name.
-
-    Raises:
-        InvalidUrl: the URL cannot be understood.
-        InvalidInput: it names no object.
-        NotSupported: no backend for this protocol.
-    """
+    """Return the store of a URL's folder, and the object's name; may raise InvalidUrl, InvalidInput, NotSupported."""
     checked = check_url(url)
     folder, slash, name = checked.rpartition("/")
     if not slash:
@@ -54,7 +44,10 @@ def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> t
 
 
 class OfThisProcess:
-    """Base of objects that own threads or remember their writes: they work in one process, and cannot be pickled."""
+    """Base of objects that own threads or remember their writes.
+
+    They cannot be pickled, and a forked child resets them.
+    """
 
     def _begin(self) -> None:
         """Set up the object's state now, and again in each forked child."""
@@ -62,7 +55,7 @@ class OfThisProcess:
         _ALL.add(self)
 
     def _be_new(self) -> None:
-        """Reset to the state of a client that has written nothing and that no caller waits for."""
+        """Reset to a client that has written nothing and has no waiting caller."""
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(
@@ -83,7 +76,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Recipe(OfThisProcess):
-    """Base of the recipes: an object below the root of a store, opened by a URL and closed by `with`."""
+    """Base of the recipes: an object in a store, opened by its URL and closed by `with`."""
 
     def __init__(self, store: Store, path: str, world: World | None) -> None:
         if not isinstance(store, Store):
@@ -95,9 +88,7 @@ class Recipe(OfThisProcess):
 
     @classmethod
     def open(cls: type[Opened], url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> Opened:
-        """Open the object at a URL. The store is not asked yet.
-
-        `storage_options` are fsspec's; `options` are those of the class.
+        """Open the object at a URL, without a request. `storage_options` are fsspec's, `options` those of the class.
 
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
@@ -121,7 +112,7 @@ class Recipe(OfThisProcess):
 
 
 class RecipeForTasks(EnteredByTasks[R]):
-    """Base of the recipes for tasks of an event loop; the arguments are those of `_of`, the class for threads."""
+    """Base of the recipes for tasks; takes the arguments of `_of`, the class for threads."""
 
     _of: ClassVar[type[Any]]
 
@@ -130,7 +121,7 @@ class RecipeForTasks(EnteredByTasks[R]):
 
     @classmethod
     def open(cls: type[OpenedForTasks], url: str, **options: Any) -> OpenedForTasks:
-        """Open the object at a URL, as the class for threads does. The store is not asked yet.
+        """Open the object at a URL, without a request, as the class for threads does.
 
         >>> lockprovider.queue.AsyncQueue.open("memory://docs/backfill.json")
         <AsyncQueue 'memory:///docs/backfill.json'>
@@ -139,7 +130,7 @@ class RecipeForTasks(EnteredByTasks[R]):
 
 
 class Proof:
-    """Check, once and before the first write of an object, that its store is safe for locks."""
+    """Checks, once and before the first write of an object, that its store is safe for locks."""
 
     def __init__(self, store: Store, path: str) -> None:
         folder = path.rpartition("/")[0]
@@ -147,17 +138,14 @@ class Proof:
         self._is_there = False
 
     def require(self) -> None:
-        """Check the store, unless a check has passed before.
-
-        Raises NotSupported, StoreError: see `require_safe_for_locks`.
-        """
+        """Check the store, unless a check has passed before; may raise NotSupported or StoreError."""
         if not self._is_there:
             require_safe_for_locks(self.store)
             self._is_there = True
 
 
 def repr_at(one: object, store: Store, path: str, more: str = "") -> str:
-    """Return the `repr` of something stored in an object: its class and its URL."""
+    """Return the `repr` of a recipe's object: its class and its URL."""
     return f"<{type(one).__name__} {store.url.rstrip('/') + '/' + path!r}{more}>"
 
 

@@ -15,11 +15,7 @@ UNNAMED = "~"  # prefix of producer names that the library makes
 
 
 def json_copy(value: Any, what: str, most: int = LARGEST_OBJECT) -> Any:
-    """Return the value as JSON reads it back; the copy shares nothing with `value`.
-
-    Raises:
-        InvalidInput: JSON cannot express the value, or changes it; or it is nested too deep, or exceeds `most` bytes.
-    """
+    """Return the value as JSON reads it back; raises InvalidInput if JSON changes it, or it is too deep or large."""
     _check_keys(value, what, DEEPEST_VALUE)
     try:
         data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -30,11 +26,7 @@ def json_copy(value: Any, what: str, most: int = LARGEST_OBJECT) -> Any:
 
 
 def check_name(value: Any, what: str) -> str:
-    """Return text that can be stored as UTF-8.
-
-    Raises:
-        InvalidInput: it is no text, or has a lone surrogate, as file names that are not UTF-8 may have.
-    """
+    """Return text that can be stored as UTF-8, or raise InvalidInput."""
     text = check_text(value, what)
     if storable(text) != text:
         raise InvalidInput(f"{what}={text!r} cannot be stored as UTF-8: give other text")
@@ -42,23 +34,14 @@ def check_name(value: Any, what: str) -> str:
 
 
 def check_producer(value: Any, what: str) -> str:
-    """Return the name of a producer, or of one message.
-
-    Raises:
-        InvalidInput: it is not a name, or cannot be stored.
-    """
+    """Return a valid name of a producer or of one message, or raise InvalidInput."""
     if not isinstance(value, str) or not value or value.startswith(UNNAMED):
         raise InvalidInput(f"{what}={value!r} must be a name that does not begin with {UNNAMED!r}")
     return check_name(value, what)
 
 
 def check_format(found: Mapping[str, Any], path: str, *known: int) -> None:
-    """Check that this version knows the format of a stored object.
-
-    Raises:
-        MalformedObject: the format is not in `known`.
-        KeyError, ValueError: the object has no format, or its format is not a number.
-    """
+    """Check a stored object's format number; may raise MalformedObject, KeyError or ValueError."""
     if as_whole(found["format"], "format") not in known:
         versions = " and ".join(map(str, known))
         raise MalformedObject(
@@ -67,16 +50,12 @@ def check_format(found: Mapping[str, Any], path: str, *known: int) -> None:
 
 
 def check_fence(fence: Any) -> int:
-    """Return the epoch of a lease, a term or a job, or the epoch itself.
-
-    Raises:
-        InvalidInput: it is not an epoch.
-    """
+    """Return the epoch of a lease, term or job, or the epoch itself; may raise InvalidInput."""
     return whole(getattr(fence, "epoch", fence), "fence", least=1)
 
 
 def storable(text: str) -> str:
-    """Return the text with each character that UTF-8 cannot encode written as an escape."""
+    """Return the text with each character that UTF-8 cannot encode as an escape."""
     return text.encode(errors="backslashreplace").decode()
 
 

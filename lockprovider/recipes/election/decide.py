@@ -1,11 +1,11 @@
 """Decisions of an election: which candidate may lead, and for how long it may believe so. Pure.
 
-1. A candidate leaves a term alone until its record did not change for the validity that it names, by the candidate's
-   monotonic clock. No wall clock is used.
-2. A candidate that reads a record for the first time may take its age from the store. The store reports by one clock
-   when it wrote the record, and when it answered. A second is subtracted, since both times are cut to whole seconds.
-3. To be elected, a candidate replaces the very version that it read, with the next epoch. If the leader has renewed
-   since, the write is refused.
+1. A candidate leaves a term alone until its record did not change for its validity, by the candidate's monotonic clock.
+   No wall clock is used.
+2. On its first read, a candidate may take the record's age from the store's clock. A second is subtracted, since both
+   times are cut to whole seconds.
+3. A candidate replaces the very version that it read, with the next epoch. If the leader has renewed since, the store
+   refuses the write.
 4. A leader believes in its term until the validity after it SENT its last successful write, less a margin. Counted from
    the answer, two could believe.
 5. A leader resigns by a write, not by a delete: each epoch is given once.
@@ -23,26 +23,23 @@ from lockprovider.bounded import LATEST_MS, as_flag, parse_object, text_in, unde
 from lockprovider.recipes.errors import MalformedObject
 from lockprovider.recipes.values import check_format, json_copy
 
-# The object of an election. Pure.
+# The object of an election:
 #
 # {"format": 1, "epoch": n, "owner": uuid, "name": text, "validity_ms": n, "resigned": bool, "heir": text,
 # "since_ms": n, "value": JSON, "write": uuid}
 #
-# `epoch` rises with each term, also after resignations: the object is never deleted. `owner` is the candidate, `name`
-# its name for people. Other candidates leave the leader alone for `validity_ms` after each write. `heir` is the
-# candidate that is to lead next. `since_ms` is the leader's wall clock when its term began, for people. `write` is the
-# id of this write: it settles a lost answer, and makes the bytes of each write differ. Unknown fields are kept. An
-# unknown format is refused, and never overwritten.
-
-
+# `epoch` rises with each term, also after resignations: the object is never deleted. `owner` is the candidate's id.
+# Other candidates leave the leader alone for `validity_ms` after each write. `heir` is to lead next. `since_ms` is the
+# leader's wall clock when its term began. `write` is this write's id: it settles a lost answer, and makes the bytes of
+# each write differ. Unknown fields are kept. An unknown format is refused, and never overwritten.
 _FORMAT = 1
 _LARGEST = 4 << 20  # bytes
-_HEIRS_SHARE = 3  # the place is kept for an heir for a third of the validity
+_HEIRS_SHARE = 3  # an heir has a third of the validity to stand
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionRecord:
-    """The leader's record, or the last leader's."""
+    """Record of the leader, or of the last leader."""
 
     epoch: int
     owner: str
@@ -57,7 +54,7 @@ class ElectionRecord:
 
     @property
     def stands_s(self) -> float:
-        """Seconds after its write in which no other candidate may lead, except the heir of a leader that resigned."""
+        """Seconds after its write in which only the heir of a resigned leader, or no candidate, may stand."""
         if not self.resigned:
             return self.validity_ms / 1000
         return self.validity_ms / 1000 / _HEIRS_SHARE if self.heir else 0.0
@@ -82,7 +79,7 @@ _KNOWN = {"format", "epoch", "owner", "name", "validity_ms", "write", "resigned"
 
 
 def decode_election(data: bytes, path: str) -> ElectionRecord:
-    """Decode a record. Raises MalformedObject: it is not one, or of a newer format."""
+    """Decode a record, or raise MalformedObject."""
     said = f"the object {path!r} is not an election and was not overwritten"
     step = "give the election another path, or remove the object if nothing needs it"
     with undecodable_as(MalformedObject, said, step):
@@ -103,12 +100,12 @@ def decode_election(data: bytes, path: str) -> ElectionRecord:
 
 
 STAMPS_S = 1.0  # over HTTP the store's times are cut to whole seconds
-_POLL_EVEN = 0.5  # this share of the pause between two reads is not random
+_POLL_EVEN = 0.5  # share of the pause that is not random
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateId:
-    """Constants of a candidate. `margin_s`: how much earlier than others it considers its term over."""
+    """Constants of a candidate; it considers its term over `margin_s` earlier than others do."""
 
     owner: str
     name: str
@@ -118,7 +115,7 @@ class CandidateId:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The record as it was last read. Until `until_s` (this process's monotonic clock) others must leave it alone."""
+    """The record as last read; others must leave it alone until `until_s` (this process's monotonic clock)."""
 
     record: ElectionRecord
     version: Version
@@ -138,14 +135,14 @@ class Leading:
 def observe(
     before: Observed | None, record: ElectionRecord, version: Version, now_s: float, age_s: float = 0.0
 ) -> Observed:
-    """Return what is known after a read answered by `now_s`; `age_s` is the record's age by the store."""
+    """Return the observation after a read answered by `now_s`; the store reports the record's age, `age_s`."""
     if before is not None and before.version == version:
         return replace(before, gone=False)
     return Observed(record, version, now_s + record.stands_s - max(0.0, age_s - STAMPS_S))
 
 
 def vanished(before: Observed | None) -> Observed | None:
-    """Return what is known after the object was not found: a leader seen before may still believe that it leads."""
+    """Return the observation of a missing object: a leader seen before may still believe that it leads."""
     return None if before is None else replace(before, gone=True)
 
 
@@ -162,10 +159,10 @@ def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
 def candidacy(
     me: CandidateId, observed: Observed | None, highest: int, *, write: str, now_ms: int, value: object = None
 ) -> ElectionRecord:
-    """Build the record that elects the candidate; `highest` is the highest epoch seen by this process.
+    """Build the record that elects the candidate; `highest` is the highest epoch this process has read.
 
-    In a new object the epoch is at least `now_ms`. So it is higher than those of a removed object, unless a clock is
-    wrong by that object's whole life.
+    In a new object the epoch is at least `now_ms`. So it exceeds those of a removed object, unless a clock is wrong by
+    that object's whole life.
     """
     there = None if observed is None or observed.gone else observed.record
     epoch = max(highest + 1, now_ms) if there is None else max(highest, there.epoch) + 1
@@ -174,7 +171,7 @@ def candidacy(
 
 
 def pause_s(observed: Observed | None, now_s: float, poll_s: float, draw: float) -> float:
-    """Return the seconds until the next read; `draw` in [0, 1) spreads candidates that wait for one moment."""
+    """Return the seconds until the next read; random `draw` in [0, 1) spreads waiting candidates."""
     pause = poll_s * (_POLL_EVEN + (1 - _POLL_EVEN) * draw)
     if observed is None:
         return pause
@@ -182,7 +179,7 @@ def pause_s(observed: Observed | None, now_s: float, poll_s: float, draw: float)
 
 
 def leads_by(me: CandidateId, record: ElectionRecord, version: Version, sent_s: float) -> Leading:
-    """Return the term after a write that was sent at `sent_s` and is done."""
+    """Return the term after a successful write that was sent at `sent_s`."""
     return Leading(record, version, sent_s + record.validity_ms / 1000 - me.margin_s)
 
 
@@ -196,9 +193,9 @@ def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, there: Observe
 def renewed(
     me: CandidateId, leading: Leading, sent: ElectionRecord, sent_s: float, there: Observed | None
 ) -> Leading | None:
-    """Return the term if a read after an unclear renewal shows that it goes on; None: it is over.
+    """Return the term if a read after an unclear renewal shows that it goes on; else None.
 
-    The object may hold an earlier write of this term. That prolongs nothing, but the next write must replace it.
+    An earlier write of this term in the object prolongs nothing, but the next write must replace it.
     """
     if not goes_on(me, leading, there):
         return None
@@ -213,12 +210,9 @@ def goes_on(me: CandidateId, leading: Leading, there: Observed | None) -> bool:
     return there is not None and not there.gone and there.record.is_of(me.owner, leading.record.epoch)
 
 
-# Results that observers of an election get.
-
-
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The leader: its name, the value that it proclaims, and its term. `since_ms` is by its own wall clock.
+    """The leader's name, its proclaimed value, its epoch, and its term's begin (`since_ms`, its own wall clock).
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", value={"port": 80})
     >>> with election.lead() as term:
@@ -235,7 +229,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The leader was elected, leads at the first look, or has proclaimed another value.
+    """The leader was elected, leads at the first read, or has proclaimed another value.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a")
     >>> with election.lead():
@@ -264,7 +258,7 @@ class Resigned:
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """The leader has not renewed its term in time; or its object is gone.
+    """The leader did not renew its term in time, or its object is gone.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", poll=0.01)
     >>> term, changes = election.lead(), election.watch()
@@ -296,7 +290,7 @@ def leads(observed: Observed | None, now_s: float) -> Leader | None:
 
 
 def change_since(before: Leader | None, observed: Observed | None, now_s: float) -> LeaderChange | None:
-    """Return what happened since `before` led; changes between two reads may be missed."""
+    """Return the change since `before` led; changes between two reads may be missed."""
     now = leads(observed, now_s)
     if now is not None:
         return None if now == before else Elected(now)

@@ -1,13 +1,4 @@
-"""`Election`: one of many candidates leads, the others wait.
-
-Promised: at most one candidate believes that it leads, whatever the wall clocks say. Clocks must run at the same speed,
-to within a tenth of the validity. Epochs rise with each term, also after resignations, crashes and restarts. An
-operation with `fence=term` refuses a leader that another has followed.
-
-Not promised: that a paused leader does nothing elsewhere before it notices. Two candidates may believe that they lead
-if the object was removed. So may they if the store's front ends differ in time by more than a tenth of the validity.
-Waiting candidates have no order.
-"""
+"""`Election`: one of many candidates leads, the others wait; `AsyncElection` wraps it for tasks."""
 
 from __future__ import annotations
 
@@ -39,13 +30,25 @@ VALIDITY_S, POLL_S = 30.0, 1.0
 class Election(Recipe):
     """An election, and one candidate of it. Thread-safe; `open` it by its URL.
 
-    `name` is the candidate's name for others (default: host and process), `value` the JSON that it proclaims. A leader
-    that does not renew leads for `validity` seconds. It renews every `renew` (default: a tenth); other candidates read
-    every `poll`.
+    Promised: at most one candidate believes that it leads, whatever the wall clocks say, if clocks run at the same
+    speed to within a tenth of the validity. Epochs rise with each term, also after resignations and crashes. An
+    operation with `fence=term` refuses a leader that another has followed.
+
+    Not promised: that a paused leader does nothing elsewhere before it notices, or an order among candidates. Two may
+    believe that they lead if the object was removed, or if the store's front ends differ in time by more than a tenth
+    of the validity.
+
+    Args:
+        name: the candidate's name for others (default: host and process).
+        value: the JSON that it proclaims.
+        validity: seconds that a leader leads without a renewal.
+        renew: seconds between renewals (default: a tenth of the validity).
+        poll: seconds between reads of other candidates.
 
     Raises:
         InvalidInput: an option has the wrong type.
         InvalidSettings: the times do not fit together.
+        MalformedObject, StoreError: from any request: the object is not an election, or the store failed.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", validity=60)
     >>> with election.lead(timeout=10) as term:
@@ -88,15 +91,13 @@ class Election(Recipe):
         return f"<Election {self.path!r}, {self.name!r} {state}>"
 
     def lead(self, timeout: float | None = None) -> Term:
-        """Wait until this candidate is elected (None: for ever); `with election.lead() as term:` resigns at the end.
+        """Wait until this candidate is elected, and return the term, which a thread renews.
 
-        It takes two requests if no candidate leads, else one conditional GET each `poll`.
+        Takes two requests if no candidate leads, else one conditional GET each `poll`. A silent store is asked until
+        the timeout; the last request may add 20 s.
 
         Raises:
-            NotElected: another candidate led for `timeout` seconds.
-            MalformedObject: the object is not an election.
-            StoreError: the store failed. A merely silent store is asked until the timeout; the last request may add 20
-                s.
+            NotElected: another candidate led for `timeout` seconds (None: wait for ever).
 
         >>> with election.lead(timeout=10) as term:
         ...     term.check()  # before each piece of work
@@ -115,9 +116,7 @@ class Election(Recipe):
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
         """Try to be elected; return the term, or the seconds to wait before the next try.
 
-        Raises:
-            NotElected: no time is left for another try.
-            MalformedObject, StoreError: as `lead`.
+        Raises NotElected once `deadline_s` has passed, or after `stop`.
         """
         if self.stopping:
             raise NotElected(f"this candidate for {self.path!r} was stopped")
@@ -150,18 +149,16 @@ class Election(Recipe):
     ) -> T | None:
         """Lead and call `main(term)`, again after each lost term, until `main` returns; return its result.
 
-        `main` runs on its own thread. When the term is lost, `term.lost` is set, and `on_deposed` decides what follows:
+        `main` runs on its own thread. When the term is lost, `term.lost` is set, and then, by `on_deposed`:
 
         - "event": nothing more.
-        - "interrupt": `Deposed` is raised in `main`, every second until it ends.
-        - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. By default `grace` is the
+        - "interrupt": `Deposed` is raised in `main`, every second until it ends. It cannot end code that blocks in C,
+          or that catches `BaseException`.
+        - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. `grace` is by default the
           margin by which a leader stops believing before others may lead.
 
-        This candidate does not stand again before `main` has ended. After `stop` the result is None.
-
-        Not promised: "interrupt" cannot end code that blocks in C, or that catches `BaseException`.
-
-        Raises what `main` raised while it led, and what `lead` raises.
+        This candidate stands again only after `main` has ended. After `stop` the result is None. Raises what `main`
+        raised while it led, and what `lead` raises.
 
         >>> election.run(lambda term: "done, in the newest term")
         'done, in the newest term'
@@ -181,15 +178,11 @@ class Election(Recipe):
         return None
 
     def ending(self, on_deposed: OnDeposed, grace: float | None) -> Ending:
-        """Return how `run` ends work that goes on after its term.
-
-        Raises:
-            InvalidInput: `on_deposed` or `grace` does not fit.
-        """
+        """Return how `run` ends work that goes on after its term; may raise InvalidInput."""
         return Ending(on_deposed, self.settings.margin_s if grace is None else seconds(grace, "grace"))
 
     def stop(self) -> None:
-        """Give up the term, let `run` end its `main` and return, and stand no more.
+        """Give up the term, make `run` end its `main` and return, and stand no more.
 
         >>> election.stop()
         >>> election.run(lambda term: "never") is None
@@ -200,7 +193,7 @@ class Election(Recipe):
             self._term.give_up("this candidate was stopped")
 
     def close(self) -> None:
-        """Stop as `stop` does, and resign the term at the store; if the store fails, the term lapses.
+        """Stop, and resign the term at the store; if the store fails, the term lapses.
 
         >>> election.close()
         """
@@ -216,14 +209,10 @@ class Election(Recipe):
         return self._stopping.is_set()
 
     def leader(self) -> Leader | None:
-        """Return the leader, as far as an observer can know; None: no candidate leads. One conditional GET.
+        """Return the leader, as far as an observer can know, by one conditional GET; None: no candidate leads.
 
-        The first read takes one request more, for the record's age. If the store does not report it (memory, local
+        The first read takes one more request, for the record's age. If the store does not report it (memory, local
         disk), a dead leader counts until its validity has passed since that read.
-
-        Raises:
-            MalformedObject: the object is not an election.
-            StoreError: the store did not answer.
 
         >>> with election.lead():
         ...     election.leader().name
@@ -236,10 +225,7 @@ class Election(Recipe):
     def watch(self) -> Iterator[LeaderChange]:
         """Yield the current leader, then each change, until `stop`; changes between two reads may be missed.
 
-        It takes one conditional GET each `poll`.
-
-        Raises:
-            MalformedObject, StoreError: as `leader`; but a store that is merely silent is asked again.
+        Takes one conditional GET each `poll`. A silent store is asked again.
 
         >>> with election.lead():
         ...     next(election.watch()).leader.name
@@ -265,13 +251,9 @@ class Election(Recipe):
         return change_since(before, observed, now_s), leads(observed, now_s), wait_s
 
     def transfer(self, to: str) -> None:
-        """Resign in favour of the candidate of that name: no other one stands for a third of the validity.
+        """Resign in favour of the named candidate: for a third of the validity no other one stands.
 
-        After that time any candidate may lead.
-
-        Raises:
-            NotElected: this candidate does not lead.
-            OutcomeUnknown, StoreError: as `Term.resign`.
+        Raises NotElected if this candidate does not lead, and what `Term.resign` raises.
 
         >>> term = election.lead()
         >>> election.transfer("b")
@@ -288,14 +270,8 @@ class Election(Recipe):
         term.resign(to)
 
 
-# `AsyncElection`: an election for tasks of an event loop.
-#
-# It wraps an `Election`, so every promise is the same. Each call has a thread while it runs, and each term has the
-# thread that renews it. A term that is won for a cancelled task is resigned.
-
-
 class AsyncTerm(ForTasks[Term]):
-    """A term, for a task; see `Term`. `lost.is_set()` may be called on the loop; `wait_lost` waits for it.
+    """A term, for tasks; see `Term`. `lost.is_set()` may be called on the loop.
 
     >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
     >>> async with election.lead() as term:
@@ -345,7 +321,10 @@ class AsyncTerm(ForTasks[Term]):
 
 
 class AsyncElection(RecipeForTasks[Election]):
-    """An election, for tasks; the arguments are those of `Election`.
+    """An election, for tasks; takes the arguments of `Election`.
+
+    Each call has a thread while it runs, and each term has one that renews it. A term won for a cancelled task is
+    resigned.
 
     >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
     >>> await election.leader() is None
@@ -380,7 +359,7 @@ class AsyncElection(RecipeForTasks[Election]):
         on_deposed: OnDeposed = "interrupt",
         grace: float | None = None,
     ) -> T | None:
-        """Run as `Election.run` does; `main` is a coroutine function, and is interrupted by a cancellation.
+        """Run as `Election.run` does; `main` is a coroutine function, interrupted by cancellation.
 
         >>> async def main(term):
         ...     return "done"
@@ -409,12 +388,11 @@ class AsyncElection(RecipeForTasks[Election]):
 
 
 def _leave(term: Term) -> None:
-    """Resign the term, as the end of a `with` does."""
     term.__exit__(None, None, None)
 
 
 async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> BaseException | None:
-    """Wait until the task ends, and end it if the term is lost first; return its error."""
+    """Wait for the task, ending it if the term is lost first; return its error."""
     lost = asyncio.ensure_future(term.wait_lost())
     try:
         await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)

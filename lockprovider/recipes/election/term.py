@@ -1,4 +1,4 @@
-"""`Term`: the term of an elected candidate; its requests, and the end of its work."""
+"""`Term` of an elected candidate, the candidate's requests, and the end of its work."""
 
 from __future__ import annotations
 
@@ -70,14 +70,8 @@ class Candidate:
     def look(self) -> Observed | None:
         """Read the record, cache and return it; None if this candidate never found the object.
 
-        If the object was removed since, the last observation is returned, marked as gone.
-
-        It takes one conditional GET, shared by concurrent callers. The first read of a term takes one request more, for
-        its age, if the store reports it by its own clock.
-
-        Raises:
-            MalformedObject: the object is not an election.
-            StoreError: the store did not answer.
+        Returns the last observation, marked as gone, if the object was removed since. Takes one conditional GET, shared
+        by concurrent callers; the first read may take one more, for the record's age.
         """
         content = self._object.get()
         now_s = self.world.monotonic_s()
@@ -98,10 +92,8 @@ class Candidate:
     def stand(self, observed: Observed | None, value: Any) -> Leading | None:
         """Try to be elected, based on what was observed; return None if another candidate was.
 
-        Raises:
-            OutcomeUnknown: a term that was won lapses, or is won again.
-            NotSupported: the store ignores conditions, so two candidates could lead.
-            MalformedObject, StoreError: as `look`.
+        Raises NotSupported if the store ignores conditions, as two could lead. After OutcomeUnknown a term that was won
+        lapses, or is won again.
         """
         self._proof.require()
         sent_s = self.world.monotonic_s()
@@ -114,11 +106,9 @@ class Candidate:
         return decide.elected(self.me, record, sent_s, self.look())  # the refusal may be of its second copy
 
     def renew(self, leading: Leading, changes: dict[str, Any] | None = None) -> Leading:
-        """Prolong the term by one write, which also applies `changes` to the record.
+        """Prolong the term by one write, which also applies `changes`; raises TermLost if it is over.
 
-        Raises:
-            TermLost: it is over.
-            OutcomeUnknown, StoreError: the deadline stays, and it may be tried again.
+        After OutcomeUnknown or StoreError the deadline stays, and you may try again.
         """
         for _ in range(_SENDS):
             sent_s = self.world.monotonic_s()
@@ -126,7 +116,7 @@ class Candidate:
             if left_s <= 0:
                 raise TermLost(self._over(leading, "it was not renewed in time"), LossReason.LAPSED)
             record = replace(leading.record, **(changes or {}), write=self.world.new_id())
-            # a hanging request must not hide the end of the term until others may lead
+            # a hanging request must not hide the end of the term
             outcome = self._put(record, leading.version, min(_REQUEST_S, max(left_s, self.me.margin_s / 2)))
             if isinstance(outcome, Won):
                 return decide.leads_by(self.me, record, outcome.version, sent_s)
@@ -140,11 +130,7 @@ class Candidate:
         raise Unavailable(f"the term {leading.record.epoch} of {self._path!r} was not renewed", path=self._path)
 
     def resign(self, leading: Leading, heir: str) -> None:
-        """End the term, in favour of `heir` if not empty. If the term is over already, nothing is written.
-
-        Raises:
-            OutcomeUnknown, StoreError: if it was not done, the term lapses.
-        """
+        """End the term by a write, in favour of `heir` if not empty; if that fails, it lapses."""
         for _ in range(_SENDS):
             record = leading.record.resign(self.world.new_id(), heir)
             if isinstance(self._put(record, leading.version, _REQUEST_S), Won):
@@ -167,7 +153,7 @@ class Candidate:
         return known[1]
 
     def _age_s(self, version: Version) -> float:
-        """Return the record's age at that version, by the store's own clock; 0 if it is not known."""
+        """Return the record's age at that version, by the store's own clock; 0 if unknown."""
         try:
             info = self._store.head(self._path, timeout=_REQUEST_S)
         except ObjectNotFound:
@@ -191,7 +177,7 @@ _LOG = logging.getLogger("lockprovider")
 
 
 class LostEvent(Signal):
-    """Set once the term is over. `is_set` is also True when its time has passed and no thread has set it."""
+    """Signal that a term is over; `is_set` also checks the clock, through `over`."""
 
     def __init__(self, over: Callable[[], bool]) -> None:
         super().__init__()
@@ -203,10 +189,10 @@ class LostEvent(Signal):
 
 
 class Term:
-    """A term of this candidate. Leave it with `with`, or `resign`; until then a thread renews it.
+    """A term of this candidate, renewed by a thread until you leave its `with` or `resign`.
 
     It belongs to the process that was elected: a forked child finds it lost. If this process or its machine is paused
-    for longer than the validity, another candidate may lead. So give the term as `fence` to what you write.
+    for longer than the validity, another candidate may lead, so give the term as `fence` to what you write.
 
     Attributes:
         epoch: rises with each term: `fence=term`.
@@ -295,7 +281,7 @@ class Term:
             self._renew({"value": told})
 
     def resign(self, to: str = "") -> None:
-        """End the term; the next may begin at once. `to`: the next leader, if it stands within a third of the validity.
+        """End the term, so that another may begin. `to` leads next, if it stands within a third of the validity.
 
         Raises:
             OutcomeUnknown, StoreError: if it was not done, the term lapses.
@@ -319,7 +305,7 @@ class Term:
         self._end(TermLost(self._said(why), LossReason.RELEASED))
 
     def when_lost(self, call: Callable[[], object]) -> None:
-        """Call `call` once the term is over, on the thread that notices; at once, if it is over already.
+        """Call `call` once the term is over, on the thread that notices, or at once if it is over already.
 
         >>> term.when_lost(lambda: print("stop"))
         >>> term.resign()
@@ -344,7 +330,7 @@ class Term:
     # -- for its heartbeat ---------------------------------------------------------------------------------------------
 
     def renew(self) -> bool:
-        """Prolong the term once; for its heartbeat."""
+        """Prolong the term once, for its heartbeat; True: go on."""
         with self._one_write:
             if not Signal.is_set(self.lost):
                 with contextlib.suppress(TermLost):
@@ -352,7 +338,7 @@ class Term:
         return True
 
     def abandon(self, why: str) -> None:
-        """Mark the term as lapsed: it is not renewed any more, and no caller asked for that."""
+        """Mark the term as lapsed, which ends its renewals."""
         self._end(TermLost(self._said(why), LossReason.LAPSED))
 
     def _renew(self, changes: dict[str, Any]) -> None:
@@ -387,15 +373,12 @@ class Term:
             call()
 
 
-# Work under a term, and how it ends when another candidate may lead.
-
-
 T = TypeVar("T")
 OnDeposed = Literal["event", "interrupt", "exit"]
 
-DEPOSED_CODE = 123  # exit code of a process that lost its term; `lockprovider run` uses it for a lost lease
+DEPOSED_CODE = 123  # exit code, as `lockprovider run` has it for a lost lease
 AGAIN_S = 1.0  # between two interrupts of the work
-_LOOK_S = 0.2  # so that a Ctrl-C is noticed
+_LOOK_S = 0.2  # between two checks for a Ctrl-C
 
 
 class Deposed(BaseException):
@@ -432,10 +415,9 @@ class Ending:
 
 
 def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[bool, T | None]:
-    """Call `main` on its own thread. Return whether it ended by itself while it led, and its result.
+    """Call `main` on its own thread; return whether it ended by itself while it led, and its result.
 
-    Raises:
-        What `main` raised, except errors caused by the loss.
+    Raises what `main` raised, except errors caused by the loss.
     """
     call = _Call(main, term)
     try:
@@ -450,12 +432,9 @@ def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[b
 
 
 def ended_by_itself(error: BaseException | None, term: Term) -> bool:
-    """Return whether work ended while it led; False: it ended because the term was lost.
+    """Return whether work ended while it led, or raise its error unless the loss caused it.
 
     After an error that a loss may cause, it renews the term to find out.
-
-    Raises:
-        The error, if the loss did not cause it.
     """
     if error is None:
         return not term.lost.is_set()
@@ -469,7 +448,7 @@ def ended_by_itself(error: BaseException | None, term: Term) -> bool:
 
 
 class _Call:
-    """One call on its own thread that can be interrupted."""
+    """One interruptible call of `main` on its own thread."""
 
     def __init__(self, main: Callable[[Term], Any], term: Term) -> None:
         self.done = Signal()
@@ -482,7 +461,7 @@ class _Call:
         self._thread.start()
 
     def end(self, ending: Ending) -> None:
-        """Wait until the call has ended, interrupting it as `ending` says; it may exit the process."""
+        """Wait until the call has ended, interrupting it as `ending` says; may exit the process."""
         waited_s = 0.0
         while True:
             if ending.interrupts:
@@ -500,6 +479,7 @@ class _Call:
                 _raise_in(self._thread.ident, Deposed)
 
     def _live(self) -> None:
+        """Run the call on its thread, keep its result or error, and set `done`."""
         try:
             try:
                 self.result = self._main(self._term)

@@ -1,8 +1,4 @@
-"""`AsyncQueue`: a queue for tasks of an event loop.
-
-It wraps a `Queue`, so every promise is the same. Each call has a thread while it runs. A cancelled call ends at once.
-An operation that a write has taken goes on, and a claimed message is given back.
-"""
+"""`AsyncQueue`: a queue for tasks of an event loop, with the promises of `Queue`."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from lockprovider.recipes.queue.queue import Queue, told_of_errors
 
 
 class AsyncJob(EnteredByTasks[Job]):
-    """A claimed message, for a task; see `Job`. Leave it with `async with`; a cancelled end of it goes on.
+    """A claimed message, for tasks; see `Job`. Leave it with `async with`; if cancelled, its end goes on.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipt = await queue.put("mon")
@@ -43,7 +39,7 @@ class AsyncJob(EnteredByTasks[Job]):
 async def _failed(
     job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
 ) -> bool:
-    """Await `fn` with the job and end the job; return whether `fn` raised, after telling `tell`."""
+    """Await `fn` with the job and end the job; return whether `fn` raised, after calling `tell`."""
     try:
         async with job:
             await fn(job)
@@ -58,13 +54,15 @@ def _for_a_task(job: Job | None) -> AsyncJob | None:
 
 
 def _give_back(job: Job | None) -> None:
-    """Give back a message that was claimed for a cancelled task."""
     if job is not None:
         job.leave()
 
 
 class AsyncQueue(RecipeForTasks[Queue]):
-    """A queue, for tasks; the arguments are those of `Queue`.
+    """A queue, for tasks; takes the arguments of `Queue`.
+
+    Each call has a thread while it runs. A cancelled call ends at once: an operation that a write has taken goes on,
+    and a claimed message is given back.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipts = await queue.put_many(["mon", "tue"], producer="backfill-7")
@@ -106,7 +104,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
         until_empty: bool = False,
         on_error: Callable[[AsyncJob, Exception], None] | None = None,
     ) -> Worked:
-        """Work on messages as `Queue.work` does; `fn` is a coroutine function, called by `tasks` tasks at once.
+        """Work on messages as `Queue.work` does, with `tasks` tasks that await the coroutine function `fn`.
 
         >>> async def load(job):
         ...     print(job.body)

@@ -6,17 +6,16 @@
  "recent": [id, ...]}
 message: [n, priority, not_before, attempts, key, body, kind, error]
 
-With segments the format is 2, and there is "segments": [[name, count, bytes, priority, n, due], ...]. `priority` and
-`n` belong to the first message in the order of delivery; `due` is when the first message may be delivered. A segment is
-its own object, written once under a name that is never used again:
+Format 2 adds "segments": [[name, count, bytes, priority, n, due], ...]. `priority` and `n` are those of the first
+message in the order of delivery; `due` is when the first message may be delivered. A segment is its own object, written
+once under a name that is never used again:
 
 {"format": 1, "id": uuid of the queue, "messages": [message, ...]}
 
-"broker", if present, names the processes that write for others: {host: [address, key]}.
-
-Times are epoch ms. `rev` rises with each write, `next` is the number of the next message, `turn` rises with each claim.
-`recent` holds the ids of the last writes: they settle lost answers, and make the bytes of each write differ. Unknown
-fields are kept. An unknown format is refused, and never overwritten.
+An optional "broker" names the processes that write for others: {host: [address, key]}. Times are epoch ms. `rev` rises
+with each write, `next` is the number of the next message, `turn` rises with each claim. `recent` has the ids of the
+last writes: they settle lost answers, and make the bytes of each write differ. Unknown fields are kept. An unknown
+format is refused, and never overwritten.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class QueueSettings:
     """Settings that all clients of a queue share.
 
     Attributes:
-        visible_s: how long a claim lives without a heartbeat, by default.
+        visible_s: seconds that a claim lives without a heartbeat, by default.
         max_attempts: deliveries after which an unacked message becomes a dead letter.
         max_bytes: largest size of the object; further messages wait in segments.
 
@@ -77,7 +76,7 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `text` is its JSON, and `said` its body's JSON; each is made once."""
+    """One message; `text` caches its JSON, and `said` its body's."""
 
     n: int
     priority: int
@@ -90,11 +89,7 @@ class Message:
     said: str = field(default="", compare=False, repr=False)
 
     def told(self) -> Message:
-        """Return the message with its text.
-
-        Raises:
-            TypeError, ValueError: the body is neither bytes nor JSON.
-        """
+        """Return the message with its text, or raise TypeError or ValueError for a bad body."""
         raw = isinstance(self.body, bytes)
         said = self.said or _dump(base64.b64encode(self.body).decode() if raw else self.body)
         n, priority, not_before_ms, attempts, key = self.n, self.priority, self.not_before_ms, self.attempts, self.key
@@ -114,10 +109,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A message that a worker has. `token` belongs to this delivery alone; `beat` rises with each heartbeat.
-
-    `text` is its JSON, made once for many writes.
-    """
+    """A message that a worker has; `token` is of this delivery alone, `beat` rises with each heartbeat."""
 
     message: Message
     token: str
@@ -149,10 +141,10 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Messages in their own object; `messages` are set once they were read, and before they are written.
+    """Messages in their own object; `messages` is None until they were read.
 
-    `first` is the lowest order of delivery among them. `due_ms` is when the first may be delivered (epoch ms, 0: now).
-    `size` is their size in bytes.
+    `first` is their lowest order of delivery, `due_ms` when one may be delivered (epoch ms, 0: now), `size` their
+    bytes.
     """
 
     name: str
@@ -175,7 +167,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Contents:
-    """Contents of the whole object; `operations.carry_out` changes a copy of it.
+    """Contents of the whole object; `operations.carry_out` changes a copy.
 
     `ready` is in the order of delivery, `segments` in the order of their first messages.
     """
@@ -194,8 +186,8 @@ class Contents:
     settled: dict[str, str] = field(default_factory=dict)
     recent: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
-    size: int = 0  # bytes of the messages in the object and of the references to segments
-    loose: int = 0  # bytes of messages that may move to a segment: they are ready, and have no key
+    size: int = 0  # bytes of messages in the object and of references to segments
+    loose: int = 0  # bytes of ready messages without a key, which may move to a segment
     changed: bool = False
 
     def copy(self) -> Contents:
@@ -222,7 +214,7 @@ class Contents:
         self.loose += 0 if message.key else len(message.text)
 
     def order_at(self, place: int) -> tuple[float, float]:
-        """Return the order of the ready message at an index; after the last, one behind all."""
+        """Return the order of the ready message at an index, infinite after the last."""
         return self.ready[place].order if place < len(self.ready) else (float("inf"), 0.0)
 
     def pop(self, place: int) -> Message:
@@ -256,7 +248,7 @@ _SEGMENT = re.compile(r"[\w.-]+")
 
 
 def decode_queue(data: bytes, path: str) -> Contents:
-    """Decode a queue's object. Raises MalformedObject: it is not a queue, or of an unknown format."""
+    """Decode a queue's object, or raise MalformedObject."""
     with undecodable_as(MalformedObject, f"{path!r} is not a queue and was not changed", "give the queue another path"):
         found = parse_object(data, most=LARGEST_QUEUE)
         check_format(found, path, _FORMAT, _FORMAT_WITH_SEGMENTS)
@@ -285,7 +277,7 @@ def decode_queue(data: bytes, path: str) -> Contents:
 
 
 def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]:
-    """Decode a segment's messages. Raises MalformedObject: it is not of this queue, or of an unknown format."""
+    """Decode the messages of this queue's segment, or raise MalformedObject."""
     with undecodable_as(MalformedObject, f"{path!r} is not a segment of a queue and was not changed"):
         found = parse_object(data, most=LARGEST_QUEUE)
         if (found["format"], found["id"]) != (_SEGMENT_FORMAT, queue_id):
@@ -294,7 +286,7 @@ def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]
 
 
 def decode_claim(stored: list[Any]) -> Claim:
-    """Decode a claim. Raises ValueError, TypeError: it is not one."""
+    """Decode a claim; may raise ValueError or TypeError."""
     message, token, who, beat, until_ms, visible_ms, turn = stored
     as_whole(until_ms, "until", most=LATEST_MS)
     as_whole(visible_ms, "visible", most=LATEST_MS)
@@ -311,7 +303,7 @@ def decode_claim(stored: list[Any]) -> Claim:
 
 
 def _message(stored: list[Any]) -> Message:
-    """Decode a message. Raises Undecodable, ValueError, TypeError: it is not one."""
+    """Decode a message; may raise Undecodable, ValueError or TypeError."""
     n, priority, not_before_ms, attempts, key, body, kind, error = stored
     if not are_wholes((n, attempts)):
         raise Undecodable("a message has no number or no count of its attempts")
@@ -353,23 +345,20 @@ def _settings(stored: Mapping[str, Any]) -> QueueSettings:
     return QueueSettings(float(visible_s), whole_in(stored, "max_attempts", least=1), whole_in(stored, "max_bytes"))
 
 
-# Choose which messages wait in segments, and when they come back. Pure.
+# Which messages wait in segments:
 #
-# 1. Messages beyond `IN_OBJECT`, or beyond half of the object's size, go into segments, the last to be delivered first.
-#    A message with a key stays in the object: whether an earlier one has its key must be known without a read.
-# 2. A segment comes back as a whole, when no message in the object would be delivered before its first one. So the
-#    order of delivery is the same as without segments. Delayed messages have their own segments, which count once their
-#    first message is due.
+# 1. Messages beyond `IN_OBJECT`, or beyond half of the object's size, move to segments, the last to be delivered first.
+#    A message with a key stays: whether an earlier one has its key must be known without a read.
+# 2. A segment comes back as a whole, when no message in the object would be delivered before its first one, so the
+#    order of delivery stays. Delayed messages have their own segments, which count once their first message is due.
 # 3. A segment is written before the object names it, and removed after the object no longer names it. A name is used
 #    once. So if its writer's base version is gone and the object does not name a segment, no version ever will.
-
-
 SEGMENT = 1000  # messages in a segment, at most
 IN_OBJECT = 2000  # ready messages without a key in the object, at most
 
 
 class SegmentWanted(Exception):
-    """The messages of this segment must be read before the outcome can be decided."""
+    """The messages of the named segment must be read before the outcome can be decided."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -377,7 +366,7 @@ class SegmentWanted(Exception):
 
 
 def spill(contents: Contents, now_ms: int, stem: str) -> None:
-    """Move messages that are too many for the object into segments; `stem` makes their names unique."""
+    """Move messages beyond the object's limits into segments, whose names contain the unique `stem`."""
     most_bytes = contents.settings.max_bytes // 2
     if len(contents.ready) <= IN_OBJECT and contents.loose <= most_bytes:
         return
@@ -395,10 +384,7 @@ def spill(contents: Contents, now_ms: int, stem: str) -> None:
 
 
 def promote(contents: Contents, segment: Segment) -> None:
-    """Move a segment's messages into the object, and drop its reference.
-
-    Raises SegmentWanted: the segment was not read.
-    """
+    """Move a segment's messages into the object, or raise SegmentWanted if they were not read."""
     if segment.messages is None:
         raise SegmentWanted(segment.name)
     contents.segments.remove(segment)
@@ -409,7 +395,7 @@ def promote(contents: Contents, segment: Segment) -> None:
 
 
 def with_messages(contents: Contents, found: Mapping[str, tuple[Message, ...]]) -> Contents:
-    """Set the messages of all segments of these contents (None if not in `found`), and return the contents."""
+    """Set the messages of all segments (None if not in `found`), and return the contents."""
     contents.segments = [
         one if one.messages is found.get(one.name) else replace(one, messages=found.get(one.name))
         for one in contents.segments
@@ -424,12 +410,12 @@ def has_room(contents: Contents, segment: Segment) -> bool:
 
 
 def next_segment(contents: Contents, now_ms: int) -> Segment | None:
-    """Return the segment with the first message in order, among those with a due message."""
+    """Return the first segment in order that has a due message."""
     return next((one for one in contents.segments if one.due_ms <= now_ms), None)
 
 
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:
-    """Cut a segment from the end of `loose`, and leave at least one message."""
+    """Cut a segment from the end of `loose`, leaving at least one message."""
     waits = _due_ms(loose[-1], now_ms) > 0
     taken: list[Message] = []
     size = 0

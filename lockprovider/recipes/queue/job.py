@@ -1,4 +1,4 @@
-"""`Job`: a message that this process works on, and its heartbeat; results of a queue's methods."""
+"""`Job`: a claimed message of this process, its heartbeat, and results of `Queue`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lockprovider.recipes.values import check_name, json_copy, storable
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Receipt of a message in the queue. `again`: it was put before; `n` is then 0 if its number is not known.
+    """Receipt of a message. `again`: it was put before; `n` is then 0 if its number is unknown.
 
     >>> lockprovider.queue.create("memory://docs/backfill.json").put("mon")
     Receipt(n=1, again=False)
@@ -34,10 +34,13 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class QueueStat:
-    """Counts of one read of a queue: messages that are ready (`delayed` of them not due yet), claimed, and dead.
+    """Counts of a queue's messages, from one read.
 
-    `put` is how many were put ever. `bytes` is the size of the messages in the queue's object; `segments` is the number
-    of further objects with messages. `rev` is the revision for `Queue.purge`.
+    Attributes:
+        ready, claimed, dead: messages in this state; `delayed` of the ready ones are not due yet.
+        put: messages put ever.
+        bytes: size of the messages in the queue's object; `segments` further objects hold messages.
+        rev: revision for `Queue.purge`.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put("mon", delay_s=3600)
@@ -101,8 +104,8 @@ Do = Callable[[Any], Any]
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
 _BEATS = 3  # heartbeats in the time of a claim
-_JOBS = 16  # ended jobs are dropped at 16 jobs, or at twice as many as are worked on
-_LINGER_S = 1.0  # how long the thread waits for a job before it ends, and its longest wait between two looks
+_JOBS = 16  # ended jobs are dropped above this number
+_LINGER_S = 1.0  # longest wait of the thread, which ends after it without jobs
 _ERROR_CHARS = 500
 _BODY_BYTES = 256 << 10
 _LONGEST_DELAY_S = 300.0
@@ -145,13 +148,13 @@ class Job(OfThisProcess):
         self.believe_until(began_s)
 
     def believe_until(self, sent_s: float) -> None:
-        """Move the deadline of `check`: a write sent at `sent_s` (monotonic s) made or prolonged the claim."""
+        """Move the deadline of `check` after a write, sent at `sent_s` (monotonic s), made or prolonged the claim."""
         self._deadline_s = sent_s + self.visible_s - min(self.visible_s / _MARGIN_SHARE, _MARGIN_MAX_S)
 
     def check(self) -> None:
         """Check, without a request, that no other worker has the message, as far as this process can know.
 
-        It sets `lost` once the claim's time has passed.
+        Sets `lost` once the claim's time has passed.
 
         Raises:
             ClaimLost: stop working on it.
@@ -172,7 +175,7 @@ class Job(OfThisProcess):
             )
 
     def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
-        """Put a further message by the ack's own write: both happen, or neither.
+        """Add a message that the ack's own write puts: both happen, or neither.
 
         >>> job.then({"report of": "mon"})
         >>> job.ack()
@@ -185,8 +188,7 @@ class Job(OfThisProcess):
         """End the message: it is not delivered again.
 
         Raises:
-            ClaimLost: the claim had ended; another worker may have it, or has done it. The messages of `then` were not
-                put.
+            ClaimLost: the claim had ended, and the messages of `then` were not put.
             OutcomeUnknown: do it again.
             CasError: the store failed; do it again within `visible_s`, before the claim lapses.
 
@@ -197,12 +199,9 @@ class Job(OfThisProcess):
         self._end(End(self.n, self.token, "ack", tuple(self._then)))
 
     def nack(self, *, delay_s: float | None = None, error: str = "", counts: bool = True) -> None:
-        """Give the message back, for delivery after `delay_s`; with `counts=False` the attempt is not counted.
+        """Give the message back, for delivery after `delay_s`; `counts=False` does not count the attempt.
 
-        By default the delay is 2 s, doubling with each attempt, at most 300 s.
-
-        Raises:
-            ClaimLost, OutcomeUnknown: as `ack`.
+        By default the delay is 2 s, doubling with each attempt, at most 300 s. Raises what `ack` raises.
 
         >>> job.nack(delay_s=0, error="no file yet")
         >>> again = queue.claim()
@@ -227,10 +226,7 @@ class Job(OfThisProcess):
         self.lost.set()
 
     def bury(self, why: str) -> None:
-        """Make it a dead letter: it is not delivered again until `redrive`.
-
-        Raises:
-            ClaimLost, OutcomeUnknown: as `ack`.
+        """Make it a dead letter, not delivered again until `redrive`. Raises what `ack` raises.
 
         >>> job.bury("no such day")
         >>> queue.dead()[0].why
@@ -280,18 +276,13 @@ class Job(OfThisProcess):
         try:
             self._do(end)
         except BaseException:
-            self.lost.set()  # the work is over, so a claim whose end failed must lapse
+            self.lost.set()  # a claim whose end failed must lapse
             raise
         self.ended = end.verb
 
 
 def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:
-    """Build a message to put.
-
-    Raises:
-        InvalidInput: JSON cannot express it, or an argument does not fit.
-        TooLarge: it exceeds 256 KiB.
-    """
+    """Build a message to put; may raise InvalidInput, or TooLarge beyond 256 KiB."""
     not_before_ms = world.now_ms() + int(seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
     check_name(key, "key")
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
@@ -311,7 +302,7 @@ def count(worked: Worked, job: Job, *, failed: bool) -> None:
 
 
 class ClaimHeartbeat:
-    """Prolongs the claims of all jobs of a process by one operation, on a thread that lives while jobs do."""
+    """Prolongs the claims of all jobs by one operation, on a thread that lives while jobs do."""
 
     def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit
@@ -322,9 +313,9 @@ class ClaimHeartbeat:
         """Reset to no jobs, also in a forked child, which holds no claims."""
         self._jobs: dict[str, Job] = {}
         self._every_s = 0.0  # between two heartbeats
-        self._most = _JOBS  # ended jobs are dropped above this number
-        self._sooner = Signal()  # set for a job that needs a sooner heartbeat, and by `close`
-        self._beating = threading.Lock()  # held by the thread that sends heartbeats
+        self._most = _JOBS
+        self._sooner = Signal()  # wakes the thread early
+        self._beating = threading.Lock()  # held by the running thread
         self._closed = False
 
     def add(self, job: Job) -> None:
@@ -364,13 +355,13 @@ class ClaimHeartbeat:
                     return
                 began_s = now_s
             elif (left_s := began_s + self._every_s - now_s) > 0:
-                self._sooner.wait(min(left_s, _LINGER_S))  # wakes up for a new job, or to see that all have ended
+                self._sooner.wait(min(left_s, _LINGER_S))  # or for a new job
             else:
                 began_s = now_s
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
-        """Prolong these claims now, and mark lost ones. If it fails, the next heartbeat may be in time."""
+        """Prolong these claims now, and mark lost ones; a failure is left to the next heartbeat."""
         sent_s = self._world.monotonic_s()
         try:
             lost = self._submit(Beat(tuple((job.n, job.token) for job in jobs))).result()

@@ -5,9 +5,8 @@ Each operation recognizes its own repeat, so it can be sent again after a lost a
 1. A put is known by (producer, seq). The numbers of a producer rise, and one client at a time puts as it. Of two
    clients with one name, the slower is refused, and never takes the other's message for its own.
 2. A claim is known by the token that its client has chosen.
-3. The end of a claim (ack, nack, bury) is known by the message and the token. It ends the claim with that token. If
-   that claim was ended in the same way, it succeeds again. For any other claim it raises `ClaimLost`. Time decides when
-   a claim lapses, never whose ack counts.
+3. The end of a claim (ack, nack, bury) is known by message and token. It succeeds again if that claim was ended in the
+   same way, and raises `ClaimLost` for any other claim. Time decides when a claim lapses, never whose ack counts.
 
 A message with a key is delivered when no other of its key is claimed, and all earlier ones of its key are done.
 """
@@ -42,7 +41,7 @@ from lockprovider.recipes.values import UNNAMED
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """A message to put; `not_before_ms` is epoch ms, 0 for now. `said` is its body's JSON, if known."""
+    """A message to put; `not_before_ms` is epoch ms (0: now), `said` its body's JSON, if known."""
 
     body: Any
     key: str = ""
@@ -53,7 +52,7 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Put a message once. `known`: the producer's numbers up to this one are known to be put."""
+    """Put a message once; the producer's numbers up to `known` are known to be put."""
 
     message: New
     producer: str
@@ -74,9 +73,9 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End a claim: `verb` is ack, nack or bury. `then` are messages to put with an ack.
+    """End a claim by `verb` (ack, nack, bury); an ack also puts the messages of `then`.
 
-    For a nack, `delay_ms` is the time until the next delivery; `counts`: the attempt counts.
+    A nack delivers the message again after `delay_ms`, and counts the attempt if `counts`.
     """
 
     n: int
@@ -90,7 +89,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Prolong claims; the result holds the numbers of lost ones. `visible_ms` 0: by as much as before."""
+    """Prolong claims, by `visible_ms` or as before (0); the result holds the numbers of lost ones."""
 
     claims: tuple[tuple[int, str], ...]
     visible_ms: int = 0
@@ -98,7 +97,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Lapse:
-    """Give back a message whose claim has lapsed: its heartbeat did not change for its time."""
+    """Give back a message whose heartbeat did not change for the claim's time."""
 
     n: int
     token: str
@@ -107,14 +106,14 @@ class Lapse:
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """Deliver these or all dead letters again as new messages. The result is their number."""
+    """Deliver these or all dead letters again; the result is their number."""
 
     numbers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Remove ready and dead messages, if the revision is still `rev`. The result is their number."""
+    """Remove ready and dead messages if the revision is still `rev`; the result is their number."""
 
     rev: int
 
@@ -142,11 +141,11 @@ QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
 def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
-    """Change the contents by one operation, and return its result. `sent`: it may have been carried out before.
+    """Change the contents by one operation, which may be done already if `sent`; return its result.
 
     Raises:
         CoordinationError: this operation is refused, and changed nothing.
-        Forgotten: the outcome of an earlier try cannot be told any more.
+        Forgotten: the outcome of an earlier try cannot be known any more.
         SegmentWanted: a segment must be read first.
     """
     result: Any = None
@@ -177,10 +176,8 @@ def carry_out_all(
 ) -> list[Any]:
     """Change the contents (a copy) by all operations of one write; return the result or error of each.
 
-    `sent` marks operations that may have been carried out before.
-
-    Raises:
-        SegmentWanted: a segment must be read first; begin again with a new copy.
+    `sent` marks operations that may be done already. Raises SegmentWanted if a segment must be read first: begin again
+    with a new copy.
     """
     results: list[Any] = []
     failed: dict[str, int] = {}  # no later number passes a failed one
@@ -206,17 +203,17 @@ def carry_out_all(
 
 
 def results_of(contents: Contents, tries: Mapping[str, list[Any]]) -> list[Any] | None:
-    """Return the results of the write that was done, by the writes' ids; None: none is known to be."""
+    """Return the results of the write in `tries` that was done; None: none is known to be."""
     return next((tries[batch] for batch in contents.recent if batch in tries), None)
 
 
 def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
-    """Return for each operation whether these writes may have carried it out; a refused one was in none."""
+    """Return, for each operation, whether these writes may have carried it out."""
     return tuple(any(not isinstance(results[n], Exception) for results in tries.values()) for n in range(count))
 
 
 def _put(contents: Contents, put: Put, *, sent: bool) -> int | Was:
-    """Add a message, unless it is a repeat; return its number, or `Was` for a repeat."""
+    """Add a message and return its number, or `Was` for a repeat."""
     last, n, client = contents.producers.get(put.producer, (0, 0, ""))
     if put.seq <= last:
         if put.seq == last:
@@ -277,7 +274,7 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
 
 
 def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> None:
-    """Raise QueueFull unless messages fit, when messages without a key may move to segments.
+    """Raise QueueFull unless the messages fit, when those without a key may move to segments.
 
     Of those the object must hold half of its size, or the largest.
     """
@@ -290,7 +287,7 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
-    """Claim the next message, bringing back segments that come first; a repeat gets the same claim."""
+    """Claim the next message, promoting segments that come first; a repeat gets the same claim."""
     if sent and (mine := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return mine[0]
     if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
@@ -318,7 +315,6 @@ def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim |
 
 
 def _next_place(contents: Contents, now_ms: int) -> int | None:
-    """Return the index of the first ready message that may be delivered."""
     for place, message in enumerate(contents.ready):
         if message.not_before_ms <= now_ms and (not message.key or _is_first(contents, message)):
             return place
@@ -326,14 +322,14 @@ def _next_place(contents: Contents, now_ms: int) -> int | None:
 
 
 def _is_first(contents: Contents, message: Message) -> bool:
-    """Return whether no message of its key is claimed, and no earlier one of its key is ready."""
+    """Return whether no message of its key is claimed, and no earlier one is ready."""
     if any(claim.message.key == message.key for claim in contents.claims.values()):
         return False
     return all(one.n >= message.n for one in contents.ready if one.key == message.key)
 
 
 def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
-    """End a claim, and record its end; a repeat of a recorded end does nothing."""
+    """End a claim and record its end; a repeat of a recorded end does nothing."""
     claim = contents.claims.get(end.n)
     name = f"{end.n}.{end.token}"
     if claim is None or claim.token != end.token:
@@ -417,6 +413,7 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
 
 
 def _purge(contents: Contents, rev: int) -> int:
+    """Remove ready and dead messages and segments, or raise StateConflict after another write."""
     if contents.rev != rev or contents.changed:
         raise StateConflict(
             f"the queue has changed since it was read (it has revision {contents.rev}, not {rev}): read it again",
@@ -430,20 +427,19 @@ def _purge(contents: Contents, rev: int) -> int:
     return count
 
 
-# Decide which claims have lapsed, as a client that watches them.
-#
-# No wall clock is compared with another one. A claim has lapsed when its heartbeat did not change for its time, by the
-# watcher's monotonic clock. A new watcher would have to wait that long for every claim. So for claims of its first look
-# it uses their own end, by the store's clock, if the store reports it. A wrong clock causes a second delivery, and the
-# older worker's ack is refused.
 @dataclass(slots=True)
 class Watch:
-    """Heartbeats as last read, and until when (monotonic s) each may stay unchanged."""
+    """Heartbeats as last read, and until when (monotonic s) each may stay unchanged.
+
+    No wall clock is compared with another one: a claim has lapsed when its heartbeat did not change for its time, by
+    the watcher's monotonic clock. For claims of its first look, a watcher uses their own end by the store's clock, if
+    reported. A wrong clock causes a second delivery, and the older worker's ack is refused.
+    """
 
     seen: dict[tuple[int, str, int], float] | None = None
 
     def look(self, contents: Contents, now_s: float, now_ms: int) -> None:
-        """Record the claims as they are now; `now_ms` is the store's time, or this machine's if the store has none."""
+        """Record the claims; `now_ms` is the store's time, or this machine's if the store has none."""
         first, known = self.seen is None, self.seen or {}
         self.seen = {}
         for n, claim in contents.claims.items():
@@ -456,25 +452,22 @@ class Watch:
         return [Lapse(*name) for name, until_s in (self.seen or {}).items() if now_s > until_s]
 
     def next_s(self, now_s: float) -> float:
-        """Return the seconds until the next claim may lapse; infinite if there are no claims."""
+        """Return the seconds until the next claim may lapse; infinite without claims."""
         return min((max(0.0, until_s - now_s) for until_s in (self.seen or {}).values()), default=float("inf"))
-
-
-# Encode operations and their results for a broker. Pure.
 
 
 T = TypeVar("T")
 
 
 class QueueCodec:
-    """Encodes operations for a broker, see `WireCodec`.
+    """Encodes operations for a broker; see `WireCodec`.
 
-    Rare operations are not handed over, nor operations that add a name to a table that forgets names.
+    Operations that are rare, or add a name to a table that forgets names, are not handed over.
     """
 
     @staticmethod
     def may_hand_over(operation: QueueOperation) -> bool:
-        """Return whether a broker may carry it out; not a client's first unnamed message, and none with `dedupe`."""
+        """Return whether a broker may carry it out: not a client's first unnamed message, none with `dedupe`."""
         if isinstance(operation, Put):
             return operation.seq > 1 or not operation.producer.startswith(UNNAMED)
         return isinstance(operation, (Take, End, Beat))

@@ -1,17 +1,4 @@
-"""`Queue`: messages with many producers and many workers, in one object, and in segments if they are many.
-
-    queue = lockprovider.queue.create("s3://bucket/backfill.json")
-    queue.put_many(({"day": day} for day in days), producer="backfill-7")   # again after a crash: nothing twice
-    queue.work(lambda job: load(job.body), threads=8)
-
-Promised. A message is delivered until it is acked. For a (producer, seq) it is put once, also after lost answers, and
-after the producer died and restarted. An ack that returns was of the newest claim, and is the only one. The messages of
-`then` are put with it, or neither happens. Of messages with one key, one is worked on at a time, in the order of
-putting. Time decides only when a claim lapses, never whose ack counts.
-
-Not promised: that a message is delivered once. Fence its effect (`fence=job`), or name it by `job.id`. Without a key,
-the only order is priority and the order of putting, and a failure breaks it.
-"""
+"""`Queue`: messages with many producers and many workers, in one object, and in segments if they are many."""
 
 from __future__ import annotations
 
@@ -67,9 +54,23 @@ _FIRST_POLL_S, _LAST_POLL_S = 0.05, 1.0
 class Queue(Recipe):
     """A queue; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
-    `timeout` (s) limits each operation with all its tries; `pace_s` is the time between two writes (default: 1 on GCS).
-    With `broker=True`, one process of this host writes for all that set it, through a Unix socket. With an address of
-    this machine, e.g. "127.0.0.1", it uses TCP there, unencrypted, for clients that know the key in the object.
+    Promised: a message is delivered until it is acked. For a (producer, seq) it is put once, also after lost answers
+    and restarts. An ack that returns was of the newest claim, and is the only one. The messages of `then` are put with
+    it, or neither happens. Of messages with one key, one is worked on at a time, in the order of putting. Time decides
+    only when a claim lapses, never whose ack counts.
+
+    Not promised: that a message is delivered once. Fence its effect (`fence=job`), or name it by `job.id`. Without a
+    key, the only order is priority and the order of putting, and a failure breaks it.
+
+    Args:
+        timeout: seconds for each operation with all its tries.
+        pace_s: seconds between two writes (default: 1 on GCS).
+        broker: True: one process of this host writes for all that set it, through a Unix socket. With an address of
+            this machine, e.g. "127.0.0.1", it uses TCP there, unencrypted, for clients that know the key in the object.
+
+    Raises:
+        NoQueue, MalformedObject, StoreError: from any operation: nothing was done.
+        OutcomeUnknown: from any write: it may have been done.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json", max_attempts=1)
     >>> receipts = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")
@@ -105,8 +106,8 @@ class Queue(Recipe):
         """Reset to a client with its own name that has put and claimed nothing."""
         self._client = self.world.new_id()
         self._claims = itertools.count(1)
-        self._unnamed = 0  # messages put by this client without a producer's name
-        self._numbers = threading.Lock()  # a number and its place in the line are assigned together
+        self._unnamed = 0  # messages put without a producer's name
+        self._numbers = threading.Lock()  # held until a number is in the batcher, so that numbers arrive in order
         self._stopping = Signal()
         self._heartbeat.be_new()
         self._writer.be_new()
@@ -122,12 +123,11 @@ class Queue(Recipe):
         storage_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> Queue:
-        """Create the queue, or open it, if it exists with the same settings. See `QueueSettings`.
+        """Create the queue, or open it if it exists with the same settings; see `QueueSettings`.
 
         Raises:
             CoordinationError: the queue exists with other settings.
             InvalidInput: the URL or a setting does not fit.
-            OutcomeUnknown, StoreError: the store failed; do it again.
 
         >>> lockprovider.queue.create("memory://docs/small.json", visible_s=60, max_attempts=3).stat().ready
         0
@@ -160,18 +160,15 @@ class Queue(Recipe):
     ) -> Receipt:
         """Put a message: JSON or bytes. A higher `priority` goes first; `delay_s` seconds must pass before delivery.
 
-        With `producer` and `seq` it is put once: the numbers of a producer rise, and may have gaps. One client at a
-        time puts as a producer. With `dedupe` one message is put once, while the queue remembers the name (the last
-        1,000).
+        With `producer` and `seq` it is put once: the numbers of a producer rise, may have gaps, and come from one
+        client at a time. With `dedupe` a message is put once while the queue remembers the name (the last 1,000).
+        Without either, putting it again after OutcomeUnknown may put it twice.
 
         Raises:
             SequenceGap: a higher number was put, and this one was not; or an earlier number failed, and must be put
                 first.
-            QueueFull, TooLarge: dead letters, claims and messages with keys fill the object. Other messages wait in
-                segments.
+            QueueFull, TooLarge: dead letters, claims and messages with keys fill the object. Others wait in segments.
             Fenced: `fence` is over.
-            OutcomeUnknown: with a producer or `dedupe`, put it again.
-            NoQueue, StoreError: nothing was put.
 
         >>> queue.put({"day": "wed"}, priority=5)
         Receipt(n=3, again=False)
@@ -191,9 +188,8 @@ class Queue(Recipe):
     ) -> list[Receipt]:
         """Put messages in their order, a thousand to a write. With a `producer` they are numbered from 1.
 
-        After a crash or an error, repeat it with the same messages: none is put twice.
-
-        Raises what `put` raises; some of the messages may be in the queue.
+        After a crash or an error, some may be in the queue: repeat it with the same messages and producer, and none is
+        put twice. Raises what `put` raises.
 
         >>> again = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")  # as after a crash
         >>> [one.again for one in again], queue.stat().ready
@@ -215,7 +211,7 @@ class Queue(Recipe):
             raise
 
     def last_seq(self, producer: str) -> int:
-        """Return the last number put as this producer; 0 if none. A restarted producer goes on after it.
+        """Return the last number put as this producer (0: none); a restarted producer goes on after it.
 
         >>> queue.last_seq("backfill-7")
         2
@@ -223,11 +219,11 @@ class Queue(Recipe):
         return self._writer.read()[0].producers.get(check_producer(producer, "producer"), (0, 0, ""))[0]
 
     def claim(self, *, visible_s: float | None = None, timeout: float = 0.0) -> Job | None:
-        """Claim the next message; None if none came in `timeout` seconds. A heartbeat prolongs it until its end.
+        """Claim the next message, which a heartbeat prolongs until its end; None if none came in `timeout` seconds.
 
         Raises:
             QueueFull: dead letters leave no room for the messages that wait in segments: redrive them.
-            NoQueue, StoreError, OutcomeUnknown: the store failed. A claim that was made nevertheless lapses.
+            OutcomeUnknown: a claim that was made nevertheless lapses.
             MalformedObject: the object is not a queue, or a segment that it names is missing or malformed.
 
         >>> with queue.claim() as job:  # acks at the end
@@ -257,7 +253,7 @@ class Queue(Recipe):
             poll_s = min(poll_s * 2, _LAST_POLL_S)
 
     def _claimed(self, take: Take) -> Claim | NothingReady:
-        """Carry out a claim. After an interrupt, a claim that still succeeds is given back."""
+        """Carry out a claim; after an interrupt, a claim that still succeeds is given back."""
         answer: Later[Any] = Later()
         try:
             came: Claim | NothingReady = self._batcher.do(take, answer)
@@ -273,7 +269,7 @@ class Queue(Recipe):
                 self._batcher.submit(End(claim.message.n, token, "nack", error=claim.message.error, counts=False))
 
     def jobs(self, *, visible_s: float | None = None, until_empty: bool = False) -> Iterator[Job]:
-        """Return an iterator of claimed messages, until `stop`, or with `until_empty` until no message is ready.
+        """Return an iterator of claimed messages, until `stop`, or with `until_empty` until none is ready.
 
         Leave each with `with`.
 
@@ -307,9 +303,7 @@ class Queue(Recipe):
         """Call `fn` with each message on `threads` threads, until `stop`, or with `until_empty` until none is ready.
 
         A message is acked when `fn` returns, and given back when it raises. `on_error` gets the error, and so does the
-        next attempt's `job.error`. An error of the queue itself ends the work.
-
-        Raises what `claim` raises.
+        next attempt's `job.error`. An error of the queue itself ends the work. Raises what `claim` raises.
 
         >>> queue.work(lambda job: print(job.body["day"]), until_empty=True)
         mon
@@ -340,7 +334,7 @@ class Queue(Recipe):
         return worked
 
     def _run_on(self, live: Callable[[], None], threads: int) -> None:
-        """Run `live` on so many threads, until all have returned; an interrupt stops them."""
+        """Run `live` on `threads` threads until all have returned; an interrupt stops them."""
         crew = [Worker(live, "queue-crew") for _ in range(threads)]
         for one in crew:
             one.start()
@@ -413,10 +407,10 @@ class Queue(Recipe):
         return done
 
     def purge(self, *, expected: int) -> int:
-        """Remove ready and dead messages, if the queue has not changed since `expected=stat.rev`; return how many.
+        """Remove ready and dead messages, and return how many.
 
         Raises:
-            StateConflict: the queue was written since.
+            StateConflict: the queue was written since `expected=stat.rev`.
 
         >>> queue.purge(expected=queue.stat().rev)
         2
@@ -425,16 +419,15 @@ class Queue(Recipe):
         return done
 
     def clean(self) -> int:
-        """Remove segments left by writers that died between two requests; return how many. Takes a write and a listing.
+        """Remove segments left by dead writers, by a write and a listing; return how many.
 
-        Raises:
-            NoQueue, StoreError, OutcomeUnknown: the store failed; some may be removed.
+        After an error, some may be removed.
 
         >>> queue.clean()
         0
         """
         found = self._writer.segments.names()
-        self._batcher.do(Touch())  # writers that made a segment and have not named it yet fail after this write
+        self._batcher.do(Touch())  # writers with a segment not yet named now fail
         garbage = found - {one.name for one in self._writer.read()[0].segments}
         self._writer.segments.remove(garbage)
         return len(garbage)
@@ -488,11 +481,7 @@ class Queue(Recipe):
 
 
 def told_of_errors(on_error: Any) -> Callable[[Any, Exception], object]:
-    """Return the function that `work` calls with a failed job and its error.
-
-    Raises:
-        InvalidInput: `on_error` is not a function.
-    """
+    """Return the function that `work` calls with a failed job and its error, or raise InvalidInput."""
     return _tell_nobody if on_error is None else function(on_error, "on_error", "of a job and its error")
 
 
@@ -501,7 +490,7 @@ def _tell_nobody(job: object, error: Exception) -> None:
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
-    """Call `fn` with the job and end the job; return whether `fn` raised, after telling `tell`."""
+    """Call `fn` with the job and end the job; return whether `fn` raised, after calling `tell`."""
     try:
         with job:
             fn(job)

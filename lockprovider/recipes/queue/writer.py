@@ -1,4 +1,4 @@
-"""Writer of a queue for all callers of a process."""
+"""Writer of a queue for all callers of a process, and its segments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from lockprovider.recipes.queue.operations import (
 from lockprovider.recipes.values import UNNAMED
 
 _EVER = float("inf")
-_BROKER = "broker"  # the object's field that names the brokers
+_BROKER = "broker"  # field of the object
 Given = QueueOperation | Foreign[QueueOperation]
 
 
@@ -64,21 +64,15 @@ class Segments:
         self._timeout_s = timeout_s
 
     def read(self, name: str, queue_id: str) -> tuple[Message, ...] | None:
-        """Read a segment's messages; None if it does not exist (any more).
-
-        Raises:
-            MalformedObject: the object is not a segment of this queue.
-            StoreError: the store did not answer.
-        """
+        """Read a segment's messages; None if it does not exist (any more). May raise MalformedObject or StoreError."""
         path = f"{self._folder}{name}"
         content = self._store.read_or_none(path, timeout=self._timeout_s)
         return None if content is None else decode_segment(content.data, queue_id, path)
 
     def write(self, segment: Segment, queue_id: str) -> None:
-        """Write a segment, unless it exists: then it is a copy of this same write.
+        """Write a segment unless it exists; then it is a copy of this same write.
 
-        Raises:
-            StoreError: it is not known whether it exists, and nothing names it.
+        On StoreError it may exist, and nothing names it.
         """
         path = f"{self._folder}{segment.name}"
         outcome = self._store.put_if_absent(path, segment.encode(queue_id), timeout=self._timeout_s)
@@ -86,19 +80,19 @@ class Segments:
             raise Unavailable(f"the store did not answer whether {path!r} exists: try again", path=path)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove segments that nothing names any more; on a failure, `Queue.clean` removes them later."""
+        """Remove segments that nothing names any more; after a failure, `Queue.clean` removes them."""
         paths = [f"{self._folder}{name}" for name in names]
         if paths:
             with contextlib.suppress(StoreError):
                 self._store.delete_all(paths, timeout=self._timeout_s)
 
     def names(self) -> set[str]:
-        """List all segments, named by the object or not. Raises StoreError."""
+        """List all segments, named by the object or not; may raise StoreError."""
         return {one.path.rpartition("/")[2] for one in self._store.list(self._folder, timeout=self._timeout_s)}
 
 
 class _SegmentGone(Exception):
-    """The segment was removed by a writer that brought its messages back and replaced the queue's object."""
+    """The segment was removed by a writer that has promoted it and replaced the queue's object."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -111,10 +105,10 @@ class _SoFar:
 
     Attributes:
         tries: the results of each of its writes, by the write's id.
-        touched: segments that a try has made, or brought back.
+        touched: segments that a try has made, or promoted.
         base: the version that the last try was to replace.
         missing: the version that named a missing segment.
-        handover: what other processes may have carried out.
+        handover: operations that other processes may have carried out.
     """
 
     handover: Handover[QueueOperation]
@@ -137,10 +131,8 @@ class _SoFar:
 class QueueWriter:
     """Writes batches of operations, one at a time; caches the queue as it last wrote or read it.
 
-    A batch is one PUT, and no GET while no other process writes. After a lost answer or a lost race it looks in the
+    A batch is one PUT, and no GET while no other process writes. After a lost answer or a lost race it searches the
     queue for the ids of its writes. If it finds none, it sends the operations again; each recognizes its own repeat.
-    New segments are written before the object names them. Segments that were brought back, or made in vain, are removed
-    afterwards.
     """
 
     def __init__(
@@ -161,7 +153,7 @@ class QueueWriter:
 
     def be_new(self) -> None:
         """Reset, also in a forked child: no caller waits."""
-        self.news: deque[Signal] = deque()  # signals of callers that wait until messages become ready
+        self.news: deque[Signal] = deque()  # of callers that wait for messages
         self._order = Numbers()
         if self._broker is not None:
             self._broker.be_new()
@@ -172,11 +164,7 @@ class QueueWriter:
             self._broker.close()
 
     def create(self, contents: Contents) -> bool:
-        """Create the queue, and return whether this call did; False if it exists.
-
-        Raises:
-            OutcomeUnknown, StoreError: see `Store.put_if_absent`.
-        """
+        """Create the queue; return False if it exists. May raise OutcomeUnknown or StoreError."""
         self._proof.require()
         outcome = self._object.put_if_absent(contents.encode())
         if isinstance(outcome, Unknown):
@@ -184,13 +172,9 @@ class QueueWriter:
         return isinstance(outcome, Won)
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Contents, Version]:
-        """Read the queue and cache it; return it, not to be changed, and its version.
+        """Read and cache the queue; return its contents, which must not be changed, and its version.
 
-        Raises:
-            NoQueue: the queue does not exist.
-            Fenced: the queue was removed and created again.
-            MalformedObject: the object is not a queue.
-            StoreError: the store did not answer.
+        Raises NoQueue, MalformedObject, StoreError, or Fenced if the queue was removed and created again.
         """
         content = self._object.get(max_age_s=max_age_s)
         if content is None and max_age_s:  # it may have been created since the cached read
@@ -212,9 +196,8 @@ class QueueWriter:
     def commit(self, operations: Sequence[QueueOperation | Bundle[QueueOperation]]) -> list[Any]:
         """Carry out operations, and return their results in order; a bundle gets a list.
 
-        Raises:
-            OutcomeUnknown: it is not known whether they were done. Each may be repeated.
-            NoQueue, Fenced, MalformedObject, StoreError: for all of them; nothing was done.
+        After OutcomeUnknown each may be repeated. After NoQueue, Fenced, MalformedObject or StoreError nothing was
+        done.
         """
         given = flat(operations)
         return regrouped(operations, self._order.carried_out(given, [*map(_numbered, given)], self._commit))
@@ -249,10 +232,7 @@ class QueueWriter:
     def _tried(
         self, so_far: _SoFar, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
-        """Draft the batch, and write it if needed; return its results and the write's outcome.
-
-        Empty results: read the queue again.
-        """
+        """Draft the batch, and write it if needed; return its results ([]: read again) and the write's outcome."""
         tries = so_far.tries
         try:
             draft, results, batch = self._drafted(contents, operations, so_far)
@@ -282,7 +262,7 @@ class QueueWriter:
             self.world.sleep(delay_s(tries - 1, self.world.random()))
 
     def idle_s(self) -> float:
-        """Return the seconds until another worker's claim may lapse; infinite if there are no claims."""
+        """Return the seconds until another worker's claim may lapse; infinite without claims."""
         return self._watch.next_s(self.world.monotonic_s())
 
     def _drafted(
@@ -316,7 +296,7 @@ class QueueWriter:
         return self._object.put_if_match(draft.encode(), version)
 
     def next_messages(self, limit: int) -> list[Message]:
-        """Return the first messages in the order of delivery, delayed ones too. Raises what `read` raises."""
+        """Return the first messages in the order of delivery, delayed ones too; raises what `read` raises."""
         missing: Version | None = None
         while True:
             contents, version = self.read()
@@ -353,12 +333,12 @@ class QueueWriter:
             self.world.sleep(delay_s(failures, self.world.random()))
 
     def _note(self, contents: Contents, more: int) -> None:
-        """Record the heartbeats of the claims, and wake callers for `more` new messages.
+        """Record the claims' heartbeats, and wake callers for `more` new messages.
 
         The first look at claims asks the store for its clock.
         """
         now_ms = self.world.now_ms()
-        if self._watch.seen is None and contents.claims:  # their workers may be dead, so use the store's clock
+        if self._watch.seen is None and contents.claims:  # their workers may be dead
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms
             now_ms = now_ms if said_ms is None else said_ms
         self._watch.look(contents, self.world.monotonic_s(), now_ms)
@@ -390,7 +370,7 @@ class QueueWriter:
 
 
 def _is_foreign_claim(operation: Given) -> bool:
-    """Return whether it is a foreign claim, which may come late, after its process has claimed elsewhere."""
+    """Return whether it is a foreign claim, which may come after its process has claimed elsewhere."""
     return isinstance(operation, Foreign) and isinstance(operation.operation, Take)
 
 
@@ -400,10 +380,7 @@ def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:
 
 
 def _numbered(operation: Given) -> NumberOf | None:
-    """Return the producer and number of a put, by which a failed number holds up later ones.
-
-    Foreign puts are in order in their own process, and in one write here.
-    """
+    """Return a put's producer and number, None for foreign puts, which their own process keeps in order."""
     named = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
     return (operation.producer, operation.seq) if named and isinstance(operation, Put) else None
 

@@ -1,7 +1,7 @@
 """Changes of a state, and how its writes end. Pure, except for users' functions.
 
-Fences. `epoch` is the newest epoch given as `fence=`; `edit.epoch` is that of the newest held edit. An older one is
-refused inside the compare-and-set: it is compared with the very document that the write replaces.
+`epoch` is the newest epoch given as `fence=`, `edit.epoch` that of the newest held edit. An older one is refused inside
+the compare-and-set, by the very document that the write replaces.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lockprovider.recipes.state.document import Document, EditMark
 
 
 class NotChanged:
-    """The type of `UNCHANGED`.
+    """Type of `UNCHANGED`.
 
     >>> state = lockprovider.state.open("memory://docs/orders.json", default=dict)
     >>> state.update(lambda old: lockprovider.state.UNCHANGED).serial
@@ -37,7 +37,7 @@ UNCHANGED: Final = NotChanged()
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Replace the stored value (None: no state exists) by the result of `fn`, unless that is UNCHANGED.
+    """Replace the stored value (None: no state) by the result of `fn`, unless that is UNCHANGED.
 
     With `serial`, only if the state has that serial.
     """
@@ -50,7 +50,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class BeginEdit:
-    """Begin an edit under the lease of this epoch. `value` is the first value of a state that does not exist."""
+    """Begin an edit under the lease of this epoch; `value` is the first value of a new state."""
 
     epoch: int
     value: Any
@@ -59,7 +59,7 @@ class BeginEdit:
 
 @dataclass(frozen=True, slots=True)
 class EndEdit:
-    """Write the value of an edit that has read `serial`, under the lease of this epoch; `goes_on`: it edits on."""
+    """Write the value of an edit that has read `serial`; it stays open if it `goes_on`."""
 
     epoch: int
     serial: int
@@ -70,7 +70,7 @@ class EndEdit:
 
 @dataclass(frozen=True, slots=True)
 class StopEdits:
-    """Refuse edits up to this epoch from now on: an operator has broken their lease."""
+    """Refuse edits up to this epoch from now on, because an operator has broken their lease."""
 
     epoch: int
 
@@ -80,7 +80,7 @@ StateChange = Update | BeginEdit | EndEdit | StopEdits
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A state while changes are made to it; `serial` is that of the document it started from."""
+    """A state while changes are made to it; `serial` is that of the base document."""
 
     value: Any
     epoch: int
@@ -92,7 +92,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Result of a batch of changes: the draft, and an error or None for each change."""
+    """Result of a batch of changes: the draft, and an error or None for each."""
 
     draft: Draft
     errors: tuple[Exception | None, ...]
@@ -110,7 +110,7 @@ def apply_all(
     """Apply changes in order: each sees the result of the one before, and fails alone.
 
     Edits up to epoch `over` have ended, whatever their mark says. With `exclusive`, updates during an edit are not
-    made. They are in `locked`, with the error that they get if the edit goes on.
+    made, but are in `locked` with the error that they get if the edit goes on.
     """
     draft = Draft(None, 0, None, 0) if base is None else Draft(base.value, base.epoch, base.edit, base.serial)
     errors: list[Exception | None] = []
@@ -129,11 +129,7 @@ def apply_all(
 
 
 def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None) -> Draft:
-    """Return the draft with one change made.
-
-    Raises:
-        Fenced, StateConflict, StateLocked, and what a user's function raises.
-    """
+    """Return the draft with one change made; may raise Fenced, StateConflict, StateLocked, or a user's error."""
     match change:
         case StopEdits(epoch):
             if draft.value is None or (draft.edit is not None and draft.edit.epoch > epoch):
@@ -172,7 +168,7 @@ def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None)
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """New fields of each write: its id, its writer, its time (epoch ms), and a lineage if it is the first."""
+    """New fields of each write: its id, writer, time (epoch ms), and a lineage for the first."""
 
     write: str
     by: str
@@ -181,7 +177,7 @@ class Stamp:
 
 
 def following(base: Document | None, draft: Draft, stamp: Stamp) -> Document:
-    """Return the revision made of the draft: the next serial, or the first of a new lineage."""
+    """Return the draft as a document with the next serial, or the first of a new lineage."""
     return Document(
         lineage=stamp.lineage if base is None else base.lineage,
         serial=1 if base is None else base.serial + 1,
@@ -197,7 +193,7 @@ def following(base: Document | None, draft: Draft, stamp: Stamp) -> Document:
 
 
 def must_be_newest(epoch: int, fence: int) -> None:
-    """Check that an epoch is not older than the newest; 0 is no fence. Raises Fenced."""
+    """Raise Fenced if `fence` is older than the newest epoch; 0 is no fence."""
     if 0 < fence < epoch:
         raise Fenced(
             f"epoch {fence} is over, because epoch {epoch} has written since: stop the work under the old epoch", epoch
@@ -214,7 +210,7 @@ def _why(reason: str) -> str:
 
 
 def epoch_of(fence: Any) -> int:
-    """Return the epoch of a lease, a term or a job, or the number itself; 0 for None. Raises TypeError."""
+    """Return the epoch of a lease, term or job, or the number itself (None: 0), or raise TypeError."""
     if fence is None:
         return 0
     epoch = getattr(fence, "epoch", fence)
@@ -223,22 +219,11 @@ def epoch_of(fence: Any) -> int:
     return epoch
 
 
-# One write of a state, until its outcome is known. Pure: no store, no clock.
-#
-# 1. The current revision is archived before it is overwritten. Serial n is committed then, so any number of clients may
-#    put it into the history, and "exists already" is success. If it were archived after the write, a crash between the
-#    two would lose a serial.
-# 2. The write is conditional on the version that was read.
-# 3. After a refusal the writer always reads the state: a proxy may have sent the write twice and returned the second
-#    answer. It looks for the id of its own write: at the path, and in the history if the state has moved on. A writer
-#    that overwrote it has archived it first.
-
-
 Settled = Literal["mine", "never", "untold"]
 
 
 class Todo(enum.Enum):
-    """The next step against the store."""
+    """The next step of a write against the store."""
 
     ARCHIVE = "put what is there into the history"
     REPLACE = "write mine over it"
@@ -249,11 +234,18 @@ class Todo(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A write of `mine` over `base` (None: no state exists).
+    """A write of `mine` over `base` (None: no state exists), and its next step.
+
+    1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial. It is
+       committed, so any client may archive it, and "exists already" is success.
+    2. The write is conditional on the version that was read.
+    3. After a refusal the writer always reads the state, since a proxy may have sent the write twice and returned the
+       second answer. It looks for its own write's id at the path, and in the history if the state has moved on: a
+       writer that overwrote it has archived it first.
 
     Attributes:
         doubt: a copy of the write may be on its way, or written.
-        verdict: set once it is DONE. `untold`: the revision that would tell was trimmed or removed.
+        verdict: set once it is DONE; `untold`: the deciding revision was trimmed or removed.
         seen: the current document, as last read.
     """
 
@@ -275,7 +267,7 @@ class Turn:
         return cls(base, mine, Todo.LOOK, doubt=True)
 
     def archived(self) -> Turn:
-        """Note that the current revision is in the history, put there by any client."""
+        """Note that the history has the current revision."""
         return replace(self, next=Todo.REPLACE)
 
     def sending(self) -> Turn:
@@ -294,12 +286,12 @@ class Turn:
         """Choose the next step by the document at the path."""
         if now is None:
             return replace(self, next=Todo.REPLACE) if self.base is None else self._done("untold", None)
-        if now.lineage != self.mine.lineage:  # this write would have begun its lineage, or the state was removed
+        if now.lineage != self.mine.lineage:  # this write began no lineage, or the state was removed
             return self._done("never" if self.base is None else "untold", now)
         if now.serial > self.mine.serial:
             return replace(self, next=Todo.LOOK_BACK, seen=now)
         if now.serial < self.mine.serial:
-            return replace(self, next=Todo.REPLACE)  # the condition still holds, so send the same bytes again
+            return replace(self, next=Todo.REPLACE)  # the condition still holds
         return self._done("mine" if now.write == self.mine.write else "never", now)
 
     def looked_back(self, then: Document | None) -> Turn:

@@ -37,7 +37,7 @@ _LARGEST = 192 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class EditMark:
-    """Mark of the last held edit: its lease's epoch, client, begin (epoch ms) and reason, and if it is `open`."""
+    """Mark of the last held edit: its lease's epoch, client, begin (epoch ms), reason, and whether it is open."""
 
     epoch: int
     by: str
@@ -67,7 +67,7 @@ class Document:
         return self.edit.epoch if self.edit is not None and self.edit.open else 0
 
     def encode(self) -> bytes:
-        """Encode as JSON. Raises TooLarge: no client could read it again."""
+        """Encode as JSON, or raise TooLarge if no client could read it again."""
         fields: dict[str, Any] = {
             "format": _FORMAT,
             "lineage": self.lineage,
@@ -93,7 +93,7 @@ _KNOWN = {"format", "lineage", "serial", "write", "epoch", "by", "at", "reason",
 
 
 def decode(data: bytes, path: str) -> Document:
-    """Decode a document. Raises MalformedObject: it is not one, or of an unknown format."""
+    """Decode a document, or raise MalformedObject."""
     with undecodable_as(
         MalformedObject, f"{path!r} is not a state file and was not changed", "give the state another path"
     ):
@@ -131,7 +131,7 @@ NOT_THERE = _Absent()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two values differ at `where` (`/a/0/b`; "" is the whole value): `before`, and `after`.
+    """Two values differ at `where` (`/a/0/b`; "" is the whole value).
 
     >>> state = lockprovider.state.open("memory://docs/orders.json")
     >>> first, second = state.put({"a": [1]}), state.put({"a": [2]})
@@ -145,7 +145,7 @@ class Difference:
 
 
 def difference(before: Any, after: Any, where: str = "") -> Iterator[Difference]:
-    """Yield the innermost places at which two JSON values differ, in order."""
+    """Yield the innermost differences of two JSON values, in order."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
             yield from difference(before.get(key, NOT_THERE), after.get(key, NOT_THERE), f"{where}/{key}")
@@ -156,11 +156,6 @@ def difference(before: Any, after: Any, where: str = "") -> Iterator[Difference]
             yield from difference(old, new, f"{where}/{place}")
     elif before != after or isinstance(before, bool) is not isinstance(after, bool):
         yield Difference(where, before, after)
-
-
-# Codecs: convert a program's values to JSON, and back.
-#
-# A codec is JSON itself; `bytes` (as base64); a pydantic model, by its class; or an object with `encode` and `decode`.
 
 
 V = TypeVar("V")
@@ -206,7 +201,7 @@ class Codec(Protocol[V]):
 
 
 class Json:
-    """Codec of JSON values: dicts with text as keys, lists, text, numbers, true and false. None alone is refused."""
+    """Codec of JSON values with text as keys; None alone is refused."""
 
     def encode(self, value: Any) -> Any:
         """See `Codec`."""
@@ -239,7 +234,7 @@ class Raw:
 
 
 class Model(Generic[V]):
-    """Codec of a pydantic model (version 2); reading raises pydantic's own errors."""
+    """Codec of a pydantic model (version 2); decoding raises pydantic's own errors."""
 
     def __init__(self, model: type[V]) -> None:
         self._model: Any = model
@@ -273,7 +268,7 @@ class Checked(Generic[V]):
 
 
 def codec_of(given: Any) -> Codec[Any]:
-    """Return the codec for a `codec=` argument. Raises InvalidInput: it is not a codec."""
+    """Return the codec for a `codec=` argument, or raise InvalidInput."""
     if given is None:
         return Json()
     if given is bytes:

@@ -1,19 +1,4 @@
-"""`State`: one document that many clients read, change and edit, with a history.
-
-    state = lockprovider.state.open("s3://bucket/pipelines/orders.json", default=dict)
-    state.update(lambda s: {**s, "day": new} if new > s.get("day", "") else UNCHANGED)
-    with state.edit(reason="migration 12") as doc:
-        doc["schema"] = 12
-
-Promised. No update is lost: the function of `update` gets the value that its result replaces. Every revision is at the
-path or in the history, until it is trimmed. The outcome of a write can be found later too: `OutcomeUnknown` means that
-more than `keep` writes followed, or that the store did not answer. An edit overwrites no write made after it has read.
-A `fence` older than the newest is refused within the compare-and-set. A read returns a value that was current during
-the call.
-
-Not promised: that an edit can finish, since a newer holder of the lock goes first. Objects that other programs write or
-remove, and the history of a removed state, are not protected.
-"""
+"""`State`: one document that many clients read, change and edit, with a history; `AsyncState` wraps it for tasks."""
 
 from __future__ import annotations
 
@@ -49,9 +34,9 @@ class Revision(Generic[V]):
     """The state at one serial. Serial 0: the state does not exist, and `value` is the default.
 
     Attributes:
-        by, at_ms, reason: its writer, the time by the writer's clock (epoch ms), and the reason, if one was given.
+        by, at_ms, reason: its writer, the time by the writer's clock (epoch ms), and the given reason.
         epoch: the newest `fence` given until then.
-        lineage: the same for all revisions of one state; another if it was removed and created again.
+        lineage: the same for all revisions of a state; changes if it is removed and created again.
 
     >>> revision = lockprovider.state.open("memory://docs/orders.json", default=dict).read()
     >>> revision.serial, revision.value
@@ -69,7 +54,7 @@ class Revision(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Holder of the lock of edits, with the reason from the mark of the last edit.
+    """Holder of the lock of edits, with the reason of the last edit.
 
     >>> lockprovider.state.open("memory://docs/orders.json").who().state
     'absent'
@@ -125,16 +110,28 @@ _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
 class State(Recipe, Generic[V]):
     """A state file. Thread-safe: the threads of a process share its writes.
 
+    Promised: no update is lost, as the function of `update` gets the value that its result replaces. Every revision is
+    at the path or in the history, until it is trimmed. The outcome of a write can be found later too: OutcomeUnknown
+    means that more than `keep` writes followed, or that the store did not answer. An edit overwrites no write made
+    after it has read. A `fence` older than the newest is refused within the compare-and-set. A read returns a value
+    that was current during the call.
+
+    Not promised: that an edit can finish, since a newer holder of the lock goes first. Objects that other programs
+    write or remove, and the history of a removed state, are not protected.
+
     Args:
         store: the store, with the object at `path` below its root; `State.open` takes a URL.
         codec: none for JSON, `bytes`, a pydantic model's class, or an object with `encode` and `decode`.
         default: makes the value of a state that does not exist yet.
-        keep: how many revisions before the current one are kept.
+        keep: revisions kept before the current one.
         edits: "exclusive": an update during an edit raises `StateLocked`; "advisory": it succeeds, and the edit gets
             `StateConflict`.
         timeout: seconds for an update with all its tries.
-        pace_s: seconds between two writes; the default is 1 on GCS, else 0.
+        pace_s: seconds between two writes (default: 1 on GCS, else 0).
         lock_settings: settings of the lock of edits.
+
+    Raises:
+        MalformedObject, StoreError: from any request: the object is not a state, or the store failed.
 
     >>> state = lockprovider.state.open("memory://docs/orders.json", default=dict)
     >>> state.update(lambda old: {**old, "day": "mon"}).value
@@ -194,10 +191,6 @@ class State(Recipe, Generic[V]):
     def read(self, *, max_age_s: float = 0.0) -> Revision[V]:
         """Read the state by one conditional GET, shared by concurrent readers. `max_age_s`: see `Cached.get`.
 
-        Raises:
-            MalformedObject: the object is not a state.
-            StoreError: the store did not answer.
-
         >>> now = state.read()
         >>> now.value["day"], state.read(max_age_s=60).serial == now.serial
         ('mon', True)
@@ -209,13 +202,13 @@ class State(Recipe, Generic[V]):
 
         Concurrent updates share a write: each sees the result of the one before, and fails alone. The returned revision
         has the value after the last of them. `fn` may be called several times, on another thread, so it must have no
-        side effects. `fence` is a lease or its epoch; one older than the newest is refused.
+        side effects. `fence` is a lease or its epoch.
 
         Raises:
-            Fenced: `fence` is over.
+            Fenced: `fence` is older than the newest.
             StateLocked: another client edits the state.
-            NestedUpdate: it is called by `fn` of another update of the same state.
-            OutcomeUnknown: it is not known whether it was written; `settle` asks again.
+            NestedUpdate: `fn` of another update of the same state calls it.
+            OutcomeUnknown: it may have been written; `settle` asks again.
             Unavailable: other writers were faster until the timeout, or the store failed; nothing was written.
 
         >>> state.update(lambda old: {**old, "day": "tue"}).value["day"]
@@ -227,11 +220,9 @@ class State(Recipe, Generic[V]):
         return self._do(self._updating(fn, fence, reason))
 
     def put(self, value: V, *, expected: int | None = None, fence: Any = None, reason: str = "") -> Revision[V]:
-        """Replace the value; with `expected`, only if its serial is that one (0: the state does not exist).
+        """Replace the value; with `expected`, only if its serial is that one (0: no state exists).
 
-        Raises:
-            StateConflict: it has another serial.
-            Fenced, StateLocked, OutcomeUnknown, Unavailable: as `update`.
+        Raises StateConflict if it has another serial, and what `update` raises.
 
         >>> state.put({"day": "wed"}, expected=state.read().serial).value
         {'day': 'wed'}
@@ -264,10 +255,7 @@ class State(Recipe, Generic[V]):
             edit.revision = self._do(self._ending(edit, reason))
 
     def history(self, limit: int = 20) -> list[Revision[V]]:
-        """Return the newest revisions, the current one first; one GET each.
-
-        Raises:
-            StoreError: the store did not answer.
+        """Return the newest revisions, the current one first, by one GET each.
 
         >>> [revision.reason for revision in state.history(limit=1)]
         ['migration 12']
@@ -281,10 +269,7 @@ class State(Recipe, Generic[V]):
         return found
 
     def at(self, serial: int) -> Revision[V]:
-        """Return the revision of a serial.
-
-        Raises:
-            NoRevision: it does not exist, or was trimmed.
+        """Return the revision of a serial; raises NoRevision if it does not exist or was trimmed.
 
         >>> state.at(1).value
         {'day': 'mon'}
@@ -302,10 +287,7 @@ class State(Recipe, Generic[V]):
         raise NoRevision(f"{self.path!r} has no serial {serial}: it is at {last} and keeps {self.keep} before it")
 
     def diff(self, before: int, after: int) -> list[Difference]:
-        """Return the places at which two revisions differ, as they are stored.
-
-        Raises:
-            NoRevision: as `at`.
+        """Return the differences of two revisions, as they are stored. Raises what `at` raises.
 
         >>> state.diff(1, state.read().serial)
         [Difference(where='/schema', before=absent, after=12)]
@@ -315,9 +297,7 @@ class State(Recipe, Generic[V]):
     def rollback(self, serial: int, *, fence: Any = None, reason: str = "") -> Revision[V]:
         """Write the value of an earlier revision as the next one; no serial is ever used twice.
 
-        Raises:
-            NoRevision: as `at`.
-            Fenced, StateLocked, OutcomeUnknown, Unavailable: as `update`.
+        Raises what `at` and `update` raise.
 
         >>> state.rollback(1).value
         {'day': 'mon'}
@@ -328,7 +308,7 @@ class State(Recipe, Generic[V]):
         )
 
     def who(self) -> Editor:
-        """Read the state of the lock of edits, with its holder.
+        """Read the lock of edits and its holder.
 
         >>> with state.edit(reason="migration 13"):
         ...     who = state.who()
@@ -347,11 +327,11 @@ class State(Recipe, Generic[V]):
         return Editor(status.state, by, since_ms, reason, status, until_ms)
 
     def unlock(self, shown: Editor) -> None:
-        """Break the lock of edits, if its record is still the one in `shown`; its holder's edit is then refused.
+        """Break the lock of edits, so that its holder's edit is refused; `shown` is the result of `who`.
 
         Raises:
-            StateConflict: it has changed since; nothing was broken.
-            OutcomeUnknown: look again.
+            StateConflict: the lock has changed since `shown`; nothing was broken.
+            OutcomeUnknown: call `who` again.
 
         >>> state.unlock(state.who())  # nobody edits it: nothing is done
         """
@@ -369,7 +349,7 @@ class State(Recipe, Generic[V]):
         """Find the outcome of a write that raised `error`, here or elsewhere; None: it was not done, and never will be.
 
         Raises:
-            OutcomeUnknown: it is still not known.
+            OutcomeUnknown: it is still unknown.
             InvalidInput: the error is not of a write of this state.
 
         >>> try:
@@ -395,11 +375,7 @@ class State(Recipe, Generic[V]):
         return self._writer.commit(changes)
 
     def _submit(self, change: StateChange) -> Later[Document | None]:
-        """Submit a change to the batcher; every change passes here.
-
-        Raises:
-            NestedUpdate: a function of `update` of this state submits it.
-        """
+        """Submit a change to the batcher, or raise NestedUpdate inside a function of `update` of this state."""
         if self._place in _UPDATED.get():
             raise NestedUpdate(
                 f"an update of {self.path!r} was asked for by a function that an update of it calls: return the new "
@@ -417,7 +393,7 @@ class State(Recipe, Generic[V]):
             answer.cancel()  # does nothing once it is done
 
     def _must_come(self, answer: Later[Document | None]) -> None:
-        """Cancel a change and raise NestedUpdate, if an `update` function has run so long that it may wait for it."""
+        """Cancel a change and raise NestedUpdate, if an `update` function ran so long that it may wait for it."""
         since_s = self._calls_since_s
         if since_s is not None and self.world.monotonic_s() - since_s > self._timeout_s and answer.cancel():
             raise NestedUpdate(
@@ -461,7 +437,7 @@ class State(Recipe, Generic[V]):
         return self.codec.decode(stored)
 
     def _revision(self, document: Document | None) -> Revision[V]:
-        """Return the revision of a document; None: serial 0, with the default."""
+        """Return the revision of a document (None: serial 0, with the default)."""
         if document is None:
             return Revision(0, self._value(None))
         return Revision(
@@ -475,14 +451,11 @@ class State(Recipe, Generic[V]):
         )
 
 
-# `AsyncState`: a state for tasks of an event loop.
-#
-# It wraps a `State`, so every promise is the same. An update waits for its write without a thread; any other call has a
-# thread while it runs. A cancelled update is dropped, unless a write has taken it.
-
-
 class AsyncState(RecipeForTasks[State[V]], Generic[V]):
-    """A state file, for tasks; the arguments are those of `State`.
+    """A state file, for tasks; takes the arguments of `State`.
+
+    An update waits for its write without a thread; any other call has a thread while it runs. A cancelled update is
+    dropped, unless a write has taken it.
 
     >>> state = lockprovider.state.AsyncState.open("memory://docs/orders.json", default=dict)
     >>> first = await state.put({"day": "mon"})
@@ -536,6 +509,7 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
             edit.revision = await self._do(state._ending(edit, reason))  # noqa: SLF001
 
     async def _do(self, change: StateChange) -> Revision[V]:
+        """Submit a change, and wait for its revision without a thread."""
         state = self._sync
         answer = state._submit(change)  # noqa: SLF001
         coming = asyncio.wrap_future(answer)

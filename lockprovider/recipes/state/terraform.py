@@ -1,15 +1,14 @@
 """Terraform and OpenTofu on a state: their `http` backend's requests, and their S3 lock file.
 
-The requests are GET, POST and DELETE of the state, LOCK and UNLOCK with their LockInfo. So any store of fsspec becomes
-a backend whose lock lapses when its holder dies, and whose writes are fenced. A run that was paused and overtaken is
-refused (409). Terraform then leaves its state in `errored.tfstate`, as with any backend that fails.
+Any store of fsspec becomes a backend whose lock lapses when its holder dies, and whose writes are fenced. An overtaken
+run is refused (409), and Terraform leaves its state in `errored.tfstate`.
 
-The bytes of a state are kept as they are. A state is refused (409) if its lineage is not that of the stored one, or if
-its serial is lower. It is also refused with the same serial and another content. These are the rules of `terraform
-state push`. Terraform's `http` backend does not send `-force`; add `force=true` to the query of the address.
+A state's bytes are kept. A state is refused (409) with another lineage than the stored one, a lower serial, or the same
+serial and another content, as by `terraform state push`. Terraform's `http` backend does not send `-force`; add
+`force=true` to the address's query.
 
-The answer to a refused request is JSON: {"error": "StateConflict", "message": "..."}. For a lock that another run
-holds, it is that run's LockInfo.
+The answer to a refused request is JSON: {"error": "StateConflict", "message": "..."}, or the LockInfo of the run that
+holds the lock.
 
 Source: internal/backend/remote-state/http/client.go and internal/states/statemgr/migrate.go of Terraform 1.5 and 1.11.
 """
@@ -115,7 +114,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
 
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
-        """Store a snapshot of the run that holds the lock here, or, if no run does, of a run that names no lock."""
+        """Store the state of the run that holds the lock here, or, if no run does, of one that names no lock."""
         snapshot = TerraformState.decode(body)
         held = self._held
         if held is None and identity:
@@ -134,7 +133,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _put(self, snapshot: TerraformState, *, force: bool) -> None:
-        """Store a snapshot without a lock, compared with the very state that it replaces."""
+        """Store a state without a lock, compared with the very state that it replaces."""
         encoded = self.state.codec.encode(snapshot.data)
 
         def next_value(stored: Any) -> Any:
@@ -188,7 +187,7 @@ class TerraformBackend:
 
 @dataclass(frozen=True, slots=True)
 class TerraformState:
-    """A state of Terraform or OpenTofu, also encrypted by OpenTofu: lineage and serial stay readable."""
+    """A state of Terraform or OpenTofu; OpenTofu's encryption leaves lineage and serial readable."""
 
     data: bytes
     lineage: str
@@ -197,7 +196,7 @@ class TerraformState:
 
     @classmethod
     def decode(cls, data: bytes) -> TerraformState:
-        """Decode the lineage and serial of a state. Raises MalformedObject: it is not a state."""
+        """Decode the lineage and serial of a state, or raise MalformedObject."""
         with undecodable_as(MalformedObject, "the body is not a state of Terraform or OpenTofu; nothing was written"):
             content = parse_object(data, most=LARGEST_BODY, deepest=_DEEPEST_STATE)
             lineage = text_in(content, "lineage")
@@ -206,7 +205,7 @@ class TerraformState:
             return cls(data, lineage, whole_in(content, "serial"), content)
 
     def must_follow(self, stored: bytes | None) -> None:
-        """Check that this state may replace the stored one. Raises StateConflict: it may not."""
+        """Raise StateConflict if this state must not replace the stored one."""
         if not stored:
             return
         try:
@@ -234,7 +233,7 @@ class TerraformState:
 
 @dataclass(slots=True)
 class _Held:
-    """A lock held here for a run of Terraform: a held edit, which may be written many times."""
+    """Lock held here for a run of Terraform: an edit that may be written many times."""
 
     lease: Lease
     info: dict[str, Any]
@@ -273,7 +272,7 @@ def _locked(info: Mapping[str, Any]) -> Reply:
 
 
 def lock_in_words(reason: str) -> str:
-    """Return the reason of an edit for a person to read: Terraform's LockInfo, which is JSON, becomes a sentence."""
+    """Return an edit's reason for a person: Terraform's LockInfo, which is JSON, becomes a sentence."""
     try:
         info = _info(reason.encode())
     except ValueError:
@@ -299,26 +298,10 @@ def _status(error: Exception) -> HTTPStatus:
 
 
 def _info(body: bytes) -> dict[str, Any]:
-    """Parse a LockInfo; this backend uses only its ID."""
     if not body.strip():
         return {}
     with undecodable_as(ValueError, "the body is not a LockInfo"):
         return parse_object(body, most=_LARGEST_INFO)
-
-
-# Terraform's and OpenTofu's own S3 lock file (`use_lockfile = true`): `<key>.tflock`, with their LockInfo.
-#
-# Promised. The holder excludes every run of theirs that locks the same key, and is excluded by it. After a lost answer,
-# the holder recognizes its own lock (their client reports itself as the blocker). `unlock` removes exactly the file
-# that was shown, never a newer one; their client reads, and then removes any file.
-#
-# Needed: a store that keeps the condition of a delete. MinIO and Ceph do not, so they refuse the lock.
-#
-# Not promised. The file has no lease: after its holder died, it stays until a person unlocks it. Their write of the
-# state stays unconditional, so it does not stop a run whose lock was removed; `lockprovider state run` does.
-#
-# Source: internal/backend/remote-state/s3/client.go, internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu
-# 1.10).
 
 
 _TIMEOUT_S = 60.0
@@ -345,7 +328,18 @@ class TfLockFile:
 
 
 class TfLock:
-    """The lock file of one state. Thread-safe. `path` is the state's; `timeout` (s) limits each request with its tries.
+    """Terraform's and OpenTofu's own S3 lock file (`use_lockfile = true`) of a state: `<path>.tflock`. Thread-safe.
+
+    Promised: the holder excludes every run of theirs that locks the same key, and is excluded by it. After a lost
+    answer it recognizes its own lock; their client reports itself as the blocker. `unlock` removes exactly the file
+    that was shown; their client reads, and then removes any file.
+
+    Not promised: the file has no lease, so after its holder died it stays until a person unlocks it. Terraform writes
+    its state unconditionally, so this does not stop a run whose lock was removed; `lockprovider state run` does. The
+    store must keep the condition of a delete: MinIO and Ceph do not, so they refuse the lock.
+
+    `timeout` limits each request with its tries, in seconds. Source: internal/backend/remote-state/s3/client.go,
+    internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu 1.10).
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
     >>> mine = lock.acquire(operation="apply", timeout=60)
@@ -362,7 +356,7 @@ class TfLock:
 
     @classmethod
     def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> TfLock:
-        """Return the lock of the state at a URL (`bucket` and `key` of its configuration). No request is sent yet.
+        """Return the lock of the state at a URL (`bucket` and `key` of its configuration), without a request.
 
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
@@ -376,10 +370,7 @@ class TfLock:
         return repr_at(self, self._store, self.path)
 
     def shown(self) -> TfLockFile | None:
-        """Read the lock file; None: the state is not locked.
-
-        Raises:
-            StoreError: the store did not answer.
+        """Read the lock file (None: the state is not locked), or raise StoreError.
 
         >>> lock.shown() == mine
         True
@@ -392,7 +383,7 @@ class TfLock:
 
         Raises:
             StateLocked: another client had it until then; `reason` is its operation.
-            OutcomeUnknown: the store was silent, and the file may still appear: look with `shown`, and unlock it.
+            OutcomeUnknown: the file may still appear: look with `shown`, and unlock it.
             NotSupported: this store deletes any version, so the lock could not be released safely.
             StoreError: it was not taken.
 
@@ -461,7 +452,7 @@ class TfLock:
             self.world.sleep(delay_s(tries, self.world.random()))
 
     def _looked(self, outcome: Outcome) -> TfLockFile | None:
-        """Read the lock file after a refusal: the refusal may be of the request's own second copy."""
+        """Read the lock file after a refusal, which may be of the request's own second copy."""
         try:
             return self.shown()
         except StoreError:

@@ -1,4 +1,4 @@
-"""Writer of a state for all callers of a process."""
+"""Writer of a state for all callers of a process, and the state's objects."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ from lockprovider.recipes.state.document import Document, decode
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.lock import Lock
 
-# Objects of a state in a store, and one write of it, until its outcome is known.
-#
 # orders.json                             the current revision (`document.py`)
 # orders.json.d/history/<lineage>/<n>     earlier revisions
 # orders.json.d/lock                      the lock of held edits
@@ -58,7 +56,7 @@ class StateFile:
         return f"{self.path}.d/lock"
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Document | None, Content | None]:
-        """Read the state; None: it does not exist. For `max_age_s` see `Cached.get`."""
+        """Read the state (None: it does not exist). For `max_age_s` see `Cached.get`."""
         content = self._object.get(max_age_s=max_age_s)
         return (None if content is None else self._document(content)), content
 
@@ -71,9 +69,7 @@ class StateFile:
     def finish(self, turn: Turn, base: Content | None, deadline_s: float) -> Turn:
         """Carry out a write until its outcome is known.
 
-        Raises:
-            StoreError: the store failed, and nothing was written.
-            OutcomeUnknown: a copy may have been written, and the store failed, or the revision that would tell is gone.
+        Raises StoreError if nothing was written, and OutcomeUnknown if a copy may have been.
         """
         data = turn.mine.encode()
         failures = 0
@@ -99,11 +95,9 @@ class StateFile:
         return turn
 
     def settle(self, unknown: Unknown, deadline_s: float) -> Turn:
-        """Find the outcome of an unknown write; it may be sent again, under its own condition.
+        """Find the outcome of an unknown write, maybe sending it again under its own condition.
 
-        Raises:
-            MalformedObject: it is not a write of a state.
-            OutcomeUnknown, StoreError: see `finish`.
+        Raises MalformedObject if it is not a write of a state, and what `finish` raises.
         """
         mine = decode(unknown.data or b"", unknown.write.path)
         condition = unknown.write.condition
@@ -116,7 +110,7 @@ class StateFile:
         return now.serial > keep and now.serial % TRIM_EVERY == 0
 
     def trim(self, now: Document, keep: int) -> None:
-        """Remove revisions older than the newest `keep` before this one. Any client may repeat it."""
+        """Remove revisions older than the newest `keep` before this one; any client may repeat it."""
         folder, first = self._history(now.lineage, 0).rpartition("/")[0], self._history(now.lineage, now.serial - keep)
         with contextlib.suppress(CasError):  # the next trim removes them
             self.store.delete_all([one.path for one in self.store.list(f"{folder}/", stop_at=first)])
@@ -127,8 +121,7 @@ class StateFile:
             case Todo.ARCHIVE:
                 assert turn.base is not None and base is not None  # noqa: S101, PT018 - only a base is archived
                 path = self._history(turn.base.lineage, turn.base.serial)
-                # create_once: this path only ever has these bytes. A revision that a trim removed may come back, with
-                # the same bytes.
+                # create_once: this path only ever has these bytes, also if a trim removed them before
                 outcome = self.store.put_if_absent(path, base.data, create_once=True, timeout=self._timeout_s)
                 if isinstance(outcome, Unknown):
                     raise Unavailable(
@@ -171,12 +164,9 @@ _EVER = float("inf")
 
 @dataclass(slots=True)
 class StateWriter:
-    """Writes batches of changes, one at a time.
+    """Writes batches of changes, one at a time, each within `timeout_s`.
 
-    Attributes:
-        exclusive: refuse updates during an edit.
-        keep: how many revisions before the current one are kept.
-        timeout_s: for a batch with all its tries.
+    With `exclusive` it refuses updates during an edit. It keeps `keep` revisions before the current one.
     """
 
     file: StateFile
@@ -186,10 +176,9 @@ class StateWriter:
     lock_settings: LockSettings | None = None
 
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
-        """Carry out changes; return for each the document that includes it (None: no state exists), or its error.
+        """Carry out changes; return for each the document that includes it (None: no state), or its error.
 
-        Raises:
-            OutcomeUnknown, StoreError, MalformedObject: for all of them.
+        OutcomeUnknown, StoreError or MalformedObject are raised for all of them.
         """
         world, failures = self.file.world, 0
         deadline_s = world.monotonic_s() + self.timeout_s
@@ -216,7 +205,7 @@ class StateWriter:
                 if failures > 1:
                     world.sleep(delay_s(failures - 1, world.random()))
             elif max_age_s:
-                max_age_s = 0.0  # by the cached state nothing is to be written, so check the current one
+                max_age_s = 0.0  # the cached state needs no write, so check the current one
             else:
                 return _answers(base, done, holder)
 
@@ -232,9 +221,9 @@ class StateWriter:
         return turn
 
     def _editor(self) -> NotAcquired | None:
-        """Acquire and release the lock of edits; return its holder's refusal, or None if it was free.
+        """Acquire and release the lock of edits; return its holder's refusal.
 
-        If it was free, the client whose mark is in the state has died or was stopped.
+        None: it was free, so the client whose mark is in the state has died or was stopped.
         """
         try:
             self.new_lock().acquire(0.0).release()

@@ -3,7 +3,7 @@
     from lockprovider.table import Table, TableSpec
     table = Table.create("s3://bucket/trips", TableSpec("trips", schema, record_keys=("id",)))
 
-Engines (`lockprovider.table.engines`) read and write rows; `Table.transact` runs them as transactions.
+Engines (`lockprovider.table.engines`) read and write rows.
 """
 
 from lockprovider.table import extras as extras

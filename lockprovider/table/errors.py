@@ -38,11 +38,11 @@ class TableExists(TableError):
 
 
 class TableReplaced(TableError):
-    """The table was removed and another was made at its URL since this handle was opened; nothing was changed."""
+    """Another table was made at this table's URL since it was opened; nothing was changed."""
 
 
 class UnsupportedTable(TableError):
-    """The table uses a feature that is unsafe or impossible here (version, type, metadata table, ...)."""
+    """The table has a feature that is unsafe or impossible here (version, type, metadata table, ...)."""
 
 
 class UnsupportedSchema(TableError):
@@ -80,7 +80,7 @@ class Misfit:
 
     @classmethod
     def types(cls, path: str, given: str, wanted: str, advice: str) -> Misfit:
-        """Build the misfit of a type that does not fit the column's type; `at` adds a value of that type."""
+        """Build the misfit of a type that does not fit the column's type."""
         return cls(path, given, wanted, f"{path}: {given} does not fit {wanted}{{at}}; {advice}")
 
     @classmethod
@@ -90,7 +90,7 @@ class Misfit:
 
     @classmethod
     def repeated(cls, path: str, kind: str) -> Misfit:
-        """Build the misfit of a key that one map has twice."""
+        """Build the misfit of a key that a map has twice."""
         return cls(
             path, kind, kind, f"{path}: equal keys in one map{{at}}; many readers keep one of them: drop the other"
         )
@@ -104,10 +104,7 @@ class Misfit:
 
     @classmethod
     def stranger(cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None) -> Misfit:
-        """Build the misfit of a field that the table lacks.
-
-        `names` are the fields of the table's column `parent`; `near` is one that differs only by case.
-        """
+        """Build the misfit of a field that the table lacks; `near` is a table's field that differs only by case."""
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         there = (
@@ -132,7 +129,7 @@ class Misfit:
         return replace(self, row=row, value=value)
 
     def __str__(self) -> str:
-        """One sentence with the next step."""
+        """Return one sentence with the next step."""
         shown = (
             ""
             if self.value is None
@@ -160,7 +157,7 @@ class DoesNotFit(InvalidRecords, UnsupportedSchema):
         self.row, self.value = misfits[0].row, misfits[0].value
 
     def __str__(self) -> str:
-        """One sentence per misfit."""
+        """Return one sentence per misfit."""
         if len(self.misfits) == 1:
             return str(self.misfits[0])
         more = [f"and {len(self.misfits) - _LISTED} more"] if len(self.misfits) > _LISTED else []
@@ -178,7 +175,7 @@ class WriteConflict(TableError):
         instant: begin time of the instant that lost.
         lost_to: file name of the instant that won: a completed one, a planned clustering, or a restore.
         file_groups: the (partition, file id) pairs that both wrote; empty after a restore or added columns.
-        keys: the record keys that both inserted, if keys are checked; empty otherwise.
+        keys: the record keys that both inserted, if keys are checked.
     """
 
     def __init__(
@@ -192,7 +189,7 @@ class WriteConflict(TableError):
         super().__init__(instant, lost_to, file_groups, keys)
 
     def __str__(self) -> str:
-        """One sentence with the next step."""
+        """Return one sentence with the next step."""
         lost, again = f"instant {self.instant} lost to {self.lost_to}", "read a fresh snapshot and try again"
         groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)
         if self.lost_to == ARCHIVED:
@@ -221,7 +218,7 @@ class Aborted(TableError):
 
 
 class PropertiesChanged(Aborted):
-    """The table's properties changed before the transaction wrote anything; it may go on with the new ones."""
+    """The table's properties changed before the transaction wrote anything; a retry uses the new ones."""
 
 
 class HistoryGone(TableError):

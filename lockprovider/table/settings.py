@@ -1,7 +1,5 @@
 """Settings of a table's writers, by the names of this library or by Hudi's keys.
 
-Errors about two settings that contradict each other name both.
-
 Source: Hudi `HoodieWriteConfig`, `HoodieCleanConfig`, `HoodieLockConfig`.
 """
 
@@ -81,10 +79,10 @@ class Mode(str, Enum):
 
 
 class FailedWrites(str, Enum):
-    """When the files of a failed writer are rolled back.
+    """Time at which the files of a failed writer are rolled back.
 
-    LAZY: any other writer rolls them back once the heartbeat is too old. EAGER: the next write rolls them back, whether
-    their writer lives or not; right only if no other writer exists.
+    LAZY: another writer rolls them back once the heartbeat is too old. EAGER: the next write rolls them back even if
+    their writer lives; correct only if no other writer exists.
     """
 
     LAZY = "LAZY"
@@ -93,7 +91,7 @@ class FailedWrites(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """The index settings given to a writer; they must agree with the table's own index, which counts.
+    """Index settings given to a writer; they must agree with the table's own index, which counts.
 
     Attributes:
         kind: `hoodie.index.type`, upper case. Every kind but BUCKET looks keys up, always in the same way here.
@@ -106,11 +104,7 @@ class IndexSettings:
     fields: tuple[str, ...] = ()
 
     def check(self, config: TableConfig) -> None:
-        """Raise if these settings differ from the table's index.
-
-        Raises:
-            InvalidSettings: the message names both.
-        """
+        """Raise `InvalidSettings` if these settings differ from the table's index."""
         index = config.bucket_index
         if (index is None) == (self.kind == BUCKET):
             found = "no bucket index" if index is None else f"{INDEX}={BUCKET}"
@@ -132,9 +126,8 @@ class IndexSettings:
 class TableSettings:
     """Settings of a writer. All writers of a table should agree on all of them but `resolution`.
 
-    With `single_writer`, too, a commit takes the lock and checks for conflicts: if a second writer exists after all,
-    none of its commits is lost. NOT promised: that its pending writes survive, as `failed_writes` is then EAGER by
-    default.
+    With `single_writer`, too, a commit takes the lock and checks for conflicts, so a second writer loses no commit. NOT
+    promised: that the second writer's pending writes survive, as `failed_writes` is then EAGER by default.
 
     Attributes:
         lock: the lease of the table lock.
@@ -150,16 +143,15 @@ class TableSettings:
         archive_automatically: whether an archival follows a commit once instants are due (`hoodie.archive.automatic`).
             Off by default here, as it lists all files.
         compaction: the number of commits after which a committing writer also compacts a merge-on-read table; None:
-            never.
-        clustering: the same for clustering, on tables without buckets. A failed archival, compaction or clustering
-            fails no commit.
+            never. A failed archival, compaction or clustering fails no commit.
+        clustering: the same for clustering, on tables without buckets.
         index: the expected index of the table; None: any.
-        check_keys: whether a commit compares its new keys with keys that others inserted since its snapshot (see
-            `KeyCheck`). It helps only if all writers of the table do so. A table with a bucket index does not need it.
-        carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`, and in Hudi 1.2
+        check_keys: whether a commit compares its new keys with keys that others inserted since its snapshot. It helps
+            only if all writers do so. A table with a bucket index does not need it.
+        carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`; in Hudi 1.2
             `hoodie.write.rolling.metadata.keys`, whose names count as prefixes here). Each commit copies these keys,
             under the lock, from the last commit that has some. So a HudiStreamer finds its checkpoint in the last
-            commit, even if another writer made it. Such commits do not join a group commit.
+            commit of any writer. Such commits do not join a group commit.
         read_from_metadata: whether reads take the list of files from the table's metadata table, as JVM Hudi does,
             instead of listing folders. Worthwhile from about 50,000 files on.
         write_metadata: whether writes maintain the listing of files in the metadata table (`hoodie.metadata.enable`);
@@ -211,11 +203,7 @@ class TableSettings:
             raise InvalidSettings(self.archival.fault)
 
     def check(self, config: TableConfig) -> None:
-        """Raise if the table cannot be written with these settings.
-
-        Raises:
-            InvalidSettings: the message names the feature that the table has or lacks.
-        """
+        """Raise `InvalidSettings` if the table cannot be written with these settings."""
         if self.index is not None:
             self.index.check(config)
         if self.mode is Mode.NON_BLOCKING:
@@ -223,7 +211,7 @@ class TableSettings:
 
     @property
     def is_eager(self) -> bool:
-        """Whether every pending write of others counts as failed."""
+        """Whether every pending write of other writers counts as failed."""
         return self.mode is Mode.SINGLE_WRITER and self.failed_writes in (None, FailedWrites.EAGER)
 
     @classmethod
@@ -262,11 +250,7 @@ class TableSettings:
 
 
 def checked_table_settings(settings: object) -> TableSettings:
-    """Return the settings unchanged, or the defaults for None.
-
-    Raises:
-        InvalidSettings: `settings` is something else.
-    """
+    """Return the settings unchanged, or the defaults for None; raises `InvalidSettings`."""
     if settings is None:
         return TableSettings()
     if not isinstance(settings, TableSettings):
@@ -275,11 +259,7 @@ def checked_table_settings(settings: object) -> TableSettings:
 
 
 def check_retention(policy: Policy) -> None:
-    """Raise if `policy` would keep nothing.
-
-    Raises:
-        InvalidSettings: the message names the policy.
-    """
+    """Raise `InvalidSettings` if `policy` would keep nothing."""
     match policy:
         case KeepCommits(least) | KeepVersions(least):
             fine = isinstance(least, int) and least >= 1
@@ -292,6 +272,7 @@ def check_retention(policy: Policy) -> None:
 
 
 def _check_every(name: str, given: CompactEvery | ClusterEvery | None, kind: type) -> None:
+    """Raise `InvalidSettings` if a compaction or clustering setting is of the wrong kind or impossible."""
     if given is None:
         return
     if not isinstance(given, kind):

@@ -31,7 +31,7 @@ class TableSpec:
 
     Attributes:
         name: the table's name, for people and catalogs.
-        schema: the columns, without Hudi's meta columns. Rows that have them (a DataFrame, a pyarrow Table) work, too.
+        schema: the columns, without Hudi's meta columns; or rows that have them (a DataFrame, a pyarrow Table).
         record_keys: the columns that together identify a row. A single text names one column, here and below.
         partition_by: the columns whose values make the folders; empty for none.
         ordering: the column that decides between two rows with one key: the higher value wins. None: the later commit
@@ -44,9 +44,8 @@ class TableSpec:
             Keys are then never looked up, and two writers that insert the same new key conflict. It cannot be changed
             later. None: a new key goes into a new file group, and keys are looked up.
         bucket_by: the columns of the record key that select the bucket; empty for all.
-        table_type: `copy_on_write` or `merge_on_read`. With the former, a change rewrites the files of its file groups.
-            With the latter, a change goes into log files, which readers merge until a compaction does. It cannot be
-            changed later.
+        table_type: `copy_on_write`: a change rewrites the files of its file groups. `merge_on_read`: a change goes into
+            log files, which readers merge until a compaction does. It cannot be changed later.
         version: the table version, 8 or 9. Hudi 1.0 cannot open 9; no JVM writer has to upgrade a table of version 9.
         visibility: `"ordered"` or `"unordered"`. The latter allows more commits a second with many writers, and all
             readers of this library stay exact. But JVM Hudi's incremental queries MAY THEN MISS COMMITS. So may every
@@ -142,12 +141,7 @@ def _check_visibility(given: object) -> None:
 
 
 def _schema(given: Any) -> pa.Schema:
-    """Return the schema itself, or the schema of rows (a pyarrow Table, a DataFrame). A pandas index is no column.
-
-    Raises:
-        InvalidRecords: neither a schema nor rows.
-        UnsupportedSchema: a column has no Arrow type.
-    """
+    """Return a schema, or the schema of rows without their metadata; a pandas index is no column."""
     if isinstance(given, pa.Schema):
         return given
     if not hasattr(given, "__arrow_c_stream__"):
@@ -159,11 +153,7 @@ def _schema(given: Any) -> pa.Schema:
 
 
 def named_columns(what: str, given: object) -> tuple[str, ...]:
-    """Check a list of column names; a single text is one name.
-
-    Raises:
-        InvalidRecords: not names, or a name comes twice.
-    """
+    """Return a checked list of column names; a single text is one name. Raises `InvalidRecords`."""
     names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else (given,)
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InvalidRecords(f"{what}={given!r} must be names of columns, each once, e.g. {what}=('id',)")

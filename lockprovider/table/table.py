@@ -1,24 +1,4 @@
-"""`Table`: a Hudi table that many writers share.
-
-    table = Table.create(url, TableSpec("trips", df, record_keys=("id",), partition_by=("city",)))
-    with table.transaction() as txn:
-        txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
-
-Promised:
-
-- Transactions on disjoint file groups all succeed. Of two that touch the same file group the later gets
-  `WriteConflict`, and none of its changes ever becomes visible.
-- A commit is one atomic create.
-- A writer that dies leaves nothing visible, and other writers clean up after it.
-
-NOT promised:
-
-- Anything, if writers bypass the table's lock.
-- Detecting two writers that insert the same new key at once. They write different file groups, both succeed, and the
-  table has the key twice. A bucket index (`TableSpec.buckets`) detects them; so does `check_keys`, if all writers use
-  it.
-
-The README of the package describes the layers behind this class.
+"""`Table`: the public interface of a Hudi table that many writers share; delegates to the layers below.
 
 Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), table version 8.
 """
@@ -72,11 +52,39 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 
 class Table(TableContext):
-    """An opened table. Thread-safe: transactions are independent of each other.
+    """An opened table that many writers share. Thread-safe: transactions are independent of each other.
+
+    Promised:
+
+    - Transactions on disjoint file groups all succeed. Of two on the same file group, the later gets `WriteConflict`,
+      and none of its changes becomes visible.
+    - A commit is one atomic create.
+    - A writer that dies leaves nothing visible, and other writers clean up after it.
+
+    NOT promised:
+
+    - Anything, if writers bypass the table's lock.
+    - Detection of two writers that insert the same new key at once: both succeed, and the table has the key twice. A
+      bucket index (`TableSpec.buckets`) detects them; so does `check_keys`, if all writers use it.
+
+    Services `under` a fence compare its epoch: `clean` when it plans, `archive` in each round that has something to
+    archive, `restore` before it undoes anything. Compactions and clusterings compare it at each step under the lock,
+    and record it when they run.
+
+    Raises:
+        CasError: by every method that sends requests: the store failed.
+        WriteConflict: by writes: all `retries` + 1 tries lost to other writers of the same file groups.
+        Aborted: by writes: the heartbeat expired, or another writer rolled this write back.
+        NotAcquired, LeaseLost: by services (`clean` and those below it): the lock failed.
+        UnsupportedTable: by writes and services: the table cannot be written here.
+        Fenced: by writes and services `under` a fence: a newer epoch has committed.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"), exist_ok=True)
     >>> first = table.append(rows)
+    >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
+    >>> logs = Table.create("memory://docs/logs", spec, exist_ok=True)
+    >>> done = logs.append(rows.slice(0, 1)), logs.upsert(rows.slice(0, 1))
     """
 
     @classmethod
@@ -119,10 +127,7 @@ class Table(TableContext):
 
     @staticmethod
     def exists(url: str | os.PathLike[str], *, storage_options: dict[str, Any] | None = None) -> bool:
-        """Whether a table exists at `url`. Takes one request.
-
-        Raises:
-            CasError: the URL or the store failed.
+        """Return whether a table exists at `url`, by one request.
 
         >>> Table.exists("memory://docs/trips"), Table.exists("memory://docs/none")
         (True, False)
@@ -140,8 +145,8 @@ class Table(TableContext):
 
         - a `CommitResult`, or a `Commit` of `history()`
         - the begin time of a savepoint
-        - any other time: 17 or 14 digits of UTC, ISO text with its zone, an aware datetime. A time means the table
-          after all commits that had completed by then.
+        - any other time (17 or 14 digits of UTC, ISO text with its zone, an aware datetime): the table after all
+          commits that had completed by then
 
         >>> table.to_arrow(as_of=table.version) == table.to_arrow()
         True
@@ -163,7 +168,9 @@ class Table(TableContext):
         as_of: PointInTime = None,
         files: Iterable[Entry] | None = None,
     ) -> Snapshot:
-        """Return the completed rows of `timeline` (default: now), or of an earlier moment; `files` if already listed.
+        """Return the files with the completed rows of `timeline` (default: now), or of an earlier moment.
+
+        `files`: the table's files, if already listed.
 
         Raises:
             HistoryGone: that moment cannot be read (any more).
@@ -198,8 +205,8 @@ class Table(TableContext):
         Raises:
             InvalidInput: an argument has the wrong kind. Methods of the scan raise it for an unknown column or time, or
                 for a filter that does not fit the columns.
-            HistoryGone: raised by methods of the scan: that moment cannot be read (any more).
-            UnsupportedTable: raised by methods of the scan: the table has log files, and an unknown way to merge rows.
+            HistoryGone: by methods of the scan: that moment cannot be read (any more).
+            UnsupportedTable: by methods of the scan: the table has log files, and an unknown way to merge rows.
 
         >>> table.scan(["id"], "fare is null").to_arrow().to_pylist()
         [{'id': 2}]
@@ -238,9 +245,8 @@ class Table(TableContext):
         commits finish in. `Order` describes the other orders and their promises.
 
         Args:
-            after: a checkpoint, or a version, see `version`; None for the beginning, when every row is an insert. A
-                text must be the time of a commit of this table, so that a feed cannot continue on another table at the
-                same path.
+            after: a checkpoint or a version (see `version`); None for the beginning, when every row is an insert. A
+                text must be the time of a commit of this table, so that a feed cannot continue on another table here.
             until: a version; None for the last commit.
             order: `completion`, `fenced` or `begin`.
             columns: columns to read; None: all but Hudi's own. The operation always comes first.
@@ -273,23 +279,22 @@ class Table(TableContext):
     ) -> CommitResult:
         """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
 
-        `append` does not check for existing keys unless `check_keys` is set (None: as in the settings). Use `upsert` if
-        keys may already exist. Without that check two appends never conflict. A missing column becomes null.
+        A missing column becomes null. Without `check_keys`, existing keys are not checked, and two appends never
+        conflict. Use `upsert` if keys may already exist.
 
-        In a table with a bucket index, a row whose key exists is replaced, appends to one bucket do conflict, and a
+        In a table with a bucket index, a row whose key exists is replaced. Appends to one bucket do conflict, and a
         reader is held whole.
 
         Args:
             rows: the new rows.
             retries: retries after conflicts; default 3, and 0 for a reader, which can be read only once.
             extra: texts stored in the commit's metadata.
-            check_keys: whether the keys must be new to the table.
+            check_keys: whether the keys must be new to the table; None: as in the settings.
 
         Raises:
             DoesNotFit: a field is unknown to the table, has a type that does not fit, or has a value that would change.
             InvalidRecords: a key is null, comes twice in `rows` or (if checked) exists in the table.
             UnsupportedSchema: a DataFrame's column has no Arrow type.
-            Aborted: the heartbeat expired, or another writer rolled this write back.
 
         >>> table.append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
@@ -323,12 +328,11 @@ class Table(TableContext):
 
         The rows have all columns of the table. Of several rows with one key, the highest value in the ordering field
         wins, also against the row in the table. Without an ordering field the last row wins. A key in both arguments is
-        deleted. With `check_keys` (None: as in the settings) a key that another writer inserted since the snapshot is a
-        conflict, too.
+        deleted. With `check_keys` (None: as in the settings), a key that another writer inserted since the snapshot is
+        a conflict, too.
 
         Raises:
-            WriteConflict: all `retries` + 1 tries lost to other writers of the same file groups.
-            InvalidRecords, UnsupportedSchema, Aborted: as for `append`; also for a missing column.
+            InvalidRecords, UnsupportedSchema: as for `append`; also for a missing column.
 
         >>> done = table.upsert(pa.table({"id": [2, 3], "city": ["bonn", "ulm"], "fare": [4.0, 5.0]}))
         >>> done.updated, done.inserted
@@ -348,13 +352,12 @@ class Table(TableContext):
     ) -> CommitResult:
         """Delete rows by key and partition columns, or by a condition: SQL text or a pyarrow expression.
 
-        Other columns of `keys` are ignored, and so are unknown keys. A non-blocking writer also uses the ordering
-        column: with it the delete reads nothing and conflicts with no other writer.
+        Other columns of `keys` and unknown keys are ignored. A non-blocking writer also uses the ordering column: with
+        it the delete reads nothing and conflicts with no other writer.
 
-        With a condition (`delete("fare is null")`), rows that others add in new file groups after the snapshot stay.
+        With a condition, rows that other writers add in new file groups after the snapshot stay.
 
         Raises:
-            WriteConflict: all `retries` + 1 tries lost to other writers of the same file groups.
             InvalidRecords: a key is null, or a key or partition column is missing.
             InvalidInput: the condition does not fit the table.
 
@@ -376,12 +379,11 @@ class Table(TableContext):
     ) -> CommitResult:
         """Replace all rows of the table, or of `partitions` (paths, as folders are named), by `rows`.
 
-        Rows that other writers add in new file groups after the snapshot stay: they count as written later.
+        Rows that other writers add in new file groups after the snapshot stay.
 
         Raises:
-            WriteConflict: all `retries` + 1 tries lost to other writers of the same file groups.
             InvalidInput: `partitions` is a single text, or not a list.
-            InvalidRecords, UnsupportedSchema, Aborted: as for `append`; also for a row of another partition.
+            InvalidRecords, UnsupportedSchema: as for `append`; also for a row of another partition.
 
         >>> done = table.overwrite(pa.table({"id": [9], "city": ["ulm"]}), partitions=["ulm"])
         >>> sorted(table.to_arrow().column("id").to_pylist())
@@ -394,16 +396,14 @@ class Table(TableContext):
         """Add columns in a commit of their own. Older rows have nulls in them; no file is rewritten.
 
         Add a field inside a column by its path (`st.y`, `l.element.y` of a list, `m.value.y` of a map), or by a wider
-        struct. It becomes the last field of its struct.
+        struct. It becomes the last field of its struct. You cannot drop, rename or retype a column.
 
         Writers that began before this commit and commit after it get `WriteConflict`; their next try uses the new
-        columns. Other changes of the schema are impossible: you cannot drop, rename or retype a column.
+        columns.
 
         Raises:
             UnsupportedSchema: the field exists with another type, or its type cannot be stored.
             InvalidInput: a path leads nowhere.
-            WriteConflict: all `retries` + 1 tries lost to other writers.
-            Fenced: a newer epoch has committed, see `under`.
 
         >>> done = table.add_columns(pa.schema([("tip", pa.float64())]))
         >>> table.schema().names
@@ -417,10 +417,9 @@ class Table(TableContext):
         """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.
 
         A clean end of the block commits, an exception rolls back. Without `with`, call `commit()` or `rollback()`. A
-        conflict raises `WriteConflict`; use `transact` with a function for retries.
+        conflict raises `WriteConflict`; use `transact` for retries.
 
-        `pinned=False`: take the snapshot when the transaction starts to write, for a transaction that reads nothing
-        before.
+        `pinned=False`: take the snapshot when the transaction starts to write, if it reads nothing before.
 
         >>> with table.transaction() as txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
@@ -441,15 +440,8 @@ class Table(TableContext):
     ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict run it again on a fresh snapshot.
 
-        `fn` may run `retries` + 1 times and must read only from its transaction. `extra` goes into the commit's
-        metadata. `check_keys` overrides the settings (see `KeyCheck`): a key that another writer inserted since the
-        snapshot is a conflict, too. `pinned`: see `transaction`.
-
-        Raises:
-            WriteConflict: all `retries` + 1 tries lost to other writers.
-            Aborted: the heartbeat expired, or another writer rolled this write back; or the table's properties changed
-                and no retries are left.
-            Fenced: a newer epoch has committed, see `under`.
+        `fn` may run `retries` + 1 times and must read only from its transaction. `extra`, `check_keys`: see `upsert`.
+        `pinned`: see `transaction`. Also raises `Aborted` if the table's properties changed and no retries are left.
 
         >>> def raise_fares(txn):
         ...     txn.upsert(txn.to_pandas().assign(fare=lambda old: old["fare"] + 1))
@@ -461,7 +453,7 @@ class Table(TableContext):
         )
 
     def run_inline_services(self) -> None:
-        """Archive, compact and cluster where the settings ask for it and it is due, as after each commit of this table.
+        """Archive, compact and cluster where the settings ask for it and it is due, as after each commit.
 
         >>> table.run_inline_services()  # as its settings say: nothing, by default
         """
@@ -470,16 +462,13 @@ class Table(TableContext):
     # -- services ------------------------------------------------------------------------------------------------------
 
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
-        """Remove files that no reader needs any more (default: by the settings' retention).
+        """Remove files that no reader needs any more (default: by the settings' retention). Safe to repeat.
 
-        Does nothing while another cleaner runs. `dry_run`: write nothing, and return what would be removed. `under` a
-        fence, the epoch is compared when the plan is made; the clean does not record it.
+        Does nothing while another cleaner runs. `dry_run`: write nothing, and return what would be removed. If a clean
+        fails after its plan was made, the next clean finishes the plan.
 
         Raises:
-            Fenced: a newer epoch has committed; nothing more is planned.
             InvalidSettings: the policy would keep nothing.
-            UnsupportedTable: the table cannot be written here.
-            NotAcquired, CasError: the lock or the store failed; the next clean finishes a plan that was made.
 
         >>> table.clean(KeepVersions(1))  # each file group has one version yet
         ()
@@ -490,15 +479,11 @@ class Table(TableContext):
         """Merge the log files of a merge-on-read table into new base files, while writers go on.
 
         Scheduled compactions that no executor runs come first. `dry_run`: write nothing, and return what would be
-        scheduled. `under` a fence, the epoch is compared at each step under the lock, and the compaction records it.
+        scheduled. After `Fenced`, the scheduled plan is left for a later compaction.
 
         Raises:
-            Fenced: a newer epoch has committed; the scheduled plan is left for a later compaction.
             UnsupportedTable: the table is copy-on-write, or cannot be written here.
 
-        >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
-        >>> logs = Table.create("memory://docs/logs", spec)
-        >>> done = logs.append(rows.slice(0, 1)), logs.upsert(rows.slice(0, 1))
         >>> len(logs.compact())
         1
         """
@@ -507,42 +492,32 @@ class Table(TableContext):
     def schedule_compaction(self) -> str | None:
         """Write a compaction plan for another process to run; returns its begin time, None if nothing is to be merged.
 
-        `under` a fence, the epoch is compared; the plan does not record it.
-
-        >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
-        >>> logs = Table.create("memory://docs/logs", spec)
-        >>> done = logs.append(rows.slice(0, 1)), logs.upsert(rows.slice(0, 1))
         >>> instant = logs.schedule_compaction()  # to be run here or elsewhere
         """
         return compaction.schedule_compaction(self)
 
     def run_compaction(self, instant: str) -> CompactionResult:
-        """Run a scheduled compaction, also one of JVM Hudi, or continue one whose executor died; see `compaction`.
+        """Run a scheduled compaction, also one of JVM Hudi, or continue one whose executor died.
 
         Raises:
             HistoryGone: no such compaction exists, or files that it names are gone.
             Aborted: another executor is running it.
 
-        >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
-        >>> logs = Table.create("memory://docs/logs", spec)
-        >>> done = logs.append(rows.slice(0, 1)), logs.upsert(rows.slice(0, 1))
         >>> result = logs.run_compaction(logs.schedule_compaction())
         """
         return compaction.run_compaction(self, instant)
 
     def unschedule_compaction(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
-        """Remove a scheduled compaction from the timeline; no row changes.
+        """Remove a scheduled compaction from the timeline; returns the removed begin times. No row changes.
 
         With `hours` instead of an instant, remove all that were scheduled that long ago, by the store's clock, and that
-        no executor runs. Returns the begin times of the removed plans.
+        no executor runs.
 
         Raises:
             InvalidInput: not exactly one of the two is given, or `hours` is not a number above 0.
             HistoryGone: no such compaction exists.
             Aborted: an executor is running it.
 
-        >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
-        >>> logs = Table.create("memory://docs/logs", spec)
         >>> logs.unschedule_compaction(hours=24)
         ()
         """
@@ -558,9 +533,9 @@ class Table(TableContext):
     ) -> tuple[ClusteringResult, ...]:
         """Join small files of each partition into larger ones, with sorted rows, while writers go on elsewhere.
 
-        Scheduled clusterings that no executor runs come first. Rows do not change and keep the commit that wrote them.
-        A write to a file group that is being clustered loses; with `prefer_writer` the clustering loses instead. See
-        `clustering`. `under` a fence, the epoch is compared at each step under the lock, and the clustering records it.
+        Scheduled clusterings that no executor runs come first. Rows keep their values and the commit that wrote them. A
+        write to a file group that is being clustered loses; with `prefer_writer` the clustering loses instead. After
+        `Fenced`, the scheduled plan is left for a later clustering.
 
         Args:
             sort_by: columns, nulls first; none: rows stay in the order of their files.
@@ -569,7 +544,6 @@ class Table(TableContext):
             dry_run: write nothing, and return what would be scheduled first.
 
         Raises:
-            Fenced: a newer epoch has committed; the scheduled plan is left for a later clustering.
             InvalidInput: a column does not exist, or a size is invalid.
             UnsupportedTable: the table has buckets (one file group each: nothing to join), or cannot be written here.
             WriteConflict: a write was faster, or is preferred; the clustering that lost changed no row.
@@ -590,8 +564,8 @@ class Table(TableContext):
     ) -> str | None:
         """Write a clustering plan for another process or JVM Hudi to run; returns its begin time or None.
 
-        None means that there is nothing to join. Writes to those file groups lose until it has run. Arguments and
-        errors are those of `cluster`. `under` a fence, the epoch is compared; the plan does not record it.
+        None means that no files are to be joined. Writes to the planned file groups lose until the plan has run.
+        Arguments and errors are those of `cluster`.
 
         >>> table.schedule_clustering() is None  # a file in each partition: there is nothing to join
         True
@@ -600,7 +574,7 @@ class Table(TableContext):
         return clustering.schedule_clustering(self, rule)
 
     def run_clustering(self, instant: str) -> ClusteringResult:
-        """Run a scheduled clustering, also one of JVM Hudi, or continue one whose executor died; see `clustering`.
+        """Run a scheduled clustering, also one of JVM Hudi, or continue one whose executor died.
 
         Raises:
             HistoryGone: no such clustering exists, or files that it names are gone.
@@ -614,15 +588,9 @@ class Table(TableContext):
         return clustering.run_clustering(self, instant)
 
     def unschedule_clustering(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
-        """Remove a scheduled clustering from the timeline; no row changes.
+        """Remove a scheduled clustering from the timeline; returns the removed begin times. No row changes.
 
-        With `hours` instead of an instant, remove all that were scheduled that long ago, by the store's clock, and that
-        no executor runs. Returns the begin times of the removed plans.
-
-        Raises:
-            InvalidInput: not exactly one of the two is given, or `hours` is not a number above 0.
-            HistoryGone: no such clustering exists.
-            Aborted: an executor is running it.
+        `hours` and errors are those of `unschedule_compaction`.
 
         >>> table.unschedule_clustering(hours=24)
         ()
@@ -630,29 +598,22 @@ class Table(TableContext):
         return clustering.unschedule_clustering(self, instant, hours)
 
     def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-        """Move the oldest instants off the timeline (default: by the settings' `archival`); their rows stay.
+        """Move the oldest instants off the timeline (default: by the settings' `archival`). Safe to repeat.
 
-        `dry_run`: write nothing, and return what would be archived if no writer is dead. `under` a fence, the epoch is
-        compared in each round that has something to archive; the archive does not record it.
+        Their rows stay. `dry_run`: write nothing, and return what would be archived if no writer is dead.
 
         Raises:
-            Fenced: a newer epoch has committed.
             InvalidSettings: `keep` is impossible.
-            UnsupportedTable: the table cannot be written here.
             Corrupt: a file of the archive, or an instant, cannot be parsed.
-            NotAcquired, LeaseLost, CasError: the lock or the store failed; safe to repeat.
 
         >>> result = table.archive(KeepActive(20, 30), dry_run=True)
         """
         return archive.archive(self, keep, dry_run=dry_run)
 
     def sweep(self) -> tuple[str, ...]:
-        """Roll back the writes of dead writers, and finish the plans of dead services; returns their begin times.
+        """Roll back dead writers, and finish the plans of dead services; returns their begin times. Safe to repeat.
 
-        Raises:
-            NotAcquired, CasError: the lock or the store failed; safe to repeat.
-
-        >>> table.sweep()  # nobody has died
+        >>> table.sweep()  # no writer has died
         ()
         """
         return (*rollback.sweep(self), *(done.instant for done in clean.finish_dead(self)))
@@ -663,7 +624,6 @@ class Table(TableContext):
         Raises:
             HistoryGone: no such pending write exists.
             Aborted: its writer is alive.
-            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> table.roll_back("20260101000000000")
         Traceback (most recent call last):
@@ -673,16 +633,15 @@ class Table(TableContext):
         rollback.roll_back_dead(self, instant, force=force)
 
     def savepoint(self, version: TableVersion | None = None, *, user: str = "", comment: str = "") -> str:
-        """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`.
+        """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`. Safe to repeat.
 
         `version` names the commit, see `Table.version`; a time means the last commit that had completed by then.
-        Returns the begin time of that commit. Hudi names savepoints by it, and `version` arguments accept it.
+        Returns the commit's begin time, which Hudi uses as the name of the savepoint, and which `version` arguments
+        accept.
 
         Raises:
             InvalidInput: `version` is not a version.
             HistoryGone: no such commit exists, or files that it needs were cleaned or are about to be.
-            UnsupportedTable: the table cannot be written here.
-            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> kept = table.savepoint(comment="before the migration")
         >>> kept == first.instant, table.to_arrow(as_of=kept).num_rows, table.changes(after=kept).commits
@@ -708,7 +667,6 @@ class Table(TableContext):
         Raises:
             InvalidInput: `version` is not a version.
             HistoryGone: no such commit exists.
-            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> table.delete_savepoint(table.savepoint())
         True
@@ -716,19 +674,15 @@ class Table(TableContext):
         return restore.delete_savepoint(self, version)
 
     def restore(self, version: TableVersion) -> RestoreResult:
-        """Undo every commit that completed after `version` (see `Table.version`); the result lists them.
+        """Undo every commit that completed after `version`; the result lists them. Safe to repeat.
 
-        NOT promised: anything, if JVM writers run at the same time; stop them first. `under` a fence, the epoch is
-        compared before anything is undone. The restore does not record it, and removes the epochs of the commits that
-        it undoes.
+        Also removes the epochs of these commits. NOT promised: anything, if JVM writers run at the same time; stop them
+        first.
 
         Raises:
-            Fenced: a newer epoch has committed.
             InvalidInput: `version` is not a version.
             HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
                 savepoint or was archived.
-            UnsupportedTable: the table cannot be written here.
-            NotAcquired, LeaseLost, CasError: the lock or the store failed; safe to repeat.
 
         >>> before = table.version
         >>> done = table.delete("id = 1")
@@ -755,12 +709,7 @@ class Table(TableContext):
         """Write the properties by which JVM Hudi's Spark writers share the table; returns the changes. Safe to repeat.
 
         A JVM job that contradicts these properties fails. `dry_run`: write nothing. `all_in_utc`: confirm that all
-        writers ran in UTC. A copy of a table with local times needs it, as the times of its files are not those of
-        their writing.
-
-        Raises:
-            UnsupportedTable: the table cannot be written here.
-            NotAcquired, CasError: the lock or the store failed; safe to repeat.
+        writers ran in UTC. A copy of a table with local times needs it, as its files have the times of the copying.
 
         >>> for change in table.share(dry_run=True):  # what JVM Hudi's writers will find in the table
         ...     assert change
@@ -768,14 +717,13 @@ class Table(TableContext):
         return sharing.share(self, dry_run=dry_run, all_in_utc=all_in_utc)
 
     def unshare(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-        """Remove the properties that `share` wrote, to give the table to one JVM writer; returns what was removed.
+        """Remove the properties that `share` wrote, to give the table to one JVM writer; returns them. Safe to repeat.
 
         Stop all other writers first, also those of this library: a single JVM writer takes no lock, and rolls back
         every pending write. The zone of the table's times stays UTC. `dry_run`: write nothing.
 
         Raises:
             Aborted: a write is pending; nothing was changed.
-            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
         >>> sorted(change.key for change in table.unshare(dry_run=True))[-1]
         'hoodie.write.lock.provider'
@@ -785,13 +733,9 @@ class Table(TableContext):
     def doctor(self, *, keys: bool = False) -> tuple[TableFinding, ...]:
         """Find faults of the table, with the next step for each; nothing is written.
 
-        `keys`: also read all record keys in base files, and count keys that are in several file groups.
-
-        Works on tables that cannot be written here, too. `lockprovider table doctor URL` also examines tables that
-        cannot be opened. NOT promised: that a finding is still true when you read it.
-
-        Raises:
-            CasError: the store failed.
+        `keys`: also read all record keys in base files, and count keys that are in several file groups. Works on tables
+        that cannot be written here, too; `lockprovider table doctor URL` also examines tables that cannot be opened.
+        NOT promised: that a finding is still true when you read it.
 
         >>> [finding.what for finding in table.doctor() if finding.state == "wrong"]
         []
@@ -805,9 +749,8 @@ class Table(TableContext):
 
         Raises:
             InvalidInput: neither of the two.
-            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
-        >>> table.set_visibility("ordered")  # as it is, if nobody asked for more
+        >>> table.set_visibility("ordered")  # as it is, if you did not ask for more
         """
         sharing.set_visibility(self, visibility)
 
@@ -818,9 +761,8 @@ class Table(TableContext):
 
         Raises:
             Aborted: a write is pending, whose writer may be building the metadata table.
-            NotAcquired, CasError: the lock or the store failed; safe to repeat.
 
-        >>> table.retire_metadata_table()  # none is there
+        >>> table.retire_metadata_table()  # the table has none
         0
         """
         return metadata_table.retire_metadata_table(self)

@@ -1,14 +1,4 @@
-"""`TableTransaction`: reads and changes of one table that become visible together, or not at all.
-
-    with table.transaction() as txn:
-        late = txn.to_pandas(filter="fare is null")
-        txn.upsert(late.assign(fare=0.0))
-        txn.delete("city = 'ulm'")
-
-Promised: all reads are of one moment. A clean end of the block commits all changes, unless another writer has changed
-the same file groups since; an exception discards them. NOT promised: that a row which was only read is unchanged at the
-commit; that a transaction reads its own changes.
-"""
+"""`TableTransaction`: reads and changes of one table that become visible together, or not at all."""
 
 from __future__ import annotations
 
@@ -32,6 +22,10 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 class TableTransaction(TransactionHandle):
     """A transaction with the methods of `Table`; not thread-safe, and for one commit only.
+
+    Promised: all reads are of one moment. A clean end of the `with` block commits all changes, unless another writer
+    has changed the same file groups since; an exception discards them. NOT promised: that a row which was only read is
+    unchanged at the commit; that a transaction reads its own changes.
 
     The functions of the engines accept it, too: `engines.spark.write(txn, df)`.
 
@@ -89,8 +83,7 @@ class TableTransaction(TransactionHandle):
         """Insert or replace rows at the commit, like `Table.upsert`; upserts and then deletes may follow.
 
         Raises:
-            InvalidRecords, UnsupportedSchema: the columns do not fit; or a delete came before, as a key in both is
-                deleted.
+            InvalidRecords, UnsupportedSchema: the columns do not fit; or a delete came before.
 
         >>> with txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
@@ -123,7 +116,7 @@ class TableTransaction(TransactionHandle):
         self._keys.append(gone)
 
     def overwrite(self, rows: Rows, partitions: Iterable[str] | None = None) -> None:
-        """Replace all rows of the table, or of `partitions`, at the commit, like `Table.overwrite`; once a transaction.
+        """Replace all rows of the table, or of `partitions`, at the commit; once a transaction, without other writes.
 
         Raises:
             InvalidRecords, UnsupportedSchema: the columns do not fit, or the transaction has other writes.
@@ -143,7 +136,7 @@ class TableTransaction(TransactionHandle):
         return self._inner.table.schema(self.timeline)
 
     def _take(self, kind: str, rows: pa.Table, missing: OnMissing) -> None:
-        """Convert a frame when it is given, so that a misfit raises here and all frames have one schema."""
+        """Convert rows when they are given, so that a misfit raises here and all frames have one schema."""
         stored = planner_of(self._inner).plan(rows.schema, missing)(rows)
         self._begin(kind)
         self._rows.append(stored)

@@ -1,4 +1,1 @@
-"""Reads of a table: scans of files, reads at one moment, and changes between two moments.
-
-May import: state and below.
-"""
+"""Reads of a table: scans of files, row filters, reads at one moment, and changes between two moments."""

@@ -1,9 +1,6 @@
-"""Incremental reads: the changes of a table since a checkpoint.
+"""Incremental reads: the net changes of a table's rows since a checkpoint.
 
-    changes = table.changes(after=checkpoint)
-    apply(changes.to_arrow()); checkpoint = changes.checkpoint      # kept by the consumer, with what it applied
-
-Source: RFC-22; Hudi `HoodieTableFileSystemView`, incremental and time travel queries; `LSMTimeline` for the archive.
+Source: RFC-22; Hudi `HoodieTableFileSystemView`, incremental queries; `LSMTimeline` for the archive.
 """
 
 from __future__ import annotations
@@ -54,11 +51,7 @@ class Part:
     schema: pa.Schema
 
     def read(self, place: TablePlace) -> pa.Table:
-        """Read the changes of this partition.
-
-        Raises:
-            HistoryGone: a file was cleaned.
-        """
+        """Read the changes of this partition; raises `HistoryGone` if a file was cleaned."""
         old, new = (
             pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, one) for one in scan.slices)])
             for scan in (self.before, self.then)
@@ -71,10 +64,10 @@ class Changes:
     """Changes of some commits; they can be read several times.
 
     Attributes:
-        checkpoint: the `after` of the next call. It stays the same if there are no new commits.
+        checkpoint: pass it as `after` in the next call. It stays the same if there are no new commits.
         commits: the instants with these changes, in the requested order.
-        schema: the columns of the rows: the operation (`insert`, `update` or `delete`), then the requested columns.
-        parts: the changes by partition, for an engine that reads them in several processes.
+        schema: the operation (`insert`, `update` or `delete`), then the requested columns.
+        parts: the changes by partition, for engines that read them in several processes.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -127,8 +120,8 @@ def changes_since(
     only = None if within is None else frozenset(within)
 
     def look() -> Changes:
-        # A listing has several pages, and shows objects created during it on later pages only. The next listing has
-        # all instants that completed before the last commit of this one.
+        # A listing of several pages shows objects created during it on later pages only. The next listing has all
+        # instants that completed before the last commit of this one.
         latest = latest_checkpoint(table.timeline(), order)
         now = table.timeline()
         start, end = (_time(table, now, given, order) for given in (after, until))
@@ -145,7 +138,7 @@ def _time(table: TableContext, now: Timeline, given: TableVersion | None, order:
 
 
 def is_instant(text: str) -> bool:
-    """Whether the text has the form of an instant; other texts are times for people."""
+    """Return whether the text has the form of an instant; other texts are times for people."""
     return len(text) == _DIGITS and text.isdigit()
 
 
@@ -178,7 +171,7 @@ def _changes(
     groups = {partition: found[partition] for partition in sorted(found) if only is None or partition in only}
 
     def is_read(group: FileGroup) -> bool:
-        if not continues:  # Without a start, a file group that ended is not part of the table.
+        if not continues:  # A full read does not need file groups that ended.
             return only is None or group[0] in only
         return group[1] in groups.get(group[0], ())
 
@@ -193,13 +186,10 @@ def _changes(
 
 
 def check_since(table: TableContext, now: Timeline, start: str, order: Order, *, is_checkpoint: bool = True) -> None:
-    """Refuse a checkpoint after which commits were archived or undone; empty text is the beginning of the table.
-
-    The table's history has the commit of a checkpoint. The history of another table at the same path, or of a restored
-    copy, has not.
+    """Refuse a checkpoint after which commits were archived or undone; an empty text means the table's beginning.
 
     Raises:
-        HistoryGone: the changes since `start` are unknown now, or `start` is not the time of a commit.
+        HistoryGone: the changes since `start` are unknown now, or `start` is not the time of a commit of this table.
     """
     if not start:
         return

@@ -1,11 +1,7 @@
-"""Consistent reads: a read whose snapshot became stale starts again.
+"""Consistent reads: a read starts again if other clients clean, archive or roll back while it lists and reads.
 
-A read lists the timeline, then the files, then reads commits or rows. Between these steps, other clients may clean
-files, archive commits or roll commits back. A read that notices this starts again.
-
-Promised: the result is the table of one moment, after the start of the call unless the caller asked for another. NOT
-promised: success if files are removed faster than a read lists them (`HistoryGone`). NOT promised: that the files of a
-`plan` still exist when its rows are read.
+Promised: the result is the table at one moment, after the start of the call unless the caller asked for another. NOT
+promised: success if files are removed faster than a read lists them (`HistoryGone`).
 """
 
 from __future__ import annotations
@@ -71,7 +67,7 @@ class Commit:
 
 
 class CommitHistory(list[Commit]):
-    """List of completed writes, in order of completion; notebooks show it as a table, newest first.
+    """List of completed writes, in order of completion; notebooks show a table, newest first.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -95,11 +91,7 @@ def _row(commit: Commit) -> tuple[object, ...]:
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """Return the snapshot of a moment; start again if it becomes stale.
-
-    Raises:
-        HistoryGone: the snapshot cannot be read (any more).
-    """
+    """Return the snapshot of a moment, and start again if it becomes stale; may raise `HistoryGone`."""
     return look_again(partial(_snapshot, table, as_of))
 
 
@@ -115,11 +107,7 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 def snapshot_by(
     table: TableContext, now: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None
 ) -> Snapshot:
-    """Return the snapshot of a moment by one listing, stale or not.
-
-    Raises:
-        HistoryGone: the snapshot cannot be read (any more).
-    """
+    """Return the snapshot of a moment by one listing, which may be stale; may raise `HistoryGone`."""
     return table.snapshot_of(now, files) if as_of is None else snapshot_of_version(table, now, as_of)
 
 
@@ -133,10 +121,7 @@ def plan(
     read_optimized: bool = False,
     config: TableConfig | None = None,
 ) -> scan.ScanPlan:
-    """Plan which files of a snapshot to read for the requested rows; see `scan.plan_scan`.
-
-    `config` has the table's properties; if None, they are read.
-    """
+    """Plan which files of a snapshot to read; see `scan.plan_scan`. They may be cleaned before they are read."""
     schema = table.schema(seen.timeline)
     seen = seen.read_optimized if read_optimized else seen
     config, known = config or table.config(), table.place.ranges

@@ -1,14 +1,7 @@
 """Row filters: select rows of a table, and exclude files and row groups without such rows.
 
-    found = filter_of([("city", "in", ["ulm", "bonn"]), ("fare", ">", 3)], schema)
-    rows = found.kept(rows)
-    unneeded = found.bound()                           # a weaker pyarrow expression, true of all rows that are kept
-
-A filter is a program in postfix order: questions, each about one column, joined by `and`, `or` and `not`. It runs in a
-loop, so only memory limits its length and depth. (A pyarrow expression with some thousand parts crashes the process.)
-As in SQL, a question is true, false or null for a row. The filter keeps rows for which the whole is true.
-
-Promised: text and tuples of any length. NOT promised: long pyarrow expressions, which pyarrow evaluates.
+A filter is a postfix program that a loop runs: only memory limits its length and depth. A pyarrow expression of some
+thousand parts crashes the process.
 """
 
 from __future__ import annotations
@@ -28,9 +21,9 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.read.literals import LiteralMisfit, Place, placed
 
 AND, OR, NOT = "and", "or", "not"
-_MOST_BOUNDS = 256  # A bound has at most this many questions.
+_MOST_BOUNDS = 256  # questions in a bound
 _MANY_VALUES = 1 << 12  # For more values, one set is built once instead of for each batch of rows.
-_MASK_BYTES = 1 << 26  # This limits the memory of masks that are not joined yet.
+_MASK_BYTES = 1 << 26  # memory of masks that are not joined yet
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": pc.less,
     "<=": pc.less_equal,
@@ -56,7 +49,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Question with the constant answer `true` or `false`."""
+    """Question with the constant answer true or false."""
 
     value: bool
 
@@ -83,13 +76,11 @@ class OneOf:
     """Question `column in (values)`, or `not in`; `=` has one value, or none if the type has no such value.
 
     Attributes:
-        column: the column's name.
-        kind: the column's type.
-        values: in a form that pyarrow accepts for an array of the type.
+        values: in a form that pyarrow accepts for an array of the type `kind`.
         negated: True for `not in`.
         has_null: whether a null is among the values.
-        matches_null: True if null is an ordinary value, as in pyarrow. False for SQL's rule: a null's answer is null.
-            If the list has a null, the answer for a value that is not in the list is null, too.
+        matches_null: True if null is an ordinary value, as in pyarrow. False for SQL's rule: null's answer is null;
+            if the list has a null, so is the answer for a value that is not in the list.
     """
 
     column: str
@@ -145,7 +136,7 @@ class OneOf:
         return (without, within) if self.negated else (within, without)
 
     def _within(self) -> Any:
-        """Return an expression that is true of all values in the list."""
+        """Return an expression that is true of all values in the list; None excludes no row."""
         column = pc.field(self.column)
         if types.is_floating(self.kind):
             return None
@@ -157,7 +148,7 @@ class OneOf:
             found = column.isin(self.array)
         elif types.is_boolean(self.kind):
             return None
-        else:  # Arrow would search a set for each file.
+        else:  # Arrow would search a long list for each file.
             ends = pc.min_max(self.array)
             found = (column >= ends["min"]) & (column <= ends["max"])
         return found | column.is_null() if self.matches_null and self.has_null else found
@@ -184,7 +175,10 @@ FilterStep = Question | str
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Row filter; picklable. `steps` are questions, and `AND`, `OR`, `NOT` after their operands."""
+    """Row filter: questions, and `AND`, `OR`, `NOT` after their operands. Picklable.
+
+    As in SQL, the answer for a row is true, false or null.
+    """
 
     steps: tuple[FilterStep, ...]
 
@@ -203,7 +197,7 @@ class Filter:
         return pa.concat_tables([part.filter(self._mask(part)) for part in parts])
 
     def goes_by_statistics(self, schema: pa.Schema) -> bool:
-        """Whether `bound` is correct if Parquet's statistics are guarantees: they ignore NaN."""
+        """Return whether `bound` may exclude rows by Parquet's statistics, which ignore NaN and the sign of zero."""
         given = (step.columns for step in self.steps if isinstance(step, OfArrow))
         return not any(has_floats(schema.field(name).type) for names in given for name in names)
 
@@ -269,7 +263,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
         case OneOf(column):
             found = question.mask(rows.column(column))
         case OfArrow(expression):
-            acero = import_module("pyarrow.acero")  # This import is late, since it loads pandas.
+            acero = import_module("pyarrow.acero")  # A late import, since it loads pandas.
             source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
             asked = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["mask"]))
             found = acero.Declaration.from_sequence([source, asked]).to_table(use_threads=False).column(0)
@@ -277,7 +271,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
-    """Return an expression for rows with the answer true, and one for false; None excludes no row."""
+    """Return expressions true of all rows with the answer true, and with false; None excludes no row."""
     found: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):
@@ -299,7 +293,7 @@ def _bounds_of(question: Question) -> tuple[Any, Any]:
 
 
 def _from_prefix(column: Any, prefix: str) -> Any:
-    """Return the range of texts with this prefix."""
+    """Return the range of texts with this prefix; None for an empty prefix."""
     if not prefix:
         return None
     following = ord(prefix[-1]) + 1
@@ -340,7 +334,7 @@ def both(first: Filter, second: Filter) -> Filter:
 class Chain:
     """Terms joined by one word, appended one after the other.
 
-    Terms that compare one column with a value become a single question: `=` terms of an `or`, `!=` terms of an `and`.
+    `=` terms of one column in an `or`, and `!=` terms in an `and`, become a single question.
     """
 
     word: str
@@ -348,13 +342,13 @@ class Chain:
     _folded: dict[str, OneOf] = field(default_factory=dict)
 
     def add(self, steps: list[FilterStep], start: int) -> None:
-        """Join the term whose steps begin at `start` to the earlier terms, in `steps`."""
+        """Join the term whose steps begin at `start` to the earlier terms; changes `steps`."""
         last = steps[-1]
         if len(steps) - start == 1 and isinstance(last, OneOf) and last.negated is (self.word == AND):
             first = self._folded.setdefault(last.column, last)
             if first is not last and first.matches_null is last.matches_null:
                 first.values, last.values = sorted((first.values, last.values), key=len, reverse=True)
-                first.values.extend(last.values)  # Extending the longer list costs less.
+                first.values.extend(last.values)
                 first.has_null |= last.has_null
                 steps.pop()
                 return
@@ -364,7 +358,7 @@ class Chain:
 
 
 def negate(steps: list[FilterStep], start: int) -> None:
-    """Negate the term whose steps begin at `start`, in `steps`."""
+    """Negate the term whose steps begin at `start`; changes `steps`."""
     last = steps[-1]
     if len(steps) - start == 1 and isinstance(last, OneOf):
         last.negated = not last.negated
@@ -387,7 +381,7 @@ def compared(column: str, kind: pa.DataType, sign: str, found: Place) -> Questio
 
 
 def has_floats(kind: pa.DataType) -> bool:
-    """Whether the type is a float, or contains one."""
+    """Return whether the type is a float, or contains one."""
     inner = (kind.field(number).type for number in range(kind.num_fields))
     return bool(types.is_floating(kind)) or any(map(has_floats, inner))
 
@@ -396,7 +390,7 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
     """Convert a pyarrow expression to a filter.
 
     Raises:
-        InvalidInput: the expression does not fit the columns, or refers to one by its number.
+        InvalidInput: the expression does not fit the columns, or refers to a column by its number.
     """
     empty = schema.empty_table()
     try:
@@ -409,7 +403,7 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
         raise InvalidInput(f"filter {expression} mentions a column by its number; name it, of {schema.names}")
 
     def among(names: list[str]) -> Iterator[str]:
-        """Yield the names that the expression needs."""
+        """Yield those of `names` that the expression needs."""
         try:
             empty.drop_columns(names).filter(expression)
         except pa.ArrowInvalid:
@@ -420,22 +414,15 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
 
 
 def check_kind(given: Any) -> None:
-    """Check that a value may be a filter, whatever the columns.
-
-    Raises:
-        InvalidInput: values of its type are no filters.
-    """
+    """Raise `InvalidInput` if values of this kind are no filters; columns are not checked."""
     if not isinstance(given, (str, pc.Expression, Filter)):
         _alternatives(given)
 
 
 def of_tuples(given: Any, schema: pa.Schema) -> Filter:
-    """Convert tuples `(column, sign, value)` in pyarrow's form to a filter; of several lists, one must be true.
+    """Convert pyarrow's tuples `(column, sign, value)` to a filter; of several lists, one must be true.
 
-    Literals compare exactly. `in` and `not in` treat null as an ordinary value, as pyarrow does.
-
-    Raises:
-        InvalidInput: the tuples are no filter, or a value does not fit its column.
+    `in` and `not in` treat null as an ordinary value, as pyarrow does. Raises `InvalidInput`.
     """
     steps: list[FilterStep] = []
     either = Chain(OR)
@@ -499,5 +486,5 @@ def _shown(given: Any) -> str:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Convert to a type whose values are plain Python objects."""
+    """Convert timestamps to integers, so that all values are plain Python objects."""
     return values.cast(pa.int64()) if types.is_timestamp(values.type) else values

@@ -1,13 +1,9 @@
 """Literals of filters: locate a value among the values of a column's type, without rounding.
 
     placed(Decimal("1.505"), pa.decimal128(10, 2))      # Place(floor=Decimal("1.50"), exact=False)
-    placed(10**20, pa.int64())                          # Place(floor=9223372036854775807, exact=False)
 
-This is enough for a comparison: `d = 1.505` is false, as the literal is not exact, and `d > 1.505` is `d > 1.50`. In a
-column of floats, a literal means the nearest float, as in SQL: `x = 0.1` finds the stored 0.1.
-
-Promised: no literal changes the rows that a comparison means. NOT promised: conversions between kinds of values, except
-from text to a day or a time.
+So `d = 1.505` is false, and `d > 1.505` is `d > 1.50`. In a float column a literal means the nearest float, as in SQL.
+Only text is converted, to a day or a time.
 """
 
 from __future__ import annotations
@@ -38,15 +34,15 @@ _LARGEST_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 class LiteralMisfit(ValueError):
-    """Error for a literal that cannot be compared with a column; the text says what to write."""
+    """Error for a literal that cannot be compared with a column; its text says what to write."""
 
 
 class Place(NamedTuple):
     """Place of a literal among the values of a type.
 
     Attributes:
-        floor: the greatest value of the type that is not above the literal; None if all values are above it. It has
-            a form that pyarrow accepts for an array (days and units of time are numbers).
+        floor: the greatest value of the type that is not above the literal; None if all values are above it. Days and
+            times are numbers, as in pyarrow's arrays.
         exact: whether the floor equals the literal.
     """
 
@@ -56,9 +52,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimeLiteral:
-    """Point in time, as `units` since 1970; a second has `per_second` units.
+    """Moment, as `units` since 1970; a second has `per_second` units.
 
-    `zoned` states whether it has a time zone. None, for text without a zone (UTC), fits columns with and without one.
+    `zoned`: whether the moment has a time zone. None (text without a zone, in UTC) fits columns with and without one.
     """
 
     units: int
@@ -67,11 +63,7 @@ class TimeLiteral:
 
 
 def time_of(text: str) -> TimeLiteral:
-    """Parse ISO text as a moment, with any fraction of a second; a day means its midnight.
-
-    Raises:
-        LiteralMisfit: the text is no moment.
-    """
+    """Parse ISO text as a moment; a day means its midnight. Raises `LiteralMisfit`."""
     found = _TIME.fullmatch(text.strip())
     try:
         if found is not None:
@@ -82,11 +74,7 @@ def time_of(text: str) -> TimeLiteral:
 
 
 def day_of(text: str) -> date:
-    """Parse ISO text as a day.
-
-    Raises:
-        LiteralMisfit: the text is no day, or has a time of day.
-    """
+    """Parse ISO text as a day. Raises `LiteralMisfit`, also for a text with a time of day."""
     try:
         if re.fullmatch(_DAY, text, re.ASCII):
             return date.fromisoformat(text)
@@ -117,13 +105,9 @@ def _offset(zone: str | None) -> int:
 
 
 def placed(value: Any, kind: pa.DataType) -> Place:
-    """Locate a literal in a column of this type.
+    """Locate a literal among the values of a column's type. Raises `LiteralMisfit`.
 
-    `value` is a bool, a number, text, bytes, a date, a datetime, a `TimeLiteral`, or a scalar of numpy, pandas or
-    pyarrow.
-
-    Raises:
-        LiteralMisfit: values of this type cannot be compared with the literal.
+    `value` is a plain Python value, a `TimeLiteral`, or a scalar of numpy, pandas or pyarrow.
     """
     family, find = _family(kind)
     found = find(_plain(value), kind)
@@ -133,7 +117,7 @@ def placed(value: Any, kind: pa.DataType) -> Place:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to a type that this module handles."""
+    """Convert a scalar to a plain Python value or a `TimeLiteral`."""
     if isinstance(value, (bool, int, float, Decimal, str, bytes, TimeLiteral)) and not hasattr(value, "dtype"):
         return value
     if isinstance(value, datetime) and not hasattr(value, "nanosecond"):
@@ -215,7 +199,7 @@ def _in_floats(value: Any, kind: pa.DataType) -> Place | None:
 
 
 def _among(kind: type) -> Callable[[Any, pa.DataType], Place | None]:
-    """Return the function for a type that has every value of this Python class."""
+    """Return the locating function for a type that has every value of this Python class."""
     return lambda value, _: Place(value, exact=True) if isinstance(value, kind) else None
 
 

@@ -3,14 +3,9 @@
     plan = plan_scan(snapshot, schema, config, columns=["fare"], where=pc.field("city") == "ulm")
     rows = to_table(place, plan)              # or to_reader(place, plan), in bounded memory
 
-A scan excludes files by partition values and known column ranges (`files.footers`), then row groups by the statistics
-in their footers. It filters the other rows one by one. A slice with log files is excluded by partition only, and
-filtered after its merge (see `files.merge_log`). Filters on floats exclude no row groups, since statistics ignore NaN
-and the sign of zero. A small file is fetched with one request; of a large one, only the needed ranges are fetched.
-
-Promised: the rows are those of the snapshot, whatever commits follow; with a filter, those for which it is true (see
-`filters`). `to_reader` holds one row group of one file (`base_file.ROW_GROUP_ROWS` rows of the requested and filtered
-columns), and the rows of one slice's log files. NOT promised: an order of rows.
+A scan excludes files by partition values and known column ranges, then row groups by their statistics, then rows. A
+slice with log files is excluded by partition only, and filtered after its merge. Promised: the rows of the snapshot,
+whatever commits follow. NOT promised: an order of rows.
 
 Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex` for pruning by partition.
 """
@@ -54,7 +49,7 @@ RangesOf = Callable[[Sequence[str]], Mapping[str, footers.Ranges]]
 Where = Any
 
 SCAN_BATCH_ROWS = 1 << 16
-_AT_ONCE = 4  # At most this many slices with logs are merged at once.
+_AT_ONCE = 4  # slices with logs
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
 _Rows = list[pa.RecordBatch]
 _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimized"
@@ -64,9 +59,10 @@ _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimize
 class ScanPlan:
     """Plan of a read. Picklable, and each slice can be read alone.
 
-    `schema` is the result's; `read` also has the filter's columns. `bound` is true of all requested rows, to exclude
-    row groups; None excludes none. `merged` has the columns to read of slices with logs, and their merge rule; None
-    without such slices.
+    Attributes:
+        schema: the columns of the result; `read` also has the filter's columns.
+        bound: an expression that is true of all requested rows, to exclude row groups; None excludes none.
+        merged: the columns to read of slices with logs, and their merge rule; None without such slices.
     """
 
     slices: tuple[FileSlice, ...]
@@ -78,11 +74,7 @@ class ScanPlan:
 
 
 def given_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Check the column names that a caller gave; None means all columns.
-
-    Raises:
-        InvalidInput: the value is a single text, or no list.
-    """
+    """Check the column names that a caller gave; None means all columns. Raises `InvalidInput`."""
     return None if columns is None else tuple(several(columns, "columns", "names of columns"))
 
 
@@ -96,7 +88,7 @@ def plan_scan(
     partitions: Iterable[str] | None = None,
     known: RangesOf | None = None,
 ) -> ScanPlan:
-    """Plan which files to read for the requested rows.
+    """Plan which files to read for the requested rows; may call `known` once, which may read notes of footers.
 
     Args:
         snapshot: the rows to choose from.
@@ -105,7 +97,7 @@ def plan_scan(
         columns: the columns to return (Hudi's are allowed); None for all without Hudi's.
         where: the rows to return; the filter may name any column of the table.
         partitions: paths of partitions; all if None.
-        known: returns the ranges of files, called at most once (`TablePlace.ranges`); None if there are none.
+        known: returns the column ranges of files (`TablePlace.ranges`); None if there are none.
 
     Raises:
         InvalidInput: a column does not exist, or the filter does not fit the columns' types.
@@ -115,7 +107,7 @@ def plan_scan(
     full = hudi_schema.with_meta(schema)
     wanted = _wanted(schema, full, columns)
     slices = snapshot.within(partitions)
-    # Without columns, the rows of one column are counted.
+    # A count without columns reads one column.
     least = wanted if wanted.names else pa.schema([full.field(config.record_keys[0])])
     if where is None:
         return ScanPlan(slices, wanted, least, None, None, merged=_merged(slices, full, least, config))
@@ -132,11 +124,7 @@ def plan_scan(
 
 
 def filter_of(where: Where, full: pa.Schema) -> Filter:
-    """Build a filter over the columns of `full`.
-
-    Raises:
-        InvalidInput: `where` is no filter, or does not fit the columns.
-    """
+    """Build a filter over the columns of `full`. Raises `InvalidInput`."""
     if isinstance(where, Filter):
         return where
     if isinstance(where, str):
@@ -157,7 +145,10 @@ def to_table(place: TablePlace, scan: ScanPlan, told: Callable[[Iterator[_Rows]]
 
 
 def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
-    """Read the rows of a scan in batches; each file is opened when it is reached.
+    """Read the rows of a scan in batches, opening each file when it is reached.
+
+    Memory holds one row group of one file (`base_file.ROW_GROUP_ROWS` rows of the needed columns), and the rows of one
+    slice's log files.
 
     Raises:
         HistoryGone: during iteration: a file was cleaned.
@@ -167,16 +158,12 @@ def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
 
 
 def read_slice(place: TablePlace, scan: ScanPlan, one: FileSlice) -> pa.Table:
-    """Read the rows of one slice of a scan.
-
-    Raises:
-        HistoryGone: the file was cleaned.
-    """
+    """Read the rows of one slice of a scan. Raises `HistoryGone`."""
     return pa.Table.from_batches(_batches(place, scan, one), scan.schema)
 
 
 def _at_once(place: TablePlace) -> int:
-    """Return how many slices with logs to merge at once: up to the number of processors, or more on a remote store."""
+    """Return how many slices with logs to merge at once: on local disks at most one per processor."""
     return _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
 
 
@@ -195,6 +182,7 @@ def _wanted(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -
 def _merged(
     slices: tuple[FileSlice, ...], full: pa.Schema, read: pa.Schema, config: TableConfig
 ) -> tuple[pa.Schema, MergeRule] | None:
+    """Return the columns and the rule for merging slices with logs; None without such slices."""
     if not any(one.logs for one in slices):
         return None
     rule = MergeRule.of(config)
@@ -226,7 +214,7 @@ def _within_ranges(
 def _pruned(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, guarantees: Iterable[Any]
 ) -> tuple[FileSlice, ...]:
-    """Drop the slices whose guarantee excludes all requested rows. No file is opened."""
+    """Drop the slices whose guarantee excludes all requested rows, without opening a file."""
     pds, local = _dataset(), arrow_fs.LocalFileSystem()
     parquet = pds.ParquetFileFormat()
     fragments = [
@@ -253,7 +241,7 @@ def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
 
 
 def _paths_are_values(config: TableConfig) -> bool:
-    """Whether the key generator uses partition values unchanged as folders."""
+    """Return whether the key generator uses partition values unchanged as folders."""
     generator = config.raw.get("hoodie.table.keygenerator.class", "").rpartition(".")[2].upper()
     names = (config.keygenerator_type, generator or _VALUE_KEYGENS[0])
     return all(name.startswith(_VALUE_KEYGENS) for name in names)
@@ -294,7 +282,7 @@ def _merging(place: TablePlace, scan: ScanPlan, one: FileSlice) -> Iterator[pa.T
 
 
 def _stored(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
-    """Yield the rows of a base file, without row groups that the bound excludes."""
+    """Yield the rows of a base file, without row groups that the bound excludes; may cache its footer's note."""
     try:
         fragment = _fragment(place, one)
         there = fragment.physical_schema
@@ -321,7 +309,7 @@ def _stored(place: TablePlace, scan: ScanPlan, one: FileSlice, *, ahead: bool) -
 
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
-    """Whether a column's statistics apply to its present values: not if a number became text."""
+    """Return whether a column's statistics apply to its present values: not if a number became text."""
     before = dict(outline(pa.schema([stored])))
     return all(
         path in before and (before[path] == kind or (types.is_integer(before[path]) and types.is_integer(kind)))
@@ -334,5 +322,5 @@ def _fragment(place: TablePlace, one: FileSlice) -> Any:
 
 
 def _dataset() -> Any:
-    """Import pyarrow.dataset late: it loads pandas, which writers need not have."""
+    """Import pyarrow.dataset late: the import loads pandas, which writers need not have."""
     return import_module("pyarrow.dataset")

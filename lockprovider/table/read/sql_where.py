@@ -1,22 +1,20 @@
-"""Parser of row filters in SQL syntax, the one grammar of all readers and of `delete`.
+"""Parser of row filters in SQL syntax, for all readers and for `delete`.
 
     city = 'ulm' and (fare > 3.5 or fare is null) and day in (date '2026-01-01', '2026-01-02') and not "order" like 'a%'
 
 | feature | syntax |
 |---|---|
 | comparisons of a column with a literal | `= == != <> < <= > >=`, `[not] in (...)`, `[not] between ... and ...` |
-| texts by a pattern | `[not] like`: `%` any characters, `_` one; a backslash before one of them means the character |
+| text patterns | `[not] like`: `%` any characters, `_` one; a backslash before one of them means the character |
 | nulls | `is [not] null`, and `null` in a list |
 | boolean columns | `paid`, `paid = true` |
 | joined by | `and`, `or`, `not`, parentheses, of any number and depth |
 | names | bare, in backticks, or in double quotes |
-| literals | numbers of any form (`3`, `3.50`, `1e0`), texts in `''`, `true`, `false`, `date '2026-01-02'`, |
+| literals | numbers (`3`, `3.50`, `1e0`), texts in `''`, `true`, `false`, `date '2026-01-02'`, |
 | | `timestamp '2026-01-02 12:30:00'`; text for days and times, too |
 
-Literals compare exactly, whatever the column can hold (see `literals`). A time without a zone is UTC. As in SQL, a
-comparison with null is neither true nor false, and only rows for which the whole is true are kept.
-
-Not promised: any other SQL syntax; it is refused.
+Literals compare exactly (see `literals`). A time without a zone is UTC. As in SQL, a comparison with null is neither
+true nor false. Any other SQL syntax is refused.
 """
 
 from __future__ import annotations
@@ -70,23 +68,23 @@ class _Group:
     """Open group of parentheses during parsing."""
 
     start: int
-    negated: bool = False  # A `not` stands before the group.
+    negated: bool = False
     either: Chain = field(default_factory=lambda: Chain(OR))
     all_of: Chain = field(default_factory=lambda: Chain(AND))
-    term: int = 0  # This is the index of the first step of the present alternative.
+    term: int = 0  # index of the first step of the present alternative
 
 
 def parse_where(text: str, schema: pa.Schema) -> Filter:
     """Parse a filter over the columns of `schema`.
 
     Raises:
-        InvalidInput: the text cannot be understood, or a column or value does not fit; the message has the position.
+        InvalidInput: the text cannot be parsed, or a column or value does not fit; the message has the position.
     """
     return _Parser(text, schema).parsed()
 
 
 class _Parser:
-    """Parser that reads the text once; open groups are on a stack."""
+    """Parser that reads the text once; open groups are on a stack, so depth is not limited."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self._text = text
@@ -171,6 +169,7 @@ class _Parser:
         return iter(found)
 
     def _name(self) -> str:
+        """Parse the name of a column, bare or quoted, and check that it exists."""
         kind, value, at = self._token
         if kind == "named":
             value = value.replace('""', '"')
@@ -320,7 +319,7 @@ def _number(text: str) -> int | Decimal:
 
 
 def _are_plain(numbers: list[str]) -> bool:
-    """Whether all are whole numbers that certainly fit into 64 bits."""
+    """Return whether all are whole numbers that certainly fit into 64 bits."""
     return max(map(len, numbers)) <= _DIGITS and not re.search(r"[.eE]", "".join(numbers))
 
 

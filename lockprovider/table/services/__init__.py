@@ -1,5 +1,5 @@
-"""Table services that rewrite no row: rollback, restore, savepoint, clean, archive, and the like.
+"""Table services that rewrite no rows: rollback, restore, savepoints, clean, archive, sharing and the metadata table.
 
-Each has a plan, an execution and a completion (`plans`), which any process may run and repeat. May import: state and
-below, and of each other only the pairs listed in tests/test_tidy.py.
+A long service stores its plan, executes it and completes it (`plans`). Any process may continue the plan of a dead
+executor.
 """

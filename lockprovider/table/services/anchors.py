@@ -1,9 +1,6 @@
-"""Anchors: empty base files in buckets without any, written before writers log into them without a lock.
+"""Anchors: empty base files for buckets without a file group, written before writers log there without a lock.
 
-They begin and complete within one hold of the table lock. So no write completes in between, and rows logged in that
-time complete later and belong to the anchor's slice. A bucket with completed rows gets none, since it would hide them.
-
-Source: Hudi RFC-66; `HoodieTableFileSystemView` (a log file is of the slice that had begun when it was completed).
+Source: Hudi RFC-66, `HoodieTableFileSystemView`.
 """
 
 from __future__ import annotations
@@ -36,19 +33,20 @@ _TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
 
 
 def anchor(table: TableContext, partitions: Collection[str]) -> None:
-    """Ensure that each bucket of these partitions has a file group. Safe to repeat, and concurrently.
+    """Ensure that each bucket of these partitions has a file group; writes the missing ones under the table lock.
 
-    It makes no request if this process has seen them.
+    Safe to repeat, and concurrently. Sends no request if this process has already seen all of them.
 
     Raises:
         Aborted: a restore is pending.
-        InvalidRecords: a new partition is inside another one, or around one.
-        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
+        InvalidRecords: a new partition lies inside another one, or contains one.
     """
     if _all_there(table, table.knowledge.files_seen_last, partitions):
         return
     if _all_there(table, table.current.current_files(table.now().timeline), partitions):
         return
+    # No write completes while this holds the lock. Rows logged in that time complete later, and belong to the anchor's
+    # slice. A bucket with completed rows gets no anchor, which would hide them.
     with table.lock.acquire() as lease:
         listed = table.listed_timeline()
         if listed.pending(Action.RESTORE):
@@ -72,9 +70,9 @@ def _all_there(table: TableContext, seen: Snapshot | None, partitions: Collectio
 
 
 def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Bucket]) -> None:
-    """Write and complete the anchors under the lock."""
+    """Write and complete the anchors of the buckets `bare`, under the lock."""
     config, schema = table.config(), table.schema(now)
-    here = WritesHere([], set(), set(), lambda: None)  # the plan is stored before
+    here = WritesHere([], set(), set(), lambda: None)  # The callback does nothing, as the plan is stored below.
     with plans.beating(table, now) as begin:
         writer = GroupWriter(table.place, begin, config, schema, here)
         writer.open_partitions({partition for partition, _ in bare})

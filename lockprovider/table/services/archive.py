@@ -1,16 +1,4 @@
-"""Archive: move the oldest instants from the timeline into the archive (`archival` chooses them).
-
-It runs under the table lock, in rounds between which others get the lock; each round
-
-    write     the contents of the instants, as one file of the archive
-    decide    the next manifest, which names it: a fenced publish, so no later change is overlooked
-    point     `_version_` to the manifest, by compare and swap; now the instants are archived
-    remove    the instants' files (see `archive_files`)
-    merge     ten files of one level into one of the next; old manifests and files are removed
-
-An archiver that dies leaves nothing visible to readers. The next one, a restore or a savepoint continues: it points to
-a decided manifest and removes the archived instants. NOT promised: that a file stays invisible if a task writes it long
-after its instant's rollback and dies. Files older than the timeline count as committed.
+"""Archive: move the oldest instants, as `archival` chooses, from the timeline into files of the archive.
 
 Source: Hudi `TimelineArchiverV2`, `LSMTimelineWriter`.
 """
@@ -47,14 +35,16 @@ from lockprovider.table.timeline.view import Snapshot, replaced_groups
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_ROUND = 100  # writes; the lock is held while their completed files are removed one by one
+_ROUND = 100  # writes; other clients get the lock between two rounds
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """The archived instants: the names of the completed files, oldest first.
+    """Result of an archive run.
 
-    `held`: why they are fewer than the settings ask for, and what to do; empty otherwise.
+    Attributes:
+        instants: file names of the archived completed instants, oldest first.
+        held: why there are fewer than the settings ask for, and what to do; empty otherwise.
     """
 
     instants: tuple[str, ...]
@@ -62,15 +52,14 @@ class ArchiveResult:
 
 
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-    """Archive all that may be, after a rollback of dead writers; a few reads if there is nothing to do.
+    """Roll back dead writers, then archive all instants that may be; sends a few reads if there is nothing to do.
 
-    `dry_run`: write nothing; return what it would archive if no writer is dead.
+    `dry_run`: write nothing; return what a run would archive if no writer is dead.
 
     Raises:
         InvalidSettings: `keep` is impossible.
         UnsupportedTable: the table cannot be written here.
         Corrupt: a file of the archive, or an instant, cannot be decoded.
-        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
     """
     keep, now = _checked(table, keep), table.listed_timeline()
     if dry_run:
@@ -78,7 +67,7 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
         return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
     earliest = _earliest(table, now)
     if not surplus(now, earliest, keep) and archive_index.reach(table.knowledge).begin < now.first_active:
-        return ArchiveResult(())  # also nothing left by a dead archiver
+        return ArchiveResult(())  # A dead archiver has left nothing, either.
     if _may_have_dead(now):
         rollback.sweep(table)
     names: list[str] = []
@@ -93,11 +82,7 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
 
 
 def archive_if_due(table: TableContext) -> None:
-    """Archive if the timeline that this process saw last is long enough.
-
-    Raises:
-        the errors of `archive`.
-    """
+    """Archive if the timeline that this process read last is long enough; raises as `archive`."""
     keep = table.settings.archival
     if len(table.knowledge.latest.writes) > keep.most:
         archive(table, keep)
@@ -117,8 +102,17 @@ def _may_have_dead(now: Timeline) -> bool:
     return bool(now.pending_writes or now.pending(Action.ROLLBACK, Action.RESTORE))
 
 
+# The steps of a round:
+#     write     the contents of the instants, as one file of the archive
+#     decide    the next manifest, which names the file: a fenced publish, so no later change is overlooked
+#     point     `_version_` to the manifest, by compare and set: now the instants are archived
+#     remove    the instants' files from the timeline
+#     merge     ten files of one level into one of the next; remove old manifests and files
+# Readers see nothing before `point`. The next archiver, a restore or a savepoint continues the work of a dead archiver.
+# NOT promised: that a file stays invisible if a task writes it long after its instant's rollback and dies. Files older
+# than the timeline count as committed.
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
-    """Archive once under this lease; return the plan, and whether it was the last round."""
+    """Archive up to `_ROUND` writes under this lease; return the plan and whether this was the last round."""
     archive_files.finish_removal(table, lease)
     planned = archival_plan(_facts(table), keep, at_most=_ROUND)
     if planned.actions:
@@ -132,7 +126,7 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
 
 
 def _facts(table: TableContext) -> ArchivalFacts:
-    """Read the facts for a plan; list the files first, so that a file without an instant never gets one."""
+    """Read the facts for a plan; lists files before the timeline, so a file without an instant never gets one."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
     now = table.listed_timeline()
@@ -143,13 +137,13 @@ def _facts(table: TableContext) -> ArchivalFacts:
 
 
 def _unsafe_logs(seen: Snapshot) -> frozenset[str]:
-    """Return the writes of `ArchivalFacts.logs`, except those already archived, as JVM writers do."""
+    """Return unarchived writes whose log files are read by completion time; JVM writers may archive such writes."""
     found = (log.file.begin for one in seen.slices for log in one.logs if log.file.begin < (one.base or "~"))
     return frozenset(found) & frozenset(seen.timeline.completions)
 
 
 def _earliest(table: TableContext, now: Timeline) -> str:
-    """Return the begin time of the oldest write that the retention needs; empty if it needs none."""
+    """Return the begin time of the oldest write that the retention needs, or an empty text."""
     policy = table.settings.retention
     if not isinstance(policy, KeepHours):
         return found.begin if (found := earliest_retained(policy, now, 0)) else ""
@@ -166,7 +160,7 @@ def _victims(table: TableContext, now: Timeline) -> frozenset[str]:
 
 
 def _content(table: TableContext, action: Archivable) -> Archived:
-    """Read the content of an instant for the archive; as in JVM Hudi, a replacecommit includes its inflight file."""
+    """Read the archive's content for an instant; like JVM Hudi, includes a replacecommit's inflight file."""
     done = action.done
     names = [done.file_name]
     pending = {(i.action, i.state): i.file_name for i in action.pending}
@@ -178,12 +172,12 @@ def _content(table: TableContext, action: Archivable) -> Archived:
 
 
 def _read(table: TableContext, name: str) -> bytes | None:
-    """Read a file of the timeline; None if it is empty."""
+    """Read a file of the timeline; None if the file is empty."""
     return table.store.read(f"{TIMELINE}/{name}").data or None
 
 
 def _remove_markers(table: TableContext, actions: Iterable[Archivable]) -> None:
-    """Remove the markers left by writers that died after their commits."""
+    """Delete the markers of writers that died after their commits."""
     begins = {action.done.begin for action in actions}
     entries = table.store.list(f"{MARKERS}/")
     table.store.delete_all([e.path for e in entries if e.path.removeprefix(f"{MARKERS}/").partition("/")[0] in begins])

@@ -1,7 +1,4 @@
-"""Writes to the archive: add instants, merge small files, and remove obsolete ones.
-
-All of it runs under the table lock. A manifest published under it is decided. The next archiver points `_version_` to
-it if it is still valid. An archiver paused before then finds `_version_` changed, and stops.
+"""Files of the archive: add instants, merge small files, remove obsolete ones; all under the table lock.
 
 Source: Hudi `LSMTimelineWriter`.
 """
@@ -43,17 +40,17 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 _MERGED = 10  # files of one level (`hoodie.timeline.compaction.batch.size`)
-_MERGED_BYTES = 128 << 20  # of all of them together, compressed; they are merged in memory
-_LEVELS = 9  # a level is one digit
-_MANIFESTS = 3  # manifests kept for running readers (`hoodie.timeline.manifest.retained.versions`)
+_MERGED_BYTES = 128 << 20  # of all merged files together, compressed; the merge runs in memory
+_LEVELS = 9  # A level is one digit.
+_MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.versions`)
 
 
 def settle(table: TableContext, lease: Lease) -> History:
-    """Return the archive, after completing what was decided under an earlier lease."""
+    """Return the archive, after pointing `_version_` to a manifest that an earlier lease decided."""
     history, there = archive_index.read_history(table.knowledge), _listed(table)
     later = sorted(number for number in _numbers(there) if number > history.number)
     if history.number and history.version is None:
-        _point(table, history.number, None)  # a JVM writer died between its two steps, or one of ours before the first
+        _point(table, history.number, None)  # A writer died before it created `_version_`.
     if later and _holds(table, history, later[-1], there):
         lease.check()
         _point(table, later[-1], history.version)
@@ -97,7 +94,7 @@ def _batch(files: Manifest, level: int) -> list[str]:
 
 
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
-    """Merge these files into one of the next level, and make that part of the archive."""
+    """Merge these files into one of the next level, and publish it in the manifest."""
     digest, parts = Digest(), []
     for name in batch:
         file, size = archive_index.open_file(table.knowledge, name, history.files[name]), history.files[name]
@@ -113,7 +110,7 @@ def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]
 
 
 def _once(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield rows without repeated instants: a dead archiver may have left them in two files."""
+    """Yield each instant's row once: a dead archiver may have left an instant in two files."""
     seen = set[tuple[str, ...]]()
     for row in rows:
         instant = row["instantTime"], row["completionTime"], row["action"]
@@ -123,6 +120,7 @@ def _once(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _decide(table: TableContext, lease: Lease, history: History, files: Manifest) -> None:
+    # An archiver that was paused before this finds `_version_` changed, and stops.
     number = max([history.number, *_numbers(_listed(table))]) + 1
     lease.publish(manifest_path(number), encode_manifest(files))
     _point(table, number, history.version)
@@ -138,7 +136,7 @@ def _point(table: TableContext, number: int, version: Version | None) -> None:
 
 
 def _put(table: TableContext, name: str, data: bytes) -> int:
-    """Store a file of the archive and return its size; replaces one left under this name by a dead archiver."""
+    """Store a file of the archive, replacing one that a dead archiver left; return its size in bytes."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
         found = table.store.read(path)
@@ -149,13 +147,13 @@ def _put(table: TableContext, name: str, data: bytes) -> int:
 
 
 def _drop_checksum(table: TableContext, name: str) -> None:
-    """Delete Hadoop's checksum of a file on a local disk, which does not fit a file written here."""
+    """Delete Hadoop's checksum of a local file, which does not match the content written here."""
     if table.store.kind == "local":
         table.store.delete(f"{HISTORY}/.{name}.crc")
 
 
 def _listed(table: TableContext) -> dict[str, int]:
-    """List the archive's files, with sizes in bytes by name."""
+    """List the archive's files: size in bytes by name."""
     return {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
 
 
@@ -164,10 +162,10 @@ def _numbers(there: dict[str, int]) -> list[int]:
 
 
 def _holds(table: TableContext, history: History, number: int, there: dict[str, int]) -> bool:
-    """Whether `_version_` may point to this decided manifest.
+    """Return whether `_version_` may point to this decided manifest.
 
-    All its files must exist, and nothing that it archives may be taken back since. Archived instants are removed only
-    after the pointing.
+    All its files must exist, and each instant that it adds must still be on the timeline: a missing one was taken back.
+    Archived instants are removed only after `_version_` points to them.
     """
     try:
         files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
@@ -182,7 +180,7 @@ def _holds(table: TableContext, history: History, number: int, there: dict[str, 
 
 
 def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
-    """Remove all but the newest manifests, and the files that these do not name."""
+    """Remove all but the newest `keep` manifests, and the files that these do not name."""
     there = _listed(table)
     number = archive_index.read_history(table.knowledge).number
     kept = sorted((one for one in _numbers(there) if one <= number), reverse=True)[:keep]
@@ -196,13 +194,12 @@ def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
     table.store.delete_all(lost)
 
 
-# The order of removal keeps readers right. Pending states go first: an instant without its completed file looks
-# pending, and its rows are gone. Then the completed files go one by one, oldest first, so all that is left is younger
-# than all that is gone. A concurrent listing can still miss a later one and show an earlier one; `as_of.has_gone_stale`
-# detects that.
+# The order of removal keeps readers correct. Pending states go first: without its completed file an instant looks
+# pending, and readers lose its rows. Completed files go one by one, oldest first. A concurrent listing can still miss a
+# later one and show an earlier one; `as_of.has_gone_stale` detects that.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
-    """Finish the removal that a dead archiver has decided, under the lock; a few requests if there is none."""
+    """Remove archived instants that a dead archiver left on the timeline; a few requests if there are none."""
     history = settle(table, lease)
     if not history.files:
         return
@@ -216,14 +213,14 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
 
 
 def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
-    """Remove these archived instants from the timeline; may be repeated.
+    """Remove these archived instants from the timeline; safe to repeat.
 
     Raises:
-        LeaseLost: others may list the timeline and rely on it; the next archiver continues.
+        LeaseLost: other clients may rely on the listed timeline; the next archiver continues.
     """
     found = list(actions)
     if found:
-        table.lock.wait_for_late()  # a late commit would hide all archived and younger ones
+        table.lock.wait_for_late()  # A commit that appears late would hide all archived and younger ones.
     lease.check()
     table.store.delete_all([f"{TIMELINE}/{i.file_name}" for action in found for i in action.pending])
     for name in sorted(i.file_name for action in found for i in action.completed):
@@ -232,7 +229,7 @@ def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archiva
 
 
 def _whole(now: Timeline, done: Instant) -> Archivable:
-    """Return a completed instant with its other states."""
+    """Return a completed instant together with its pending states."""
     return Archivable.of(i for i in now.instants if i.begin == done.begin and _is_same(i, done))
 
 

@@ -25,11 +25,11 @@ from lockprovider.table.timeline.view import FileSlice
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_DAY_MS = 86_400_000  # older instants are not pending any more
+_DAY_MS = 86_400_000  # Older instants are not pending any more.
 
 
 def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) -> None:
-    """Cache the footers of an instant's files; once there are many, store their notes in the background."""
+    """Cache the footers of an instant's files; store the notes in the background once there are many."""
     notes = table.place.footer_notes
     for stat in stats:
         if stat.note:
@@ -55,7 +55,7 @@ def _put(table: TableContext, begin: str, paths: Iterable[str]) -> None:
 
 
 def _merge(table: TableContext, slices: Iterable[FileSlice]) -> None:
-    """Drop the notes of files that are neither in the table nor young enough to be of a pending write."""
+    """Merge footer notes; drops files that are not in the table, unless a pending write may need them."""
     there, since = {one.path for one in slices}, format_ms(table.world.now_ms() - _DAY_MS)
 
     def is_kept(path: str) -> bool:
@@ -66,7 +66,7 @@ def _merge(table: TableContext, slices: Iterable[FileSlice]) -> None:
 
 
 def _write(table: TableContext, number: int) -> None:
-    """Store the checkpoint and the notes of its files, and delete the checkpoint before the last ones."""
+    """Store checkpoint `number` and its files' notes, and delete the checkpoint that is `KEPT` older."""
     seen = _seen(table, table.lock.look())
     if seen is None:
         return
@@ -80,12 +80,12 @@ def _write(table: TableContext, number: int) -> None:
 
 
 def _seen(table: TableContext, record: LockRecord | None) -> TableView | None:
-    """Return the table of this record with all its files; None if the log does not cover it."""
+    """Return the table at this record with all its files; None if the log does not cover it."""
     seen = table.current.known(record)
     if seen is None or seen.slices is not None:
         return seen
     snapshot = table.snapshot_of(seen.timeline)
-    now = table.lock.look()  # a removal of files during the listing has ended the log
+    now = table.lock.look()  # A removal of files during the listing has ended the log.
     if now is None or now.log is None or now.log.name != seen.log or has_gone_stale(table, seen.timeline):
         return None
     return replace(seen, slices={one.group: one for one in table.knowledge.found(snapshot).slices})

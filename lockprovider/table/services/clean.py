@@ -1,11 +1,6 @@
-"""Clean: remove the files that no reader within the retention needs (`retention` chooses them).
+"""Clean: delete the files that no reader within the retention needs (`retention` chooses them).
 
-    plan      under the table lock, as a file: `.clean.requested`
-    execute   without the lock: delete the planned files, which any process may repeat
-    complete  under the lock; by the same decision in the metadata table, if its listing is kept
-
-The next cleaner finishes the plan of a dead one. Files of a savepoint are not planned, and a savepoint that needs
-planned files is refused.
+A plan is stored under the lock and executed without it; the next cleaner finishes the plan of a dead one.
 
 Source: Hudi `CleanPlanActionExecutor`, `CleanActionExecutor`.
 """
@@ -40,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
-    """One completed clean, with the removed file names by partition; the times of a dry run are empty."""
+    """Result of a completed clean: the removed file names by partition. A dry run has empty times."""
 
     instant: str
     completion: str
@@ -51,12 +46,12 @@ class CleanResult:
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
     """Finish the plans of dead cleaners, then clean; a clean without files leaves nothing on the timeline.
 
-    While another cleaner is at work, it does nothing. `dry_run`: write nothing; return what it would remove.
+    Plans nothing of its own while another cleaner works. `dry_run`: write nothing; return what a clean would remove.
+    After an error, the next clean finishes a stored plan.
 
     Raises:
         InvalidSettings: the policy would keep nothing.
         UnsupportedTable: the table cannot be written here.
-        NotAcquired, CasError: the lock or the store failed; the next clean finishes a stored plan.
     """
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
@@ -72,7 +67,7 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
 
 
 def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
-    """Store a plan under the lock; return its begin time, which beats until `alive` ends. None: nothing to do."""
+    """Store a plan under the lock, and keep its heartbeat until `alive` ends. None: nothing to do."""
     with table.locked() as lease:
         paths, now = _listed(table)
         plan = planned(table, policy, paths, now, table.clock.store_ms())
@@ -95,16 +90,12 @@ def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:
 
 
 def read_clean_plan(table: TableContext, begin: str) -> CleanPlan:
-    """Read the plan of an uncompleted clean.
-
-    Raises:
-        Corrupt: it cannot be decoded.
-    """
+    """Read the plan of an uncompleted clean; may raise `Corrupt`."""
     return decode_clean_plan(*plans.read_requested(table, begin, Action.CLEAN))
 
 
 def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Timeline, now_ms: int) -> CleanPlan:
-    """Return the plan of a clean at `now`; `paths` were listed before."""
+    """Return the plan of a clean; `paths` must be listed before the timeline `now`."""
     check_retention(policy)
     kept, replaced = savepoints(table, now), replaced_groups(now, table.metadata_of)
     found = removable(
@@ -123,13 +114,13 @@ def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Ti
 
 
 def _listed(table: TableContext) -> tuple[tuple[str, ...], Timeline]:
-    """List files, then timeline: a file without an instant on it never gets one."""
+    """List files, then the timeline: a file without an instant on it never gets one."""
     paths = tuple(entry.path for entry in table.data_files())
     return paths, table.listed_timeline()
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
-    """Delete the planned files, and complete the clean; None if another cleaner completed it."""
+    """Delete the planned files and complete the clean; None if another cleaner completed it."""
     started_s = table.world.monotonic_s()
     parts = plan.files.items()
     kept = {partition for partition, _ in parts if checked_path(partition).partition("/")[0] == META}

@@ -1,12 +1,6 @@
-"""Writes to the metadata table's partition `files`: the changes of its listing by an instant of the table.
+"""Writes to the metadata table's listing of files (its partition `files`), for instants of the table.
 
-    begin       under the table lock, its only lock: the pending states, and the log file
-    complete    by the decision that completes the instant in the table, right before it; finishing one finishes both
-
-Readers skip pending states in either. A writer that dies before the decision leaves the same as a JVM writer; the
-rollback of its instant, ours or theirs, removes that too.
-
-Promised: instants completed by writers that use this are listed. NOT promised: a compaction; see `metadata_table`.
+The changes of an instant are completed by the same decision as the instant.
 
 Source: Hudi `HoodieBackedTableMetadataWriter`, `BaseHoodieWriteClient.commitStats`.
 """
@@ -42,15 +36,14 @@ def begin_listing(
     *,
     again: bool = False,
 ) -> tuple[Pending, str]:
-    """Write this commit of the listing, but not its completion.
+    """Write the pending states and the log file of an instant's commit in the listing, under the lock.
 
-    It returns the completion, which is to be published `first`, and the completion time of the table's own. `now`: the
-    table's timeline under this lease. `again`: leftovers of a dead writer are removed before. The schema is that of the
-    other files, set by the release that made or compacted the metadata table.
+    Returns its completion, to be published `first`, and the completion time of the table's instant. `now`: the table's
+    timeline under this lease. `again`: first remove what a dead writer left. If the caller dies before the decision,
+    the rollback of its instant (here or in a JVM) removes these files.
 
     Raises:
-        Aborted: it exists already, of an earlier try, or the writer was taken for dead.
-        CasError: the store failed.
+        Aborted: the instant is listed already, from an earlier try or because its writer was taken for dead.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
     own, seen = None, table.knowledge.listing
@@ -62,7 +55,7 @@ def begin_listing(
         seen = SeenListing("" if log is None else log.name, compacted, schema, uncompacted(own))
     commit = ListingCommit.of(begin, records, seen.schema)
     table.knowledge.listing = replace(seen, logs=seen.logs + 1)
-    latest = "" if own is None else own.latest_time  # later ones in this log are older than `now`
+    latest = "" if own is None else own.latest_time  # Instants added to the listing since then are older than `now`.
     completion = now.next_time(now_ms, max(commit.begin, latest))
     former = () if own is None else tuple(instant for instant in own.instants if instant.begin == commit.begin)
     if again and former:
@@ -70,7 +63,7 @@ def begin_listing(
     requested, inflight = commit.path(InstantState.REQUESTED), commit.path(InstantState.INFLIGHT)
     puts = [(inflight, b""), (commit.log_path, commit.log)]
     try:
-        _create(table, requested, b"")  # first: by it a JVM writer finds and removes the others
+        _create(table, requested, b"")  # This goes first: a JVM writer finds and removes the others by it.
         concurrently(table.store, [partial(_create, table, path, data) for path, data in puts])
     except AlreadyExists as error:
         said = f"instant {commit.begin} is in the metadata table already, of a former try; begin again"
@@ -83,10 +76,11 @@ def _create(table: TableContext, path: str, data: bytes) -> None:
 
 
 def unlist(table: TableContext, begin: str) -> None:
-    """Remove the entries of a pending or removed instant from the metadata table, if there is one.
+    """Remove a pending or removed instant from the metadata table, if it has one.
 
-    Call it under the lock, before the pending states leave the table: after that readers take the instant for done. It
-    may be repeated. A caller that dies halfway leaves the instant pending, and JVM writers roll it back at their start.
+    Call it under the lock, before the pending states leave the table: after that, readers count the instant as
+    completed. Safe to repeat. If the caller dies halfway, the instant stays pending, and JVM writers roll it back at
+    their start.
     """
     if not table.config().named_metadata:
         return
@@ -97,5 +91,5 @@ def unlist(table: TableContext, begin: str) -> None:
     paths = [entry.path for entry in table.store.list(root)] if states else []
     found = ((path, hfile_at(path.removeprefix(root))) for path in paths)
     table.store.delete_all([path for path, file in found if file is not None and file[1].begin == begin])
-    for name in sorted(i.file_name for i in states if not i.is_completed):  # inflight first
+    for name in sorted(i.file_name for i in states if not i.is_completed):  # The inflight state sorts first.
         table.store.delete(OWN_TIMELINE + name)

@@ -1,9 +1,4 @@
-"""Removal and compaction of a metadata table, whose listing of files hides every commit that is not in it.
-
-To remove it, one conditional write under the table lock takes it out of the properties, and tells Spark's writers to
-make none. Readers then list the folders, and its files are deleted. JVM writers that ignore this setting
-(HoodieStreamer, Flink, the Java client) build it anew, with all commits in it: set `hoodie.metadata.enable=false` on
-them first.
+"""Removal of a metadata table, and compaction of its listing of files.
 
 Source: Hudi `HoodieTableMetadataUtil.deleteMetadataTable`, `HoodieTableConfig`.
 """
@@ -38,15 +33,13 @@ if TYPE_CHECKING:
 
 
 def retire_metadata_table(table: TableContext) -> int:
-    """Stop using the metadata table, and remove it; return the number of its files. Safe to repeat.
+    """Stop using the metadata table and delete it; return the number of its files. Safe to repeat.
 
-    Readers that opened the table before may fail once, and then read it right.
+    Readers that opened the table before may fail once; their next read is correct.
 
     Raises:
-        TableNotFound: `hoodie.properties` does not exist.
         Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
-        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     with table.lock.acquire() as lease:
         if table.config().named_metadata or table.store.list(f"{METADATA_TABLE}/"):
@@ -55,30 +48,26 @@ def retire_metadata_table(table: TableContext) -> int:
 
 
 def retire(table: TableContext, lease: Lease) -> int:
-    """Remove the metadata table under this lease; the caller knows that no pending write can be completed."""
+    """Delete the metadata table under this lease; the caller has ruled out that a pending write completes."""
+    # The properties come first: readers then list the folders instead of reading the files that this deletes.
     plans.change_properties(table, lease, without_metadata_table)
     entries = table.store.list(f"{METADATA_TABLE}/")
     table.store.delete_all([entry.path for entry in entries])
     return len(entries)
 
 
-# The listing is compacted, since its readers read one more log file with each commit. JVM writers compact at their
-# start, ours after a commit, once ten commits came since the last time. The table lock protects the steps:
+# Readers of the listing read one more log file with each commit, so writers compact it every ten commits: JVM writers
+# at their start, ours after a commit. The steps, under the table lock:
 #
-#     take back   the leftovers of a dead compaction: none of it is read before it is completed
-#     plan        `.compaction.requested`, a fenced publish: no log file is completed before its time from then on
+#     take back   what a dead compaction left; no reader uses it before its completion
+#     plan        `.compaction.requested`, a fenced publish: from then on no log file completes before its time
 #     write       `.inflight`, and the base file with all that the latest slice lists
 #     complete    `.commit`, a fenced publish, after which readers begin with the base file
-#     remove      the files of slices before the last few; readers of one of them list the folders
-#     forget      the oldest instants without files, so its timeline stays as short as the slices
+#     remove      the files of slices before the last few; readers of such a slice list the folders
+#     forget      the oldest instants without files, which keeps the timeline short
 #
-# A commit completed there but pending in the table does not count yet. While there is one, nothing is compacted, since
-# its log file would be skipped for good.
-#
-# NOT promised: an archive of that timeline, as a JVM writer makes one; no reader needs it. Nor that the timeline stays
-# short: later instants stay if a writer was paused under the lock, others rolled its instant back, and it then stored
-# its log file and died.
-#
+# An instant that is completed in the metadata table and pending in the table blocks the compaction, which would skip
+# its log file for good. NOT promised: an archive of this timeline, which no reader needs.
 # Source: Hudi `HoodieBackedTableMetadataWriter.performTableServices`, `compactIfNecessary`, `cleanIfNecessary`;
 # `TimelineArchiverV2`.
 MOST_LOGS = 10  # the default of `hoodie.metadata.compact.max.delta.commits`
@@ -86,24 +75,19 @@ _KEPT_SLICES = 3
 
 
 def compact_if_due(table: TableContext) -> None:
-    """Compact the listing under the lock, if this process has counted enough commits in it.
-
-    Raises:
-        HistoryGone, Corrupt, UnsupportedTable: the metadata table cannot be read.
-        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
-    """
+    """Compact the listing under the lock, if this process has counted enough commits in it."""
     if table.knowledge.listing.logs < MOST_LOGS:
         return
     with table.lock.acquire() as lease:
         own = own_timeline(table.store)
-        count = uncompacted(own)  # another writer may have compacted
+        count = uncompacted(own)  # Another writer may have compacted.
         table.knowledge.listing = replace(table.knowledge.listing, logs=count)
         if count >= MOST_LOGS and table.config().named_metadata == (LISTING,):
             compact(table, lease, own)
 
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
-    """Compact the listing under this lease, by its timeline `own`; return the begin time, or None if impossible now."""
+    """Compact the listing under this lease; return the begin time, or None if impossible now."""
     now = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):
         own = _taken_back(table, begin, own)
@@ -132,17 +116,13 @@ def _taken_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
     written = (path for path, found in _files(table) if isinstance(found, BaseFile) and found.begin == begin)
     table.store.delete_all(list(written))
     states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]
-    for instant in sorted(states, key=lambda i: i.file_name):  # inflight first
+    for instant in sorted(states, key=lambda i: i.file_name):  # The inflight state sorts first.
         table.store.delete(OWN_TIMELINE + instant.file_name)
     return own.without(states)
 
 
 def _remove_old(table: TableContext, own: Timeline) -> None:
-    """Remove old slices, each with its logs however late completed, then the instants without a file.
-
-    Pending states go before completed ones: a JVM writer would roll back an instant that looks pending. The next
-    compaction finishes an interrupted removal.
-    """
+    """Remove old slices with all their logs, then instants without a file; safe to repeat."""
     files = list(_files(table))
     first = sorted(found.begin for _, found in files if isinstance(found, BaseFile))[-_KEPT_SLICES:][0]
 
@@ -151,7 +131,7 @@ def _remove_old(table: TableContext, own: Timeline) -> None:
 
     table.store.delete_all([path for path, found in files if since(found) < first])
     gone = outlived(own, {found.begin for _, found in files if since(found) >= first}, first)
-    for is_completed in (False, True):
+    for is_completed in (False, True):  # A JVM writer would roll back an instant that looks pending.
         table.store.delete_all([OWN_TIMELINE + i.file_name for i in gone if i.is_completed is is_completed])
 
 

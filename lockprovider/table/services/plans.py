@@ -1,7 +1,4 @@
-"""Shared steps of rollback, clean and restore: a begin time, and plan and completion under the lock.
-
-A plan is a file, and any process may carry out that of a dead executor. So each step of an execution may be repeated at
-any time.
+"""Shared steps of table services: a begin time with a heartbeat, and plan and completion under the lock.
 
 Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`.
 """
@@ -31,38 +28,38 @@ from lockprovider.table.timeline.timeline import Timeline
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # on local disks only; JVM readers would reject the file by it
+_HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # Local disks have it; JVM readers would reject the new file by it.
 
 
 def claim_time(table: TableContext, now: Timeline) -> str:
-    """Reserve a begin time that no other action has or can get; `now` was listed under the lock.
+    """Reserve an unused begin time by creating its heartbeat file; remove that file after the completion.
 
-    It creates the heartbeat file of that time, to be removed after the completion.
+    `now` must be listed under the lock.
     """
     begin = now.next_time(table.clock.now_ms())
-    while claim(table.store, begin) is None:  # a writer begins now, which needs no lock
+    while claim(table.store, begin) is None:  # A writer took this time; it needs no lock for that.
         begin = after(begin)
     return begin
 
 
 @contextlib.contextmanager
 def beating(table: TableContext, now: Timeline) -> Iterator[str]:
-    """Reserve a begin time as `claim_time` does, and beat for it in a thread until the block ends."""
+    """Reserve an unused begin time, and write its heartbeat in a thread until the block ends."""
     begin = now.next_time(table.clock.now_ms())
     while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
         begin = after(begin)
     try:
         yield begin
     finally:
-        with contextlib.suppress(CasError):  # a heartbeat file left over harms nothing
+        with contextlib.suppress(CasError):  # A remaining heartbeat file does no harm.
             heartbeat.stop()
 
 
 def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease: Lease | None) -> None:
-    """Store the requested and the inflight state on the timeline, under the lock.
+    """Store an action's requested and inflight states on the timeline, under the lock.
 
-    With a `lease` this fails after another client took the lock. So facts read under the lock are true when the plan
-    appears, and executing it needs no lock. None: the plan is true without that.
+    With a `lease`, this fails after another client took the lock: the plan then rests on facts that are still true. Use
+    None only for a plan that is true without the lock.
     """
     requested = state_path(begin, action, InstantState.REQUESTED)
     if lease is None:
@@ -73,16 +70,12 @@ def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease
 
 
 def state_path(begin: str, action: Action, state: InstantState) -> str:
-    """Return the path of a pending state of an instant."""
+    """Return the path of an instant's pending state."""
     return f"{TIMELINE}/{Instant(begin, action, state).file_name}"
 
 
 def read_requested(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
-    """Read a requested file; return its content and name.
-
-    Raises:
-        ObjectNotFound: it was removed.
-    """
+    """Read an action's requested file; return content and name. Raises `ObjectNotFound` if it was removed."""
     name = Instant(begin, action, InstantState.REQUESTED).file_name
     return table.store.read(f"{TIMELINE}/{name}").data, name
 
@@ -90,9 +83,9 @@ def read_requested(table: TableContext, begin: str, action: Action) -> tuple[byt
 def complete(
     table: TableContext, lease: Lease, begin: str, action: Action, data: bytes, *, listed: Sequence[FilesRecord] = ()
 ) -> str:
-    """Publish the completed state under the lock, and return the completion time.
+    """Publish an action's completed state under the lock, and return its completion time.
 
-    `listed`: changes of the metadata table's listing, if it has one, by the same decision.
+    `listed`: changes of the metadata table's listing, which complete by the same decision.
     """
     now, first = table.listed_timeline(), None
     completion = now.next_time(table.clock.now_ms())
@@ -104,7 +97,7 @@ def complete(
 
 
 def complete_write(table: TableContext, lease: Lease, begin: str, action: Action, said: CommitMetadata) -> str:
-    """Complete an action that writes files, as `complete` does, and list its files in a metadata table."""
+    """Complete an action that wrote files, and list these files in a metadata table, if there is one."""
     listed = written_files(said) if table.config().named_metadata else ()
     return complete(table, lease, begin, action, encode_commit(said), listed=listed)
 
@@ -112,14 +105,14 @@ def complete_write(table: TableContext, lease: Lease, begin: str, action: Action
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
     """Replace the table's properties by the result of `change`, under the lock, with one conditional write.
 
-    `lease` is the held lock. Unchanged properties are not written. Hadoop's checksum file is deleted in any case.
+    Unchanged properties are not written. Always deletes Hadoop's checksum file.
 
     Raises:
         LeaseLost: another client may hold the lock; nothing was written.
         TableNotFound: `hoodie.properties` does not exist.
         VersionMismatch: a writer that does not take the lock changed them at the same moment; try again.
     """
-    table.listed_timeline()  # refuses a table or version other than the opened one
+    table.listed_timeline()  # It refuses a table or version other than the opened one.
     found = table.store.read_or_none(PROPERTIES)
     if found is None:
         raise TableNotFound(f"there is no {PROPERTIES} at {table.url!r}; restore it, then try again")
@@ -132,9 +125,9 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
 
 
 def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, int]:
-    """Return when the completed files were written, by the store or this process, for a policy by hours; else empty.
+    """Return when the store or this process wrote each completed file, in ms; empty unless the policy is by hours.
 
-    A writer with a slow clock names its commits by times that are too old.
+    The times in file names are too old if their writer's clock is slow.
     """
     if not isinstance(policy, KeepHours):
         return {}
@@ -145,11 +138,7 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
 
 
 def check_no_write(table: TableContext) -> None:
-    """Refuse a pending write, whose JVM writer may build a metadata table outside the lock and so hide commits again.
-
-    Raises:
-        Aborted: a write is pending.
-    """
+    """Raise `Aborted` if a write is pending: its JVM writer may build a metadata table, which hides commits."""
     pending = table.listed_timeline().pending_writes
     if pending:
         raise Aborted(
@@ -159,7 +148,7 @@ def check_no_write(table: TableContext) -> None:
 
 
 def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
-    """Remove a rewrite plan without an executor, and the files written for it; the plan last."""
+    """Remove a rewrite plan that no executor runs, and the files written for it; the plan goes last."""
     lease.check()
     listing.unlist(table, begin)
     table.store.delete(state_path(begin, action, InstantState.INFLIGHT))
@@ -169,7 +158,7 @@ def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> 
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
-    """Return the paths of all base and log files by their begin time, with or without a marker."""
+    """List the paths of all base and log files by begin time, with or without a marker."""
     found: dict[str, list[str]] = {}
     for entry in table.data_files():
         file = data_file(entry.path.rpartition("/")[2])
@@ -179,19 +168,19 @@ def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
 
 
 def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> None:
-    """Remove these files of an instant, and its markers."""
+    """Delete these files of an instant, and all its markers."""
     table.store.delete_all(files)
     table.store.delete_all([entry.path for entry in table.store.list(f"{markers_dir(victim)}/")])
 
 
 def remove_pending(table: TableContext, now: Timeline, victim: str) -> None:
-    """Remove the pending states of a write, the requested one last: until then it counts as pending."""
+    """Delete the pending states of a write, the requested one last: until then the write counts as pending."""
     for name in reversed(now.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
 
 
 def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str, ...]:
-    """Return begin times of pending plans with a dead executor; one without a heartbeat has the same time as others."""
+    """Return the begin times of pending plans with a dead executor; without a heartbeat, the plan's age counts."""
     planned = now.pending(action)
     entries = [entry for begin in planned for entry in table.store.list(f"{TIMELINE}/{begin}.{action.value}.requested")]
     made_ms = {entry.path.rpartition("/")[2].partition(".")[0]: entry.modified_ms or 0 for entry in entries}
@@ -199,7 +188,7 @@ def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str,
 
 
 def dead_among(table: TableContext, pending: Iterable[str]) -> tuple[str, ...]:
-    """Return the begin times among `pending` with a dead writer or executor, oldest first."""
+    """Return the begin times in `pending` whose writer or executor is dead, oldest first."""
     suspects = sorted(pending)
     return _dead(table, suspects, {}) if suspects else ()
 

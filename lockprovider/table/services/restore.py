@@ -1,11 +1,4 @@
-"""Restore: take back every commit completed after another one, as if it had never been made; also savepoints.
-
-It runs under the table lock, the latest commit first, by removing each completed file. So readers see the table after
-one commit or another, never a part of one. A restore that dies leaves its plan, and until it is finished, no commit is
-possible. A writer whose snapshot had a removed commit gives way with `WriteConflict`; a pending one is rolled back with
-the rest.
-
-NOT promised: anything for JVM writers that run during it; stop them first, as Hudi asks for its own restores.
+"""Restore: take back all commits that completed after a given one; and savepoints, which keep a commit's files.
 
 Source: Hudi `RestorePlanActionExecutor`, `CopyOnWriteRestoreActionExecutor`.
 """
@@ -46,10 +39,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """The begin times that a restore took back, the latest commit first.
+    """Result of a restore.
 
-    `instant`: its own begin time, empty if there was nothing to do. `target`, `completion`: the times of the commit
-    that is now the last one.
+    Attributes:
+        instant: begin time of the restore; empty if there was nothing to do.
+        target: begin time of the commit that is now the last one.
+        completion: completion time of that commit.
+        taken_back: begin times of the removed instants, the latest commit first.
     """
 
     instant: str
@@ -59,16 +55,18 @@ class RestoreResult:
 
 
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
-    """Make the last commit of `version` the last one of the table; finish a dead restore first.
+    """Take back all commits that completed after `version`, and pending writes; finish a dead restore first.
+
+    Until a restore is finished, no commit is possible. A writer whose snapshot had a removed commit gets
+    `WriteConflict`. NOT promised: anything for JVM writers that run at the same time; Hudi requires to stop them for
+    its own restores, too.
 
     Raises:
-        InvalidInput: `version` names none.
-        HistoryGone: there is no such commit (any more), files that it needs were cleaned, or a later commit has a
+        InvalidInput: `version` is not a version.
+        HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
             savepoint or was archived.
         UnsupportedTable: the table cannot be written here.
-        Aborted: the table has a metadata table, which a restore removes, and a write is pending, whose writer may be
-            building it; nothing was changed.
-        NotAcquired, LeaseLost, CasError: the lock or the store failed; may be repeated.
+        Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.
     """
     refuse_none(version)
     writable_config(table)
@@ -99,7 +97,7 @@ def finish_restore(table: TableContext, begin: str) -> None:
 
 
 def finish_left(table: TableContext, now: Timeline) -> bool:
-    """Finish the restores of dead executors, under the lock; return whether any changed the timeline."""
+    """Finish the restores of dead executors, under the lock; return whether there were any."""
     left = plans.dead_plans(table, now, Action.RESTORE)
     for begin in left:
         finish_restore(table, begin)
@@ -107,11 +105,7 @@ def finish_left(table: TableContext, now: Timeline) -> bool:
 
 
 def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
-    """Read the plan of an uncompleted restore.
-
-    Raises:
-        Corrupt: it cannot be decoded.
-    """
+    """Read the plan of an uncompleted restore; may raise `Corrupt`."""
     return decode_restore_plan(*plans.read_requested(table, begin, Action.RESTORE))
 
 
@@ -132,7 +126,7 @@ def _check_savepoints(table: TableContext, now: Timeline, plan: RestorePlan) -> 
 
 
 def _check_archive(table: TableContext, target: Instant) -> None:
-    """Refuse a target with a later commit in the archive, which goes by begin times."""
+    """Refuse a target if a later commit is in the archive."""
     reached = archive_index.reach(table.knowledge).completion
     if reached > (target.completion or ""):
         raise HistoryGone(
@@ -142,17 +136,19 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 
 
 def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
-    """Remove the victims of this plan and the metadata table, and complete the restore."""
+    """Remove this plan's victims and the metadata table, and complete the restore."""
     started_s = table.world.monotonic_s()
+    # Each removed completed file takes one commit back, the latest first: readers see the table after some commit,
+    # never a part of one.
     table.lock.wait_for_late()
     if table.config().named_metadata:
-        retire(table, lease)  # it lists removed commits
+        retire(table, lease)  # It lists commits that are removed here.
     files = plans.files_by_begin(table)
     now = table.listed_timeline()
     for victim, _ in plan.victims:
         lease.check()
         _take_back(table, now, victim, files.get(victim, ()))
-    late = plans.files_by_begin(table)  # of tasks that wrote until they saw their instant gone
+    late = plans.files_by_begin(table)  # Tasks may have written until they saw their instant gone.
     table.store.delete_all([path for victim, _ in plan.victims for path in late.get(victim, ())])
     took_ms = round((table.world.monotonic_s() - started_s) * 1000)
     data = encode_restore(begin, plan.victims, files, took_ms)
@@ -164,7 +160,7 @@ def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan)
 
 
 def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str, ...]) -> None:
-    """Remove one instant, its completed file first: with that the commit is gone for every reader."""
+    """Remove one instant, its completed file first: readers then no longer see the commit."""
     for done in (i for i in now.begun_at(victim) if i.is_completed and i.changes_rows):
         table.store.delete(f"{TIMELINE}/{done.file_name}")
     plans.remove_files(table, victim, files)
@@ -174,11 +170,7 @@ def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str
 
 # Source of savepoints: Hudi `SavepointActionExecutor`, `SavepointHelpers`.
 def savepoints(table: TableContext, now: Timeline) -> dict[str, Savepoint]:
-    """Read all savepoints by the begin time of their commit, oldest first.
-
-    Raises:
-        Corrupt: one cannot be decoded.
-    """
+    """Read all savepoints by the begin time of their commit, oldest first; may raise `Corrupt`."""
     found = (i for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed)
     return {instant.begin: _read(table, instant) for instant in sorted(found, key=lambda instant: instant.begin)}
 
@@ -186,14 +178,12 @@ def savepoints(table: TableContext, now: Timeline) -> dict[str, Savepoint]:
 def save(table: TableContext, version: TableVersion | None, *, user: str, comment: str) -> tuple[str, Savepoint]:
     """Make a savepoint of the last commit of `version` (None: of the table), or return the existing one.
 
-    No clean removes the files of a savepointed commit, so it can be read and restored. A savepoint has the begin time
-    of its commit, and lists all files that an as-of to it needs, by completion and by begin.
+    It lists all files that a read as of this commit needs, by completion and by begin time; no clean removes them.
 
     Raises:
-        InvalidInput: `version` names none.
-        HistoryGone: there is no such commit, or files that it needs were cleaned or are about to be.
+        InvalidInput: `version` is not a version.
+        HistoryGone: no such commit exists, or files that it needs were cleaned or are about to be.
         UnsupportedTable: the table cannot be written here.
-        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     writable_config(table)
     with table.lock.acquire() as lease:
@@ -213,12 +203,7 @@ def save(table: TableContext, version: TableVersion | None, *, user: str, commen
 
 
 def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
-    """Delete the savepoint of a commit, so its files may be cleaned; return False if it has none.
-
-    Raises:
-        InvalidInput: `version` names none.
-        NotAcquired, CasError: the lock or the store failed; may be repeated.
-    """
+    """Delete a commit's savepoint, so its files may be cleaned; return False if it has none. Raises `InvalidInput`."""
     refuse_none(version)
     with table.lock.acquire():
         now = table.listed_timeline()
@@ -231,10 +216,10 @@ def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
 
 
 def needed_by(table: TableContext, now: Timeline, target: Instant) -> frozenset[str]:
-    """Return the paths of the files that an as-of to `target` needs; call it under the lock.
+    """Return the paths that a read as of `target` needs; call it under the lock.
 
     Raises:
-        HistoryGone: some were cleaned, or a planned clean removes them.
+        HistoryGone: some files were cleaned, or a planned clean removes them.
     """
     by_completion = snapshot_at(table, now, AsOf(target.completion or "")).slices
     by_begin = snapshot_at(table, now, AsOf(target.begin, "begin")).slices
@@ -257,5 +242,5 @@ def _read(table: TableContext, instant: Instant) -> Savepoint:
     name = instant.file_name
     content = table.store.read_or_none(f"{TIMELINE}/{name}")
     if content is None:
-        return Savepoint("", 0, "", {})  # deleted just now
+        return Savepoint("", 0, "", {})  # Another process deleted it just now.
     return decode_savepoint(content.data, name)

@@ -1,14 +1,4 @@
-"""Sharing a table with JVM Hudi's writers, by settings in its properties; adopting a bucket index.
-
-One conditional write under the table lock sets them. Tables made by `Table.create` have them already. Running jobs have
-read the properties before: a job begun without the lock continues without it until restarted.
-
-With `TableSettings(write_metadata=True)` a metadata table stays, and the properties make writers here keep its listing
-of files. Its statistics of columns and partitions are dropped, and Spark's writers told to make none.
-
-JVM Hudi's tables have the time zone `LOCAL`, that of each writer. The store's clock shows whether all ran in UTC: it
-wrote each completed file at about the time in its name.
-"""
+"""Sharing of a table with JVM Hudi's writers, by settings in its properties; adoption of a bucket index."""
 
 from __future__ import annotations
 
@@ -38,16 +28,16 @@ if TYPE_CHECKING:
 
 
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """Write the settings; return the changes, or with `dry_run` those it would make. Safe to repeat.
+    """Write the properties by which JVM writers share the table; return the changes. Safe to repeat.
 
-    A transaction in progress here ends with `Aborted`, as after any change of the properties. `all_in_utc`: the caller
-    knows that all writers ran in UTC, whatever times the files have.
+    If writers here keep the metadata table's listing, this deletes the metadata table's statistics. A transaction in
+    progress ends with `Aborted`. A JVM job that began without the lock continues without it until it restarts.
+    `dry_run`: write nothing. `all_in_utc`: the caller knows that all writers ran in UTC, whatever times the files have.
 
     Raises:
-        UnsupportedTable: it cannot be written here: it has a metadata table, times of another zone than UTC, ...
-        Aborted: a write is pending, whose writer may be building what would be dropped; nothing was changed.
+        UnsupportedTable: the table cannot be written here: its metadata table, times of another zone than UTC, ...
+        Aborted: a write is pending, whose writer may be building what this removes; nothing was changed.
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
-        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     if dry_run:
         return _changes(table, spelled(table, table.config()), all_in_utc=all_in_utc)
@@ -64,20 +54,19 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 
     with table.lock.acquire() as lease:
         plans.change_properties(table, lease, change)
-        for folder in STATISTICS if keeps else ():  # after the properties stop naming them
+        for folder in STATISTICS if keeps else ():  # The properties no longer name them.
             table.store.delete_all([entry.path for entry in table.store.list(f"{METADATA_TABLE}/{folder}/")])
     return done
 
 
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-    """Remove the settings, for a single JVM writer to use the table alone; return the removed ones. Safe to repeat.
+    """Remove the properties that `share` wrote, for a single JVM writer; return the removed ones. Safe to repeat.
 
-    `dry_run`: nothing is written.
+    `dry_run`: write nothing.
 
     Raises:
-        Aborted: a write is pending, which that writer would roll back; nothing was changed.
+        Aborted: a write is pending, which that JVM writer would roll back; nothing was changed.
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
-        NotAcquired, CasError: the lock or the store failed; may be repeated.
     """
     if dry_run:
         return _taken(table.config())
@@ -95,11 +84,11 @@ def _taken(config: TableConfig) -> tuple[SettingChange, ...]:
 
 
 def set_visibility(table: TableContext, wanted: str) -> None:
-    """Set the order in which commits become visible, as `Table.set_visibility` does.
+    """Set the order in which commits become visible; see `Table.set_visibility`.
 
-    Earlier decided commits are stored by then. The change ends the log, and with it all undecided intents.
+    Stores earlier decided commits first. The change ends the lock's log, and with it all undecided intents.
     """
-    with_visibility(table.config(), wanted)  # raises before the lock is requested
+    with_visibility(table.config(), wanted)  # A wrong value raises before the lock is requested.
     with table.lock.acquire() as lease:
         plans.change_properties(table, lease, partial(with_visibility, wanted=wanted))
 
@@ -117,7 +106,10 @@ def _changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> t
 
 
 def _check_zone(table: TableContext, config: TableConfig) -> None:
-    """Refuse a timeline with times of another zone than UTC, by the store's clock."""
+    """Refuse a timeline with times of another zone than UTC, by the store's clock.
+
+    In JVM Hudi's tables the zone is `LOCAL`, that of each writer.
+    """
     written_ms = {name: entry.modified_ms for name, entry in files_below(table.store, TIMELINE).items()}
     others = of_other_zones(drifts_ms(Timeline.of(written_ms), written_ms))
     if others:
@@ -133,16 +125,15 @@ _TRIES = 10
 
 
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
-    """Write a JVM writer's bucket index into the properties, for every writer to find. Safe to repeat.
+    """Check a JVM writer's bucket index against all keys, and write it into the properties. Safe to repeat.
 
-    It first hashes all keys: a wrong number of buckets or a wrong field would put new rows of a key into another file
-    group. Then it replaces the properties under the lock, if nothing was committed since. A table without rows can be
-    given any index.
+    A wrong number of buckets or a wrong field would put new rows of a key into another file group. The properties
+    change under the lock, only if nothing was committed since the check. A table without rows accepts any index.
 
     Raises:
         UnsupportedTable: a row is not in the bucket of its key, or the table has another index.
-        InvalidRecords: `bucket_by` is no part of the record key, or the number of buckets is impossible.
-        Aborted: others committed each time while the keys were read; nothing was changed.
+        InvalidRecords: `bucket_by` is not part of the record key, or the number of buckets is impossible.
+        Aborted: other writers committed each time while the keys were read; nothing was changed.
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
     """
     config = table.config()
@@ -182,7 +173,7 @@ def _check_rows(table: TableContext, seen: Timeline, wanted: TableConfig, index:
 
 
 def _written(table: TableContext, seen: Timeline, index: BucketIndex) -> bool:
-    """Write the index under the lock and return True; False if something was committed since."""
+    """Write the index under the lock; return False if something was committed since `seen`."""
     with table.lock.acquire() as lease:
         if table.listed_timeline().written != seen.written:
             return False

@@ -4,19 +4,8 @@
     spark.read.format("hudi_cas").option("filter", "city = 'ulm'").load("s3://bucket/trips")
     df.write.format("hudi_cas").mode("append").save("s3://bucket/trips")
 
-`options.SparkOptions` lists the options. A DataFrame shows the table as of its loading. `append` adds rows without
-checking for existing keys; `overwrite` replaces the whole table in one commit. With Hudi's own options a write creates
-a missing table, and upserts or deletes. One process then gathers all rows (`staged`): for many rows, use the functions
-of the engine.
-
-Not promised:
-
-- Features that need a catalog in the JVM (MERGE, UPDATE, DELETE, catalog tables).
-- Typed errors: `errors.typed_errors` restores them from Spark's text.
-- That a query's columns and filters narrow the read. Name them as options: Spark 4 does not prune the columns of Python
-  sources, and its filter pushdown for them gives wrong rows.
-
-Needs PySpark 4.2. Source: Spark's `pyspark.sql.datasource`.
+See SPARK.md. A query's columns and filters do not narrow the read: Spark 4 does not prune the columns of Python
+sources, and its filter pushdown for them gives wrong rows. Needs PySpark 4.2.
 """
 
 from __future__ import annotations
@@ -56,7 +45,7 @@ def register(spark: SparkSession) -> None:
 def activate(spark: SparkSession) -> None:
     """Make the session active in the calling thread, where `df.write.format(...)` searches Python data sources.
 
-    Not needed for reads, in the main thread, or with Spark Connect. Source: Spark's `DataFrameWriter`.
+    Reads, the main thread and Spark Connect do not need it.
     """
     session = getattr(spark, "_jsparkSession", None)
     if session is not None:
@@ -65,7 +54,7 @@ def activate(spark: SparkSession) -> None:
 
 
 class HudiCas(DataSource):
-    """The data source; Spark makes one in a separate process for each question it asks."""
+    """The data source; Spark makes one in a separate process for each question."""
 
     _pinned: str | None = None  # completion time that a loaded DataFrame shows
 
@@ -76,7 +65,7 @@ class HudiCas(DataSource):
 
     @in_one_sentence()
     def schema(self) -> StructType:
-        """Return the columns to read, and pin the DataFrame to the table's current version."""
+        """Return the columns to read, and pin the table's current version."""
         options = SparkOptions.of(self.options)
         table = options.open()
         timeline = table.timeline()

@@ -20,11 +20,10 @@ _TYPES: dict[str, type[Exception]] = {
     for kind in (InvalidInput, InvalidSettings, *vars(errors).values(), *vars(wal).values())
     if isinstance(kind, type) and issubclass(kind, Exception) and kind is not WriteConflict
 }
-# Spark passes on a worker's error as text, after words of its own. The error comes last, often at the end of a
-# traceback.
+# Spark passes on a worker's error as text. The error comes last, often at the end of a traceback.
 _RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _TYPES))}): (.+)$", re.MULTILINE)
 _LOST = re.compile(rf"\b{re.escape(f'{WriteConflict.__module__}.WriteConflict')}: instant (\d{{17}}) lost to (\S+)")
-# Texts of a worker whose interpreter differs from the driver's, or lacks packages that the driver has.
+# Texts of a worker with another interpreter, or without the driver's packages.
 _OTHER_PYTHON = re.compile(
     r"No module named '(?:lockprovider|fsspec_cas|fsspec|pyarrow|pandas|fastavro|numpy|pyspark)\b[^']*'"
     r"|lockprovider\.table needs \w+, which is not installed|PYTHON_VERSION_MISMATCH"
@@ -42,7 +41,7 @@ _NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 def typed_errors() -> Iterator[None]:
     """Wrap a Spark action: raise a worker's error of this package with its own type; Spark's own errors pass.
 
-    A base file that was cleaned becomes `HistoryGone`; a worker with another Python, `InvalidSettings`.
+    A cleaned base file becomes `HistoryGone`, a worker with another Python `InvalidSettings`.
     """
     try:
         yield
@@ -76,10 +75,9 @@ def _told(sentence: str) -> DoesNotFit:
 
 @contextmanager
 def in_one_sentence() -> Iterator[None]:
-    """Wrap a call from Spark in a Python worker: errors of this package go to the driver without their traceback.
+    """Wrap a call in a Python worker: the driver gets errors of this package without their traceback.
 
-    Sets an environment variable that Spark's worker reads when it writes its last error. Source:
-    `pyspark.util.handle_worker_exception`.
+    Sets a variable of the worker's environment. Source: `pyspark.util.handle_worker_exception`.
     """
     try:
         yield

@@ -10,10 +10,8 @@ Or as parts of one transaction, which reads what it changes:
         engine.write(txn, upserts=rows.where("delay is null").withColumn("delay", lit(0)))
     table.transact(fix, retries=5)
 
-Several threads may call at once, each with its own transaction. Errors of tasks keep their own types. One task rewrites
-a touched file group, so a group must fit into an executor's memory.
-
-Not promised: that changes which differ each time they are computed survive the loss of an executor.
+Several threads may call at once, each with its own transaction. A file group must fit into an executor's memory. Not
+promised: that changes which differ each time they are computed survive the loss of an executor.
 
 Source: Hudi's `HoodieSimpleIndex`, `HoodieMergeHandle`, `HoodieSparkCompactor`, `MultipleSparkJobExecutionStrategy`.
 """
@@ -186,8 +184,8 @@ def read(
 ) -> DataFrame:
     """Describe the rows of the latest snapshot, of an earlier one, or of a transaction's own as a DataFrame.
 
-    Reads only the requested columns, and files and row groups that may have matching rows. This call fixes the files:
-    the DataFrame never shows later commits.
+    This call fixes the files: the DataFrame never shows later commits. Only files and row groups that may have matching
+    rows are read.
 
     Args:
         spark: the session.
@@ -196,10 +194,10 @@ def read(
         partitions: paths of partitions, as folders are named.
         filter: Spark SQL, or a pyarrow filter: an expression, a list of tuples.
         as_of: a version, see `Table.scan`; not for a transaction.
-        read_optimized: base files only; see `Table.scan`.
+        read_optimized: base files only.
         native_reads: whether Spark's own reader, with its jars and credentials, reads slices without log files, where
-            it returns the same rows (see `native_reads`). "auto": if the table is in a local folder, and not through
-            Spark Connect. True: at the table's URL. Another URL: at that URL. Only without a filter, or with SQL text.
+            it returns the same rows. "auto": if the table is in a local folder, and not through Spark Connect. True: at
+            the table's URL. Another URL: at that URL. Only without a filter, or with SQL text.
 
     Raises:
         InvalidInput: a column or time does not exist, or the filter does not fit.
@@ -224,7 +222,7 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
     """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
 
     A key in both is deleted. Rows need all columns of the table, as a missing one would erase stored values. Call it
-    once per transaction. Spark computes the changes once, and keeps them while they are written.
+    once per transaction. Spark caches the changes while they are written.
 
     Raises:
         InvalidRecords: a key is null, a column is missing, or a column does not fit (`DoesNotFit`).
@@ -254,9 +252,9 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
 
     Writes one file for each Spark partition and table partition in it: repartition first if these are many. A missing
     column becomes null. NOT checked without `check_keys`: that keys are new, and that no two Spark partitions share a
-    key. Readers then see both rows. `rows.repartition(*keys)` moves all rows of a key into one Spark partition.
+    key (`rows.repartition(*keys)` ensures this). Readers then see both rows.
 
-    With a bucket index, a row with an existing key replaces the stored one, and of rows with the same key one is kept.
+    With a bucket index, a row with an existing key replaces the stored one; of rows with the same key one is kept.
 
     Raises:
         InvalidRecords: a key is null or comes twice in a Spark partition, or a column does not fit (`DoesNotFit`).

@@ -43,11 +43,11 @@ from lockprovider.table.read import sql_where
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.transaction import Transaction
 
-SKETCHED_KEYS = 4_000_000  # 16 MB of hashes in the driver, and of bits in each of Spark's Python processes
+SKETCHED_KEYS = 4_000_000  # 16 MB in the driver, and in each of Spark's Python processes
 _NO_COLUMNS = pa.schema([])
 _HELD = "hudi held"
 _DESCRIPTION = "spark.job.description"
-# types that Spark and Arrow compare alike
+# Spark and Arrow compare these types alike.
 _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})
 _BITS = 32  # enough for a bucket's number
 _LOW = (1 << _BITS) - 1
@@ -56,10 +56,9 @@ _LOW = (1 << _BITS) - 1
 def run_over(
     spark: SparkSession, work: Sequence[tasks.T], each: Callable[[tasks.T], pa.Table], schema: pa.Schema
 ) -> DataFrame:
-    """Describe the results of `each` per piece of work (such as a file slice) as a DataFrame, one partition per piece.
+    """Describe the results of `each` per piece of work as a DataFrame, one partition per piece.
 
-    Spark would assume 8 bytes per piece, and broadcast the result, so this function hides the size. AQE may still
-    broadcast a result that it has seen to be small.
+    Hides their size: Spark would assume 8 bytes per piece, and broadcast the result.
     """
     numbers: Any = spark.range(0, len(work), 1, max(1, len(work)))
     run, kind = tasks.map_over(work, each, schema), from_arrow_schema(schema)
@@ -74,8 +73,7 @@ def run_over(
 def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
     """Cache the rows of a frame while the block runs, so that they are computed once.
 
-    Caches a frame with another plan: Spark finds a cached frame by its plan, and another thread may unpersist the
-    caller's.
+    The cached frame has a plan of its own, as another thread may unpersist the caller's, which Spark finds by its plan.
     """
     apart = frame.select("*", F.lit(Machine().new_id()).alias(_HELD)).drop(_HELD).persist()
     try:
@@ -85,7 +83,7 @@ def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter, steps: Steps) -> DataFrame:
-    """Add to each change its file group; new keys get new groups by hash. May run a job, as the second step."""
+    """Add to each change its file group, a new key's by hash; may run a job, the write's second step."""
     if writer.config.bucket_index is not None:
         return with_bucket_groups(keyed, numbered.old, writer)
     bucket = F.pmod(F.xxhash64(tasks.KEY), F.lit(numbered.buckets)).cast("string")
@@ -102,7 +100,7 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter,
 
 
 def _sketch(keyed: DataFrame, step: str) -> Sketch:
-    """Compute a sketch of the keys of all changes, from four bytes per key in the driver."""
+    """Compute the sketch of all changed keys; four bytes per key come to the driver."""
     keys = keyed.select(tasks.KEY)
     hashed = keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES))
     return Sketch.of([row[0] for row in collected(hashed, keys.schema, step)])
@@ -134,14 +132,14 @@ def written(stats: DataFrame, handed: StructType, step: str) -> Iterator[WriteSt
 
 
 def collected(frame: DataFrame, handed: StructType, step: str) -> list[Row]:
-    """Run a job that passes rows of the schema `handed` to Python; Spark's UI shows the step as its name."""
+    """Run a job that passes rows of the schema `handed` to Python, and name it in Spark's UI."""
     with typed_errors(), ended_by_rows(frame.sparkSession, handed), described(frame.sparkSession, step):
         return frame.collect()
 
 
 @contextmanager
 def described(spark: SparkSession, step: str) -> Iterator[None]:
-    """Name the jobs in the block by this text in Spark's UI; Connect has no names."""
+    """Name the jobs in the block in Spark's UI; Connect has no names."""
     context = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
     before = None if context is None else context.getLocalProperty(_DESCRIPTION)
     if context is not None:
@@ -155,7 +153,7 @@ def described(spark: SparkSession, step: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one write, at most `of`, reported to the table's observer and named in Spark's UI."""
+    """The steps of one write, at most `of`, reported to the observer and in Spark's UI."""
 
     txn: Transaction
     verb: str
@@ -178,7 +176,7 @@ def mentioned(where: str, schema: pa.Schema) -> pa.Schema:
 
 
 def pushable(where: str, schema: pa.Schema) -> Any:
-    """Parse Spark SQL as an Arrow expression, if both surely mean the same; else return None."""
+    """Parse Spark SQL as an Arrow expression, or return None unless both surely mean the same."""
     if any(mark in where for mark in ("\\", "''", '"')):
         return None  # Spark's settings decide what these mean; it uses double quotes for texts
     try:
@@ -195,9 +193,10 @@ def keyed(
     whole: bool = True,
     valued: bool = False,
 ) -> DataFrame:
-    """Describe all changes in `tasks.change_schema`; a frame that does not fit raises InvalidInput or DoesNotFit.
+    """Describe all changes in `tasks.change_schema`; may raise InvalidInput or DoesNotFit.
 
-    `whole`: upserts must have all columns; otherwise a missing one is null. `valued`: deletes need ordering values.
+    `whole`: upserts must have all columns; otherwise a missing one is null. `valued`: the deletes' ordering values
+    count.
     """
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
     parts: list[DataFrame] = []
@@ -256,13 +255,13 @@ def _names(partitions: pa.DictionaryArray, found: pa.Array, numbers: Mapping[tup
 
 # -- what a user gives -------------------------------------------------------------------------------------------------
 
-# The driver checks a frame by its schema alone. The tasks convert its rows by the same plan, and reject single values.
+# The driver checks a frame by its schema alone. Tasks convert rows by the same plan, and reject single values.
 
 RowsFor = Literal["new", "whole", "deletes", "valued deletes"]  # the purpose of rows; see `refuse_unfit`
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow columns in which Spark passes such rows to Python; raise DoesNotFit for types no table holds."""
+    """Return the Arrow columns in which Spark passes such rows to Python; may raise DoesNotFit."""
     columns: list[pa.Field] = []
     misfits: list[Misfit] = []
     for field in schema.fields:
@@ -287,7 +286,7 @@ def _unheld(field: StructField) -> Misfit:
 
 
 def _has_variants(kind: DataType) -> bool:
-    """Return whether the type contains Spark's `variant`, which comes to Python as a struct of two binaries."""
+    """Return whether the type contains `variant`, which Python gets as a struct of two binaries."""
     match kind:
         case ArrayType():
             return _has_variants(kind.elementType)
@@ -299,10 +298,10 @@ def _has_variants(kind: DataType) -> bool:
 
 
 def refuse_unfit(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> pa.Schema:
-    """Return the columns of a frame that can be written; raise InvalidInput for other objects, or DoesNotFit.
+    """Return a frame's columns; raise InvalidInput or DoesNotFit, which calls it `name`, if it cannot be written.
 
-    `new` rows may lack columns, which become null; `whole` rows replace others, and have all. Of `deletes` only the key
-    and partition columns count, of `valued deletes` also the ordering column. Errors call the frame `name`.
+    `new` rows may lack columns, `whole` rows may not. Of `deletes` only the key and partition columns count, of `valued
+    deletes` also the ordering column.
     """
     if not isinstance(rows, DataFrame):
         raise InvalidInput(f"{name} is a {type(rows).__name__}, and must be a DataFrame of Spark")
@@ -337,10 +336,9 @@ _SETTING = threading.Lock()
 def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
     """Let Spark end batches for Python by rows instead of bytes while the block runs; sets session properties.
 
-    Spark asks every column for its bytes after every row: with eight columns, half of the JVM's time. Other queries of
-    the session get these batches, too. Of several threads, the first sets and restores the properties. Rows with binary
-    or nested columns may be large, and still end by bytes. For rows of more than 2 MB on average, set `MOST_BYTES` in
-    the session, which this function keeps.
+    Spark asks every column for its bytes after every row: with eight columns, half of the JVM's time. Rows with binary
+    or nested columns still end by bytes. Of several threads, the first sets and restores the properties. A user's
+    `MOST_BYTES` stays, for rows of more than 2 MB.
 
     Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`, `ArrowWriter.sizeInBytes`.
     """
@@ -358,7 +356,7 @@ def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
 
 
 def _set(spark: SparkSession) -> tuple[bool, str | None]:
-    """Set the properties unless `MOST_BYTES` is set; return whether they were set, and the former number of rows."""
+    """Set the properties unless `MOST_BYTES` is set; return whether they were, and the former number of rows."""
     if spark.conf.get(MOST_BYTES, None) is not None:
         return False, None
     before = spark.conf.get(MOST_ROWS, None)

@@ -5,16 +5,16 @@
     rows = log.select(from_json(log.record.cast("string"), schema).alias("row")).select("row.*")
     rows.writeStream.format("hudi_cas").option("checkpointLocation", folder).start("s3://bucket/table")
 
-A stream's offset is a position in the log, kept in Spark's checkpoint; a repeated batch has the same records. Options:
+A stream's offset is a position in the log; a repeated batch has the same records. Options:
 
 - `path`
 - `storage_options`: JSON
 - `starting`: `earliest`, `latest` or `slot:offset`, for a query without a checkpoint
 - `max_slots`: the most slots at once
-- `reader`: the name of a reader in the log, which then keeps the records that Spark has not committed
+- `reader`: the name of a reader in the log, which keeps the records that Spark has not committed. The log does not
+  wait for a query without it, which then fails with `Trimmed`
 
-Not promised: that the log waits for a query without a `reader`; a query that falls behind fails with `Trimmed`. Needs
-PySpark 4.2.
+Needs PySpark 4.2.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class LogPart(InputPartition):
     end: Position
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records, slot by slot; raise Trimmed or MalformedObject if records are gone or missing."""
+        """Yield the records, slot by slot; may raise Trimmed or MalformedObject."""
         with in_one_sentence():
             reached = self.start.offset
             for batch in self.options.open().read(self.start):
@@ -146,7 +146,7 @@ def _rows(batch: LogBatch) -> pa.RecordBatch:
 
 
 class LogSource(DataSource):
-    """The data source; Spark makes one in a separate process for each question it asks."""
+    """The data source; Spark makes one in a separate process for each question."""
 
     @classmethod
     def name(cls) -> str:
@@ -202,14 +202,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the offset of a new query, and open the log's reader there, if one is named."""
+        """Return a new query's offset, and open the log's named reader there."""
         begins = self._options.begins(self._opened())
         if self._options.reader is not None:
             self._reader = self._opened().reader(self._options.reader, start=begins)
         return _offset(begins)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a batch in slots, given as files, as Spark knows no other limits."""
+        """Return the limit of a batch in slots, as Spark's limit in files."""
         limit = self._options.max_slots
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
@@ -228,7 +228,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[LogPart]:
-        """Plan tasks of some slots each; equal offsets give equal tasks, as long as the log keeps the records."""
+        """Plan tasks of some slots each, the same for equal offsets while the log keeps the records."""
         return log_parts(self._options, self._opened(), _position(start), _position(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -237,7 +237,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def commit(self, end: dict[str, int]) -> None:
-        """Commit this position for the option `reader`: Spark needs no earlier records any more."""
+        """Commit this position for the option `reader`."""
         if self._options.reader is not None:
             self._reader = self._reader or self._opened().reader(self._options.reader)
             if _position(end) > self._reader.position:

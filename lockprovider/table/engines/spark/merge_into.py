@@ -1,11 +1,9 @@
-"""SQL's MERGE over DataFrames, by record key: of a list of clauses, the first one that holds for a row is applied.
+"""SQL's MERGE over DataFrames, by record key: the first clause that holds for a row is applied.
 
     merge(table, source, MatchedDelete("s.gone"), MatchedUpdate({"n": "t.n + s.n"}), NotMatchedInsert())
 
-Conditions and values are Spark SQL text, in which `t` is the table's row and `s` the source's.
-
-Not promised: detecting two merges that insert the same new key at once. A table with a bucket index detects them, and
-so do writers that all check keys. Updates of key or partition columns are rejected.
+Conditions and values are Spark SQL text, in which `t` is the table's row and `s` the source's. Not promised: detecting
+two merges that insert the same new key at once, unless the table has a bucket index, or all writers check keys.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _VALUES, _MOST = "hudi values", "hudi most"
 
 @dataclass(frozen=True, slots=True)
 class MatchedUpdate:
-    """Set columns of a table row whose key the source has; `values=None` sets all columns that the source has."""
+    """Set columns of a table row whose key the source has; `values=None` sets all columns of the source."""
 
     values: Mapping[str, str] | None = None
     where: str | None = None
@@ -50,7 +48,7 @@ class MatchedDelete:
 
 @dataclass(frozen=True, slots=True)
 class NotMatchedInsert:
-    """Insert a source row whose key the table lacks; columns that are not named come from the source."""
+    """Insert a source row whose key the table lacks; columns not in `values` come from the source."""
 
     values: Mapping[str, str] | None = None
     where: str | None = None
@@ -141,7 +139,7 @@ def _touched(grouped: DataFrame, numbered: tasks.Numbered, steps: jobs.Steps) ->
 def _joined(
     grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Join each source row with the table's row of its key, if the table has one."""
+    """Join each source row with the table's row of its key, if any."""
     located = jobs.run_over(
         grouped.sparkSession,
         touched,
@@ -156,10 +154,7 @@ def _joined(
 def _changes(
     joined: DataFrame, source: list[str], clauses: tuple[Clause, ...], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Describe the rows that some clause applies to, with the values of that clause; may raise DoesNotFit.
-
-    Python gets the values with their own types, and converts them like any other rows.
-    """
+    """Describe the rows that some clause applies to, with that clause's values; may raise DoesNotFit."""
     holds = [_holds(one, names[0]) for one in clauses]
     chosen = joined.withColumn(tasks.CLAUSE, _cases(holds, list(range(len(clauses)))))
     chosen = chosen.where(F.col(tasks.CLAUSE).isNotNull())

@@ -1,10 +1,6 @@
 """Reads of base files by Spark's own Parquet reader, to which Spark passes a query's columns and filters.
 
-It reads slices without logs and without floats inside nested columns (which Spark would filter by statistics), whose
-columns have the table's types and this calendar. Python reads all other slices.
-
-Not promised: that columns without nulls are marked so; `HistoryGone` for a file that is cleaned before a query reads it
-(`errors.typed_errors` translates Spark's own error).
+Python reads files that Spark would read differently. Not promised: that columns without nulls are marked so.
 
 Source: Spark's `ParquetFileFormat`, `DataSourceUtils.datetimeRebaseSpec`, `DataSource.checkAndGlobPathIfNecessary`.
 """
@@ -46,7 +42,7 @@ _OPTIONS = {  # override the session's settings
 
 
 def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: NativeReads) -> str | None:
-    """Return the table's folder as a URL for Spark, or None if Python reads all files; may raise InvalidInput."""
+    """Return the table's folder as Spark's URL, or None if Python reads all files; may raise InvalidInput."""
     local = f"file://{place.store.root}" if place.is_local else None
     if native_reads == AUTO:
         return local if hasattr(spark, "_jsparkSession") else None  # a server may run on another machine
@@ -60,7 +56,10 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
 
 
 def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
-    """Describe the rows of a scan as a DataFrame; its filter may not be applied yet. May raise HistoryGone."""
+    """Describe a scan's rows as a DataFrame, perhaps unfiltered; its later reads may raise HistoryGone.
+
+    Spark's reader does not read floats inside nested columns, which it would filter by their statistics.
+    """
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []
     folder = None if any(map(_has_floats_inside, scan.read)) else folder
@@ -82,13 +81,13 @@ def _read_files(spark: SparkSession, paths: Sequence[str], columns: pa.Schema) -
 
 
 def _by_row(column: pa.Field) -> str:
-    """Select a column; floats are filtered row by row, as file statistics cannot express NaN and -0."""
+    """Select a column; a filter on floats must see rows, as statistics cannot express NaN and -0."""
     name = f"`{column.name}`"
     return f"nanvl({name}, {name}) as {name}" if types.is_floating(column.type) else name
 
 
 def is_read_alike(place: TablePlace, one: FileSlice, columns: pa.Schema, folder: str) -> bool:
-    """Return whether Spark reads a slice as Python does; Python gets unreadable files, and raises the error."""
+    """Return whether Spark reads a slice as Python does; False for unreadable files, as Python's error is typed."""
     path = f"{folder}/{one.path}"
     if one.logs or not _PLAIN.fullmatch(path) or _GLOB.search(path) or path.rpartition("/")[2].startswith(_HIDDEN):
         return False

@@ -1,28 +1,7 @@
-"""Options of the Spark data source: parsing, meaning, and rejections.
+"""Options of the Spark data source: parsing and rejections; SPARK.md lists them.
 
 Unknown options are rejected, as a misspelt one would silently have no effect. Options that start with `hoodie.` are
-Hudi's own: those below, and settings of the writer (`TableSettings.from_hudi`).
-
-Options of a read:
-
-    hoodie.datasource.query.type                        snapshot, read_optimized, incremental
-    hoodie.datasource.read.begin.instanttime            with incremental: read commits after it (000: all)
-    hoodie.datasource.read.end.instanttime              with incremental: read commits until it
-    hoodie.datasource.query.incremental.format          latest_state
-    as.of.instant                                       read the table as of a version
-    hoodie.datasource.streaming.startoffset             of a stream: earliest, latest or a version
-
-Times are versions (`timeline.versions`), or have Hudi's forms `2026-01-02 12:30:00` and `2026-01-02`, in UTC. A read
-also accepts `hoodie.*` options about a reader's internals, and rejects all others.
-
-Options of a write:
-
-    hoodie.datasource.write.operation                   insert, bulk_insert, upsert, delete, insert_overwrite[_table]
-    hoodie.datasource.write.recordkey.field, .partitionpath.field, .precombine.field (hoodie.table.ordering.fields)
-    hoodie.datasource.write.table.type, .hive_style_partitioning, .partitionpath.urlencode, hoodie.table.name
-
-They define a new table; for an existing table they must agree with it. A write that names the record key is an upsert
-by default, as in Hudi; without a record key it is an insert. Other `hoodie.datasource.write.*` options are rejected.
+Hudi's own.
 
 Source: Hudi `DataSourceReadOptions`, `HoodieSqlCommonUtils.formatQueryInstant`, `DataSourceWriteOptions`,
 `HoodieTableConfig`, `HoodieSparkSqlWriter`.
@@ -58,7 +37,7 @@ Parser = Callable[[str, str], Any]  # takes an option's name and text; raises In
 
 
 def parsed(known: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:
-    """Parse the options that are given; the keys of `known` are in lower case."""
+    """Parse the given options; keys of `known` are in lower case."""
     return {name: parse(name, known[name.lower()]) for name, parse in parsers.items() if name.lower() in known}
 
 
@@ -130,23 +109,21 @@ _KNOWN = frozenset({"path", "checkpointlocation", *map(str.lower, _PARSERS)})
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """The options of one read or write.
+    """The options of one read or write; `load(url)` and `save(url)` set the option `path`.
 
     Attributes:
-        url: the table's URL (`load(url)`, `save(url)` or the option `path`).
+        url: the table's URL.
         storage_options: JSON, for fsspec.
-        columns: names, separated by commas; None: all.
+        columns, partitions: names or paths, separated by commas; None: all.
         filter: see `sql_where`.
-        partitions: paths of partitions, separated by commas; None: all.
-        as_of: a version, see `Table.version`.
-        begin, end: versions: read rows committed after `begin` (empty: from the first commit on), until `end`.
-        changes: `true`: read every change with its kind (`_operation`), deletes too, instead of only the present rows.
-        read_optimized: `true`: base files only; see `Table.scan`.
+        as_of, begin, end: versions, see `Table.version`: rows committed after `begin` (empty: all), until `end`.
+        changes: read every change with its kind (`_operation`), deletes too, not only the present rows.
+        read_optimized: base files only; see `Table.scan`.
         stream_id: a sink's name for its stream; None: the query's id, which its checkpoint keeps.
         starting: the start of a source: `earliest`, `latest` or a version after which it reads.
         max_commits: the most commits that a source reads at once; None: all.
-        merge_schema: `mergeSchema=true`: first add to the table the columns that only the written rows have.
-        if_exists: for a write to an existing table: `append`, `error` or `ignore`; Spark has no such modes for Python.
+        merge_schema: `mergeSchema`: first add to the table the columns that only the written rows have.
+        if_exists: for an existing table: `append`, `error` or `ignore`; Spark has no such modes for Python sources.
         fence: the epoch of a write, `7` or, with a name, `loader:7`; see `Table.under`.
         hudi: the options that start with `hoodie.`.
     """
@@ -253,7 +230,7 @@ _CDC = "its rows would have other columns: use the option changes=true, which sa
 
 
 def _ours(known: Mapping[str, str]) -> dict[str, str]:
-    """Translate Hudi's read options to the data source's; may raise InvalidInput. Names are in lower case."""
+    """Translate Hudi's read options, in lower case, to the data source's; may raise InvalidInput."""
     found: dict[str, str] = {}
     kind = known.get(_QUERY_TYPE, "snapshot").strip().lower()
     if kind not in _QUERY_TYPES:
@@ -296,7 +273,7 @@ def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
 
 
 def _check_key(key: str, value: str) -> None:
-    """Raise InvalidInput for one of Hudi's options, or a value of it, that would change what is read."""
+    """Raise InvalidInput for an option or value of Hudi's that would change what is read."""
     if key in _WITHOUT_EFFECT_ON_READS:
         if (fine := _WITHOUT_EFFECT_ON_READS[key]) and value not in fine:
             instead = _INSTEAD_OF.get(key, f"use {' or '.join(fine)}, or leave it out")
@@ -310,7 +287,7 @@ def _check_key(key: str, value: str) -> None:
 
 
 def _time(text: str) -> str:
-    """Convert a time of one of Hudi's forms to a version; return other texts unchanged."""
+    """Convert a time in one of Hudi's forms to a version; return other texts unchanged."""
     given = text.strip()
     if given and not given.strip("0"):
         return ""  # before all commits
@@ -371,7 +348,7 @@ class HudiWrite:
         known = _OBEYED_BY_WRITES | _WITHOUT_EFFECT_ON_WRITES
         strange = sorted(key for key in options if key.startswith(_OF_WRITES) and key not in known)
         if strange:
-            # The common prefix alone would make all of them alike.
+            # With their common prefix, all names would be alike.
             names = sorted(key.removeprefix(_OF_WRITES) for key in _OBEYED_BY_WRITES if key.startswith(_OF_WRITES))
             alike = get_close_matches(strange[0].removeprefix(_OF_WRITES), names, n=1, cutoff=0.8)
             hint = f"did you mean {_OF_WRITES}{alike[0]}?" if alike else "leave them out"
@@ -399,7 +376,7 @@ class HudiWrite:
         return self.operation not in {WriteOperation.INSERT, WriteOperation.INSERT_OVERWRITE_TABLE}
 
     def spec(self, schema: pa.Schema) -> TableSpec:
-        """Build the spec of the table that the options define; may raise InvalidInput or InvalidRecords."""
+        """Build the spec of a new table; may raise InvalidInput or InvalidRecords."""
         if not self.name:
             raise InvalidInput(f"{_NAME} is missing: a new table needs a name")
         return TableSpec(
@@ -432,7 +409,7 @@ class HudiWrite:
 
 
 def _operation(given: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
-    """Choose the operation by the option, Spark's mode, and whether the options name a record key."""
+    """Choose the operation by option, Spark's mode, and whether a record key is named."""
     name = (given or "").strip().lower()
     if overwrite and name != WriteOperation.INSERT_OVERWRITE.value:
         if name == WriteOperation.DELETE.value:
@@ -455,7 +432,7 @@ def _list(options: Mapping[str, str], keys: tuple[str, ...]) -> tuple[str, ...] 
 
 
 def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
-    """Return the value of an option with several names; raise InvalidInput if two values differ."""
+    """Return the value of an option with several names; raise InvalidInput if values differ."""
     given = {key: options[key].strip() for key in keys if key in options}
     if len({*given.values()}) > 1:
         raise InvalidInput(f"{given} contradict each other: give one of them")

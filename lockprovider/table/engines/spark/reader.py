@@ -1,7 +1,6 @@
 """Reader of the Spark data source: a snapshot, or changes between two completion times, one Spark task per file.
 
-A stream's offset is a completion time. So a commit that began early and finished late is not missed. Each batch has the
-changed rows as of its end; with the option `changes`, all changes, deletes included.
+A stream's offset is a completion time, so a commit that began early and finished late is not missed.
 
 Source: Hudi RFC-22 and `IncrementalRelationV2`; Spark's `DataSourceStreamReader`.
 """
@@ -75,7 +74,7 @@ def changed(
 ) -> list[Piece]:
     """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or all changes.
 
-    `streams`: `begin` is a stream's offset, so it is a commit of this table. May raise HistoryGone.
+    `streams`: `begin` is an offset, so a commit of this table. May raise HistoryGone.
     """
     if options.changes:
         wanted = [name for name in columns if name != OPERATION]
@@ -96,7 +95,7 @@ def changed(
 
 
 def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
-    """Return the schema of the named columns, or of all but Hudi's own; may raise InvalidRecords."""
+    """Return the named columns, or all but Hudi's own; may raise InvalidRecords."""
     if columns is None:
         return schema
     full = hudi_schema.with_meta(schema)
@@ -107,7 +106,7 @@ def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
 
 
 def latest_completion(timeline: Timeline) -> str:
-    """Return the completion time of the last write; empty, which is before every time, without writes."""
+    """Return the last write's completion time; empty, before every time, without writes."""
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 
@@ -166,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return {_OFFSET: self._commit_of(time) if time else _START}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a batch in commits, given as files, as Spark knows no other limits."""
+        """Return the limit of a batch in commits, as Spark's limit in files."""
         limit = self._options.max_commits
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
@@ -186,15 +185,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence()
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[Piece]:
-        """Plan one task per file; equal offsets give equal tasks, as long as the files exist."""
+        """Plan one task per file, the same for equal offsets while the files exist."""
         self._check_columns()
         names = self._schema.names
         return changed(self._opened(), self._options, names, start[_OFFSET], end[_OFFSET], streams=True)
 
     def _check_columns(self) -> None:
-        """Raise UnsupportedSchema if the table's columns differ from the query's, as the rows would lose values.
+        """Raise UnsupportedSchema if the table's columns differ from the query's, as rows would lose values.
 
-        Raises before the batch is committed, so that a restart reads the batch again.
+        Called before the batch is committed, so that a restart reads the batch again.
         """
         wanted = self._schema.names
         there = plain_columns(self._opened().schema(), wanted if self._options.columns else None)
@@ -222,7 +221,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._table
 
     def _commit_of(self, version: str) -> str:
-        """Return the completion time of a version's last commit, as offsets are those of commits."""
+        """Return the completion time of a version's last commit, a valid offset."""
         table = self._opened()
         timeline, archived = table.timeline(), reached(table)()
         time = _time(table, timeline, version)
@@ -244,7 +243,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def check_times(table: TableContext, timeline: Timeline, options: SparkOptions) -> None:
-    """Raise InvalidInput for invalid times, or for `changes` of one moment, before the query is planned."""
+    """Raise InvalidInput for invalid times, or `changes` of one moment."""
     if options.changes and (options.as_of is not None or options.filter is not None):
         raise InvalidInput("changes cannot be had as_of one moment or with a filter; give begin and end, and use where")
     begin, end, _ = (_time(table, timeline, v) if v else None for v in (options.begin, options.end, options.as_of))

@@ -64,7 +64,7 @@ class _Run:
                 self._insert(statement)
 
     def _query(self, text: str) -> DataFrame:
-        """Describe a query in which the view shows what this transaction reads."""
+        """Describe a query for which the view shows this transaction's snapshot."""
         with SHOWN:
             self._view.show(self._spark, self._txn)
             return self._spark.sql(text)
@@ -97,7 +97,7 @@ class _Run:
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
     def _with_key(self, source: DataFrame, mine: str, theirs: str) -> DataFrame:
-        """Rename or copy a key column of the source to the table's name for it."""
+        """Give a source's key column the table's name for it."""
         there = {name.lower(): name for name in source.columns}
         found = there.get(theirs.lower())
         if found is None:
@@ -142,7 +142,7 @@ class _Run:
         return NotMatchedInsert({**others, **values}, one.where)
 
     def _update(self, statement: UpdateStatement) -> None:
-        """Run an UPDATE: read the rows that match, set the values, and upsert the rows."""
+        """Run an UPDATE: read matching rows, set the values, and upsert them."""
         values = self._named(statement.values)
         if fixed := sorted({*values} & {*self._txn.config.identifying}):
             raise InvalidRecords(
@@ -167,7 +167,7 @@ class _Run:
 
     @contextmanager
     def _shown(self, *texts: str | None) -> Iterator[None]:
-        """While the block runs, let the view show the transaction if one of the expressions may query it."""
+        """Let the view show the transaction in the block, if an expression may query the view."""
         if not any("select" in text.lower() for text in texts if text is not None):
             yield
             return

@@ -1,8 +1,7 @@
 """Writes for which one process gathers all rows: upsert, delete, overwriting the rows' partitions.
 
-A data source cannot shuffle rows. So tasks stage converted rows in the table's folder. The committing process, on the
-driver's machine, sorts them by file group on its own disk, and merges `AT_ONCE` groups at a time. It holds the keys of
-all rows, one staged file, and these groups; no rows pass through the driver's JVM.
+A data source cannot shuffle rows. So tasks stage converted rows in the table's folder, and the committing process sorts
+and merges them by file group on its own disk. It holds the keys of all rows, one staged file, and `AT_ONCE` groups.
 
 Not promised: that the staged files of a killed process are removed from `.hoodie/.temp/staged-*`.
 """
@@ -52,7 +51,7 @@ _CHANGED = "the table's columns were changed while the rows were staged; write t
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file of changes (`tasks.change_schema`) staged by a task; `counts` are its rows by table partition."""
+    """A file of changes (`tasks.change_schema`); `counts` are its rows by table partition."""
 
     path: str
     counts: Mapping[str, int]
@@ -62,7 +61,7 @@ class StagedFile:
 class Stage:
     """Settings for staging the rows of one write, in a `folder` of its own. Picklable.
 
-    `writer` has no instant. `valued`: the write may be blind, so the ordering values of deletes count.
+    `writer` has no instant. `valued`: the deletes' ordering values count, as the write may be blind.
     """
 
     writer: GroupWriter
@@ -101,7 +100,7 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
 
 
 def remove_staged(place: TablePlace, files: Sequence[StagedFile], folder: str = "") -> None:
-    """Remove the staged `files`, or all in `folder`; ignores store errors, so that files may stay."""
+    """Remove the staged `files`, or all in `folder`; files may stay, as store errors are ignored."""
     try:
         paths = [entry.path for entry in place.store.list(f"{folder}/")] if folder else [one.path for one in files]
         place.store.delete_all(paths)
@@ -114,7 +113,7 @@ def commit_staged(
 ) -> CommitResult:
     """Write the staged rows of all tasks in one transaction, with retries after conflicts.
 
-    Raises WriteConflict, InvalidRecords or Aborted like `Table.upsert`, or as `Transaction.exactly_once`.
+    Raises as `Table.upsert` and `Transaction.exactly_once`.
     """
     with tempfile.TemporaryDirectory(prefix="hudi-staged-") as folder:
         merging = _Merging(stage, tuple(files), Path(folder))
@@ -176,16 +175,16 @@ class _Merging:
         with pa.memory_map(str(copy)) as file:
             names = pa.ipc.open_file(file).schema.names
             if names != tasks.change_schema(self.stage.writer.schema).names:
-                raise Aborted(_CHANGED)  # The writer that commits a stream's batch is not the one that its tasks had.
+                raise Aborted(_CHANGED)  # A stream's batch is committed by another writer than its tasks had.
             fields = [names.index(name) for name in columns or names]
             return pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields)).read_all()
 
     def _sort(
         self, homes: NDArray[np.int64], rows: NDArray[np.int64], groups: NDArray[np.int64]
     ) -> dict[tuple[int, int], list[tuple[Path, int]]]:
-        """Rewrite each file with one batch per file group, and return the batches of each group.
+        """Rewrite each file with one batch per file group, and return each group's batches.
 
-        `rows` has the numbers of all rows, ascending, and `groups` the group of each.
+        `rows` are row numbers, ascending, and `groups` their groups.
         """
         found: dict[tuple[int, int], list[tuple[Path, int]]] = {}
         start = 0
@@ -218,7 +217,7 @@ def _opened(path: Path) -> pa.ipc.RecordBatchFileReader:
 def _groups(
     writer: GroupWriter, numbered: tasks.Numbered, keys: pa.ChunkedArray, homes: NDArray[np.int64], names: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return row numbers, ascending, and the number of each one's file group; -1 - bucket is a new group.
+    """Return row numbers, ascending, and their file groups' numbers: -1 - bucket is a new group.
 
     A key that several groups have goes into each of them.
     """
@@ -250,7 +249,7 @@ def _groups(
 
 
 def _located(writer: GroupWriter, numbered: tasks.Numbered, partition: str) -> Iterator[pa.Table]:
-    """Yield the keys of a partition's file groups, some millions at a time; within a table keys are unique."""
+    """Yield the keys of a partition's file groups, some millions at a time, unique within a table."""
     locate, held = tasks.locator(writer, _NO_COLUMNS), list[pa.Table]()
     mine = [(number, one) for number, one in numbered.old.items() if one.partition == partition]
     for place, slice_ in enumerate(mine, start=1):

@@ -1,7 +1,6 @@
-"""Parser of one SQL statement that changes rows; it leaves expressions for Spark as text.
+"""Parser of one SQL statement that changes rows; sqlglot checks its syntax in Spark's dialect.
 
-sqlglot checks the syntax in Spark's dialect. The parser then cuts the text at its keywords, so that no expression is
-rewritten. Statements that cannot run as one transaction are rejected, with the place.
+The text is cut at its keywords, so that no expression is rewritten before Spark gets it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class WhenClause:
 
 @dataclass(frozen=True, slots=True)
 class MergeStatement:
-    """MERGE. `on` pairs target columns with the source columns that they must equal; `on_place` is its position."""
+    """MERGE. `on` pairs target columns with source columns; `on_place` is its position."""
 
     target: Target
     source: str
@@ -73,7 +72,7 @@ class DeleteStatement:
 
 @dataclass(frozen=True, slots=True)
 class InsertStatement:
-    """INSERT INTO or OVERWRITE. `columns` is None for all of the table's, or if the query names them (`by_name`)."""
+    """INSERT. `columns` is None for all columns of the table, or if the query names them (`by_name`)."""
 
     target: Target
     query: str
@@ -86,7 +85,7 @@ Statement = MergeStatement | UpdateStatement | DeleteStatement | InsertStatement
 
 
 def parse_statement(text: str) -> Statement:
-    """Parse a statement; an InvalidInput names the place of what is wrong or not supported."""
+    """Parse a statement; may raise InvalidInput with the place in the text."""
     try:
         tokens = sqlglot.Dialect.get_or_raise(_DIALECT).tokenize(text)
     except TokenError as error:
@@ -137,7 +136,7 @@ class _Reader:
 
     @property
     def word(self) -> str:
-        """The next word or sign in upper case; empty at the end, and for quoted tokens."""
+        """The next word or sign in upper case; empty at the end and for quoted tokens."""
         if self.at >= len(self.tokens) or self.tokens[self.at].token_type in _QUOTED:
             return ""
         return self.tokens[self.at].text.upper()
@@ -185,7 +184,7 @@ class _Reader:
         return self.take()
 
     def until(self, *words: str) -> str:
-        """Consume the text up to one of these words outside of parentheses and CASE, or up to the end."""
+        """Consume the text up to one of these words, outside of parentheses and CASE."""
         start, depth = self.at, 0
         while not self.is_over and not (depth == 0 and self.word in words):
             depth += (self.word in _OPENS) - (self.word in _CLOSES)

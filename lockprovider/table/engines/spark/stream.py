@@ -6,13 +6,12 @@
         write_new(rows.where("is_new"), batch)                  # write_new = batches(table, hudi.insert)
         write_all(rows, batch)                                  # write_all = upserts(table)
 
-Each write of a batch is one transaction in the driver's Python process. Its commit records the query's id, and the
-numbers of the batch and of the write in it. Spark runs the last batch again after a crash. A write that the table
-already has is then skipped, with the event `left_out`, a log line, and the result None. A write without rows makes no
-commit, either.
+Each write of a batch is one transaction, whose commit records the query's id, and the numbers of batch and write. Spark
+runs the last batch again after a crash. A write that the table already has is then skipped, with the event `left_out`,
+a log line, and the result None. A write without rows makes no commit.
 
 Not promised: exactly-once if a function changes the order or choice of its writes when it runs again, or if a query
-without a `stream_id` gets a new checkpoint: it is then another stream, and starts again.
+without a `stream_id` gets a new checkpoint: it is then another stream.
 
 Source: Spark's "Structured Streaming Programming Guide", foreachBatch; Hudi `HoodieStreamingSink`.
 """
@@ -60,14 +59,13 @@ def batches(
 ) -> Callable[[DataFrame, int], CommitResult | None]:
     """Make a function for `foreachBatch` that lets `change` write each batch into a transaction, and commits it once.
 
-    After a conflict `change` runs again, up to `retries` times. Then the query fails with WriteConflict, and Spark
-    repeats the batch when the query restarts. `stream_id` defaults to the query's id. The function returns the commit's
-    result, or None without a commit.
+    After a conflict `change` runs again, up to `retries` times; then the query fails with WriteConflict. Its restart
+    repeats the batch. `stream_id` defaults to the query's id. The function returns the commit's result, or None without
+    a commit.
 
     Raises:
         WrongCheckpoint: by the function: the query's checkpoint is not the one that the stream was written with.
-        InvalidInput: by the function: this is no batch of a stream and has no `stream_id`, or two writes of a batch
-            overlap.
+        InvalidInput: by the function: this is no batch of a stream and has no `stream_id`, or two writes overlap.
     """
     if stream_id is not None:
         BatchId.of(stream_id, 0)
@@ -76,7 +74,7 @@ def batches(
 
 @dataclass(frozen=True)
 class _Batches:
-    """The function that `batches` returns. Picklable: Spark Connect calls it in a process of its server."""
+    """Function made by `batches`. Picklable: Spark Connect calls it in a server process."""
 
     table: TableContext
     change: Callable[[TransactionHandle, DataFrame], object]
@@ -95,7 +93,7 @@ class _Batches:
 
             try:
                 return transact(self.table, run, retries=self.retries)
-            except AlreadyCommitted as error:  # by the run before, which died before Spark recorded it
+            except AlreadyCommitted as error:  # by a run that died before Spark recorded it
                 if batch_id.run == _CONNECT and batch == 0:
                     raise WrongCheckpoint(f"{error}; {_UNTOLD}") from error
                 self.table.tell("left_out", "", batch=str(batch_id), why=str(error))
@@ -110,7 +108,7 @@ class _Nothing(Exception):
 
 @dataclass
 class _Try:
-    """One attempt of a batch by Spark: the number of writes begun, and whether one is in progress."""
+    """One attempt of a batch by Spark, and the number of writes begun."""
 
     name: object
     writes: int = 0
@@ -128,7 +126,7 @@ class _Writes:
     def one_of(self, table: TableContext, rows: DataFrame, batch: int, stream_id: str | None) -> Iterator[BatchId]:
         """Count the next write of this batch, and mark it as in progress while the block runs.
 
-        Raises InvalidInput for an unknown stream, or a write that overlaps another.
+        Raises InvalidInput without a stream's id, or if another write is in progress.
         """
         query, name = _query(rows)
         if (stream := stream_id or query) is None or (stream_id is None and query == _CONNECT):
@@ -156,7 +154,7 @@ _WRITES = _Writes()
 def _query(rows: DataFrame) -> tuple[str | None, object]:
     """Return the query's id and Spark's id of this attempt; None for rows that are no batch."""
     if rows.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
-        return _CONNECT, _CONNECT  # Connect starts a process for each start of a query, without the query's id
+        return _CONNECT, _CONNECT  # Connect does not tell the query's id
     context = rows.sparkSession.sparkContext
     query = context.getLocalProperty(_QUERY)
     return query, None if query is None else (context.applicationId, context.getLocalProperty(_EXECUTION))

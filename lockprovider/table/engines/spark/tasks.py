@@ -1,8 +1,7 @@
 """Functions that run on Spark's executors: each carries all its data, and writes files under predictable names.
 
-A file name has the instant, the group and a number, but no task attempt. Of two attempts of one task, the second finds
-the first one's file and adds none. A task that outlives its transaction removes its files; if it is killed before that,
-a later clean of the table removes its invisible file.
+Names have no task attempt: a second attempt finds the first one's file, and adds none. A task that outlives its
+transaction removes its files; if it is killed before, a later clean of the table does.
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ _MOST_BITS = 1 << 31
 
 @dataclass(frozen=True)
 class Sketch:
-    """Compact set of key hashes that misses no key; about one in thirty other keys passes, too. Picklable."""
+    """Compact set of key hashes: misses no key, passes about one in thirty others. Picklable."""
 
     packed: bytes
 
     @classmethod
     def of(cls, parts: Iterable[bytes]) -> Sketch:
-        """Build the sketch of keys from their `hashes`, given as the bytes of arrays."""
+        """Build the sketch of keys from the bytes of their `hashes`."""
         found = np.frombuffer(b"".join(parts), dtype=np.uint32)
         size = 1 << max(_LEAST_BITS, (len(found) * _BITS_PER_KEY - 1).bit_length())
         bits: NDArray[np.bool_] = np.zeros(min(size, _MOST_BITS), dtype=np.bool_)
@@ -76,7 +75,7 @@ class Sketch:
         return {"packed": self.packed}
 
     def may_have(self, keys: Any) -> pa.Array:
-        """Return False for each key of an Arrow string array that is not in the set, True for others."""
+        """Return a mask of the keys that may be in the set."""
         at = hashes(keys) % np.uint32(8 * len(self._bytes))
         return pa.array((self._bytes[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_))
 
@@ -88,7 +87,7 @@ def change_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def grouped_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of a row with its file group, or of a change with its target group."""
+    """Return a schema with key, partition and file group added."""
     return pa.schema([*schema, *KEYS])
 
 
@@ -109,9 +108,9 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
 def locator(
     writer: GroupWriter, schema: pa.Schema, sketch: Sketch | None = None
 ) -> Callable[[tuple[str, FileSlice]], pa.Table]:
-    """Make a function that reads a numbered file slice's rows and their place, as `grouped_schema`.
+    """Make a function that reads a numbered file slice's rows with their place (`grouped_schema`).
 
-    Without columns in `schema`, it reads only keys. With a sketch, only rows that may be in it.
+    An empty `schema` reads only keys; a sketch keeps only rows that may be in it.
     """
 
     def rows(numbered: tuple[str, FileSlice]) -> pa.Table:
@@ -146,7 +145,7 @@ def keyer(
 ) -> Callable[[Batches], Batches]:
     """Make a function that turns rows into changes; for `missing` see `GroupWriter.keyed`.
 
-    `valued`: the ordering values of deletes count, and are checked.
+    `valued`: deletes have ordering values, which are checked.
     """
 
     def run(batches: Batches) -> Batches:
@@ -173,9 +172,9 @@ def _changes(schema: pa.Schema, rows: pa.Table, tags: Sequence[Any], deletes: An
 
 
 def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batches], Batches]:
-    """Make a function that turns rows with a clause number (`CLAUSE`) of a MERGE into changes.
+    """Make a function that turns rows with a MERGE clause's number (`CLAUSE`) into changes.
 
-    `values` names each clause's column of new values; None means that the clause deletes.
+    `values` names each clause's column of values; None is a delete.
     """
 
     def run(batches: Batches) -> Batches:
@@ -230,10 +229,9 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 
 @dataclass(frozen=True)
 class Numbered:
-    """The file groups of one write, numbered by the driver: numbers are short names, and the same in every attempt.
+    """The file groups of one write, numbered by the driver, the same in every attempt.
 
-    `old` are the groups that may change. `new` is the first number of each partition's `buckets` new groups. `changes`
-    counts the rows.
+    `old` may change. `new` is the first number of each partition's `buckets` new groups. `changes` counts the rows.
     """
 
     old: Mapping[str, FileSlice]
@@ -253,12 +251,12 @@ class Numbered:
 
     @property
     def tasks(self) -> int:
-        """The number of writing tasks: two per group, as two groups may have one hash."""
+        """The number of writing tasks: two per group, as groups may share a hash."""
         return max(1, min(MOST_TASKS, 2 * (len(self.old) + len(self.new) * self.buckets)))
 
 
 def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Callable[[Batches], Batches]:
-    """Make a function that writes rows as new file groups, one per task and partition; it holds the task's rows."""
+    """Make a function that writes rows with `insert_all`."""
 
     def run(batches: Batches) -> Batches:
         yield from stats_table(insert_all(writer, batches, within)).to_batches()
@@ -267,10 +265,10 @@ def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Calla
 
 
 def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | None = None) -> list[WriteStat]:
-    """Write all rows of this task as new file groups, one file per table partition, however many rows.
+    """Write all rows of this task, held in memory, as one new file group per table partition.
 
-    A split by the rows' order would differ between attempts. Raises InvalidRecords for rows outside of `within` (None:
-    any), or a repeated key.
+    Not split further: a split by the rows' order would differ between attempts. Raises InvalidRecords for rows outside
+    of `within` (None: any), or a repeated key.
     """
     if not (held := list(batches)):
         return []
@@ -304,7 +302,7 @@ def check_within(found: Iterable[str], within: Iterable[str]) -> None:
 def rewriter(
     writer: GroupWriter, numbered: Numbered, *, valued: bool = False
 ) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
-    """Make a function that writes a next slice or a new group. `valued`: deletes have ordering values."""
+    """Make a function that writes a group's next slice or a new group; `valued`: deletes have ordering values."""
 
     def stored(changes: pa.Table) -> pa.Table:
         """Convert rows that came back from Spark with other nested names and zones."""
@@ -364,5 +362,5 @@ def _task_number() -> int:
 
 
 def _token(number: int) -> str:
-    """Return Hudi's write token `<task>-<stage>-<attempt>`, without the attempt: every attempt uses the same names."""
+    """Return Hudi's write token `<task>-<stage>-<attempt>`, the same in every attempt."""
     return f"{number}-0-0"

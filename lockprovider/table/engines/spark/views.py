@@ -24,7 +24,7 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 @dataclass(frozen=True)
 class RegisteredView:
-    """A registered view; `is_whole` if it shows all rows and columns of the table as of now."""
+    """A registered view; `is_whole` if it shows the whole current table."""
 
     name: str
     table: TableContext
@@ -53,9 +53,9 @@ def register(
 ) -> None:
     """Make a temporary view of the session: `register(spark, "s3://bucket/trips", "trips")`, for SELECT and `sql`.
 
-    The view shows the table as of now, or of a moment. It follows commits of `sql`; register it again to see other
-    later commits. `columns` and `filter` narrow the read. A query's own columns and filters do so only with Spark's own
-    reader (`native_reads`). Other arguments are as for `read`.
+    The view shows the table as of now, or of a moment. It follows commits of `sql`; register it again to see others.
+    `columns` and `filter` narrow the read; a query's own do so only with Spark's own reader (`native_reads`). Other
+    arguments are as for `read`.
 
     Raises:
         TableNotFound: no table exists at this URL.
@@ -75,9 +75,9 @@ def sql(
 
         sql(spark, "merge into trips using late on trips.id = late.id when matched then update set *", retries=5)
 
-    The statement reads that view as of the transaction, also in a retry; other views and tables are the session's.
-    Afterwards the view shows the table as of then. ON of a MERGE must compare exactly the key and partition columns.
-    INSERT does not check for existing keys, unless the table has a bucket index. INSERT OVERWRITE replaces all rows.
+    The statement reads that view as of the transaction, also in a retry; other views are the session's. Afterwards the
+    view shows the result. ON must compare exactly the key and partition columns. INSERT does not check for existing
+    keys, unless the table has a bucket index. INSERT OVERWRITE replaces all rows.
 
     Raises:
         InvalidInput: the text is no supported statement (the message names the place), or no such view is registered.
@@ -95,7 +95,7 @@ def sql(
 
 
 def writable_view(spark: SparkSession, name: str) -> RegisteredView:
-    """Return the registered view of this name; raise InvalidInput unless it shows its whole table."""
+    """Return the registered view of this name; raise InvalidInput for an unknown or partial one."""
     views = _VIEWS.get(spark, {})
     found = views.get(name.lower())
     if found is None:

@@ -1,12 +1,11 @@
 """Writer of the Spark data source: executors write the files, then one commit makes all of them visible, or none.
 
 Spark makes the writer in a planning process, pickles it for its tasks, and calls `commit` in another process. The
-planning process takes the instant. It sends the heartbeat, as does every task that writes, and `commit` resumes the
-instant. Spark also makes a stream's writer just to commit, so a stream takes its instant when the writer is pickled.
+planning process takes the instant; for a stream, when the writer is pickled, as Spark also makes writers just to
+commit. It sends the heartbeat, as does every task that writes, and `commit` resumes the instant.
 
 Not promised: that a write survives longer than the heartbeat's tolerance (120 s) without one of these processes, as
-when it waits for executors. It then fails, and nothing of it is visible. The functions in `spark` have no such limit,
-as the driver sends their heartbeat.
+when it waits for executors. It then fails, and nothing of it is visible.
 
 Source: Spark's `DataSourceWriter`, `DataSourceStreamWriter`; Hudi `HoodieStreamingSink`.
 """
@@ -41,19 +40,15 @@ from lockprovider.table.transaction.retry import add_columns, create_table
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 _QUERY = "sql.streaming.queryId"
-# A stream's planning process stops its heartbeat then: Spark does not report that a batch was abandoned.
+# A stream's planning process then stops its heartbeat: Spark does not report an abandoned batch.
 _PLANNED_S = 600.0
 _RETRIES = 5
 
 
 def open_target(options: SparkOptions, asked: HudiWrite, rows: pa.Schema) -> TableContext | None:
-    """Open or create the table for these rows; None if it exists and `if_exists` is `ignore`. May add columns to it.
+    """Open or create the table for these rows, and add columns if asked; None if `if_exists=ignore` leaves it alone.
 
-    Raises:
-        TableNotFound: no table exists, and the options do not define one.
-        TableExists: the table exists, and `if_exists` is `error`.
-        InvalidInput: the existing table differs from the options.
-        InvalidRecords, UnsupportedSchema: the table cannot be created, or cannot have these columns.
+    Raises TableNotFound, TableExists, InvalidInput, InvalidRecords or UnsupportedSchema.
     """
     try:
         table = options.open()
@@ -111,7 +106,7 @@ class Written(WriterCommitMessage):
 
 @dataclass
 class WriteJob:
-    """A write of the data source, in the form that Spark pickles for its tasks."""
+    """A write of the data source, which Spark pickles for its tasks."""
 
     options: SparkOptions
     asked: HudiWrite
@@ -128,7 +123,7 @@ class WriteJob:
             self._check(table)
 
     def begin(self) -> Transaction | None:
-        """Check the write, and take an instant unless the job has one or gathers all rows first."""
+        """Check the write, and take an instant, unless the job has one or gathers all rows."""
         if self.group is not None or self.is_left_out:
             return None
         self.check()
@@ -148,7 +143,7 @@ class WriteJob:
         return self.asked.operation is WriteOperation.INSERT_OVERWRITE_TABLE
 
     def _check(self, table: TableContext) -> None:
-        """Raise if the rows cannot be written to this table, and prepare the stage of a gathering write."""
+        """Raise for rows that cannot be written to this table; prepare the stage of a gathering write."""
         config, asked = table.config(), self.asked.operation
         if config.bucket_index is not None and not self.asked.gathers:
             raise InvalidInput(
@@ -179,9 +174,7 @@ class WriteJob:
     def commit(self, written: list[Written], batch_id: BatchId | None = None) -> CommitResult | None:
         """Make the write visible, then archive, compact and cluster as Hudi's keys say; None if nothing was written.
 
-        Raises:
-            Aborted, AlreadyCommitted: see `Transaction.commit`; the instant is rolled back.
-            WriteConflict, InvalidRecords, UnsupportedSchema: for gathered rows, see `commit_staged`.
+        Raises as `Transaction.commit` or, for gathered rows, `commit_staged`.
         """
         if self.is_left_out:
             return None
@@ -235,7 +228,7 @@ class WriteJob:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writer of a batch as one commit: new file groups, or (mode overwrite) a replacement of all rows."""
+    """Writer of a batch as one commit, of new file groups or (mode overwrite) of all rows."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job
@@ -247,17 +240,17 @@ class BatchWriter(DataSourceArrowWriter):
 
     @in_one_sentence()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit after all tasks; Spark calls it in a separate process."""
+        """Commit after all tasks, in a separate process."""
         self.job.commit(_written(messages))
 
     @in_one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Roll back after a failure, in a separate process; tasks that still run remove their own files."""
+        """Roll back after a failure, in a separate process; running tasks remove their own files."""
         self.job.abort(_written(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writer of a stream: each batch is one commit with the ids of stream and batch; a repeated batch is skipped."""
+    """Writer of a stream: one commit per batch, with the ids of both; a repeated batch is skipped."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job
@@ -269,7 +262,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @in_one_sentence()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit after all tasks of a batch; Spark calls it in a separate process."""
+        """Commit after all tasks of a batch, in a separate process."""
         written = _written(messages)
         if not written:
             return
@@ -279,7 +272,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch_id = BatchId.of(named or query, batchId, "" if named is None else query or "")
         try:
             done = self.job.commit(written, batch_id)
-        except AlreadyCommitted as error:  # by the run before, which died before Spark recorded it
+        except AlreadyCommitted as error:  # by a run that died before Spark recorded it
             done, why = None, str(error)
         else:
             why = "it has no rows"
@@ -288,7 +281,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @in_one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Roll back after a failure, in a separate process. If no task finished, the next writer cleans up."""
+        """Roll back after a failure; if no task finished, the next writer cleans up."""
         del batchId
         self.job.abort(_written(messages))
 

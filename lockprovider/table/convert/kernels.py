@@ -70,7 +70,6 @@ def validity(values: pa.Array) -> pa.Buffer | None:
 
 
 def _cast(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Cast exactly with pyarrow; raises WouldChange if a value does not fit."""
     try:
         return values.cast(column)
     except pa.ArrowInvalid as error:
@@ -82,7 +81,6 @@ def _unsafe(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _there_and_back(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Cast values; raise WouldChange unless a cast back restores them."""
     found = values.cast(column, safe=False)
     same = pc.equal(found.cast(values.type, safe=False), values)
     if types.is_floating(values.type):

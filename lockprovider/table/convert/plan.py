@@ -408,6 +408,7 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: ColumnStep, kind: pa.DataType) -> Any:
+        """Convert one column, chunk by chunk."""
         if step.run is None:
             return column
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]

@@ -92,7 +92,6 @@ def refuse_dtypes(frame: Any) -> None:
 
 
 def _dtypes(dtype: Any) -> Iterator[Any]:
-    """Yield a polars dtype and its inner dtypes."""
     yield dtype
     for inner in (getattr(dtype, "inner", None), *(field.dtype for field in getattr(dtype, "fields", ()))):
         if inner is not None:

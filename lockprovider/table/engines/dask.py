@@ -212,7 +212,6 @@ def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
 
 
 def _frame(given: Any, name: str) -> Frame:
-    """Return `given`, or raise InvalidInput if it is no Dask DataFrame."""
     if not isinstance(given, _DASK.dataframe.DataFrame):
         raise InvalidInput(
             f"{name} is a {type(given).__module__}.{type(given).__name__}, and must be a DataFrame of Dask: make one "

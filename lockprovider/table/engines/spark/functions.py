@@ -10,8 +10,10 @@ Or as parts of one transaction, which reads what it changes:
         engine.write(txn, upserts=rows.where("delay is null").withColumn("delay", lit(0)))
     table.transact(fix, retries=5)
 
-Several threads may call at once, each with its own transaction. A file group must fit into an executor's memory. Not
-promised: that changes which differ each time they are computed survive the loss of an executor.
+Calls with `retries` raise WriteConflict if all `retries` + 1 tries lost to other writers; `extra` goes into the
+commit's metadata. Errors of tasks keep their own types. Several threads may call at once, each with its own
+transaction. A file group must fit into an executor's memory. Not promised: that changes which differ each time they are
+computed survive the loss of an executor.
 
 Source: Hudi's `HoodieSimpleIndex`, `HoodieMergeHandle`, `HoodieSparkCompactor`, `MultipleSparkJobExecutionStrategy`.
 """
@@ -77,7 +79,7 @@ def changes(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Feed:
-    """Read the net change of the commits in (after, until]; for the arguments see `Table.changes`.
+    """Read the net change of the commits in (after, until]; for arguments and errors see `Table.changes`.
 
     This call fixes the files: computing the DataFrame again gives the same changes. One task holds the touched files of
     one partition, before and after.
@@ -102,8 +104,6 @@ def append(
     check_keys: bool | None = None,
 ) -> CommitResult:
     """Add rows, without checking for existing keys unless `check_keys` is set: see `insert` and `Table.append`.
-
-    `extra` goes into the commit's metadata, here and in the other functions.
 
     Raises:
         InvalidRecords: a key is null or comes twice in a Spark partition (if checked: in `rows`, or exists in the
@@ -140,11 +140,7 @@ def delete(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Delete the rows for which `where` (Spark SQL over the table's columns) is true: see `delete_where`.
-
-    Raises:
-        WriteConflict: all `retries` + 1 tries lost to other writers.
-    """
+    """Delete the rows for which `where` (Spark SQL over the table's columns) is true: see `delete_where`."""
     within = given_partitions(partitions)
     return transact(table, lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
 
@@ -160,7 +156,6 @@ def insert_overwrite(
     """Replace all rows of `partitions` (None: the partitions of `rows`) by `rows`: see `overwrite`.
 
     Raises:
-        WriteConflict: all `retries` + 1 tries lost to other writers.
         InvalidInput: `partitions` is a single text.
         InvalidRecords: a row is for another partition, a key is null, or a column does not fit (`DoesNotFit`).
     """

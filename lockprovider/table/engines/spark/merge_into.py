@@ -177,7 +177,6 @@ def _changes(
 
 
 def _cases(conditions: list[Column], values: list[Any]) -> Column:
-    """Return the value of the first condition that is true, else null."""
     cases = F.when(conditions[0], values[0])
     for condition, value in zip(conditions[1:], values[1:], strict=True):
         cases = cases.when(condition, value)

@@ -111,7 +111,6 @@ def latest_completion(timeline: Timeline) -> str:
 
 
 def _time(table: TableContext, timeline: Timeline, version: str) -> str:
-    """Return the completion time of a version."""
     return checkpoint_of(timeline, version, Order.COMPLETION, reached(table))
 
 

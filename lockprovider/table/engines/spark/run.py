@@ -64,13 +64,11 @@ class _Run:
                 self._insert(statement)
 
     def _query(self, text: str) -> DataFrame:
-        """Describe a query for which the view shows this transaction's snapshot."""
         with SHOWN:
             self._view.show(self._spark, self._txn)
             return self._spark.sql(text)
 
     def _column(self, name: str) -> str:
-        """Return the table's spelling of a column name; raise InvalidInput for an unknown one."""
         found = self._names.get(name.lower())
         if found is None:
             raise InvalidInput(

@@ -165,7 +165,6 @@ def keyer(
 
 
 def _changes(schema: pa.Schema, rows: pa.Table, tags: Sequence[Any], deletes: Any) -> Iterator[pa.RecordBatch]:
-    """Build changes of converted rows; a missing column is null."""
     given = dict(zip(rows.column_names, rows.columns, strict=True))
     columns = [given[one.name] if one.name in given else pa.nulls(len(deletes), one.type) for one in schema]
     yield from pa.table([*columns, *tags, deletes], schema=change_schema(schema)).to_batches()
